@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# The verbs of Faultline; `make help` lists them.  Each calls one program of
+# the tree, which does the work and can be called without make as well.
+
+# Where everything generated goes.
+BUILD ?= build
+# What `make kernel` builds; see kernel/scripts/flavour.py.
+FLAVOUR ?= microvm
+# What `make bench` measures.
+BENCH ?= munmap
+# What `make test` runs: suites, or SUITE/PROGRAM; nothing means all.
+SUITE ?=
+
+override BUILD := $(abspath $(BUILD))
+export BUILD
+
+# Each step keeps all CPUs busy by itself, so a -j would only mix them up.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## this list
+	@echo 'make run      build the kernel, boot it in a VM and see a switch work'
+	@echo 'make test     build and run every test'
+	@echo
+	@sed -n 's/^\([a-z][a-z-]*\)\(-%\)*:.*## \(.*\)/\1\2\t\3/p' $(firstword $(MAKEFILE_LIST)) | \
+		sed 's/%/SUITE/' | expand -t 14
+	@echo
+	@echo 'BUILD=DIR puts everything generated there instead of build/.'
+
+# --- Host packages
+
+.PHONY: deps
+deps: ## install the host packages that are missing
+	@packaging/build-deps/install
+
+# --- The kernel branch
+
+.PHONY: fetch
+fetch: deps ## download the pinned source (UPSTREAM=latest, UPSTREAM_TARBALL=FILE)
+	@kernel/scripts/fetch
+
+.PHONY: tree
+tree: deps ## make the kernel branch in build/tree: source, overlay, patches
+	@kernel/scripts/tree
+
+.PHONY: export
+export: deps ## write the commits of build/tree back to overlay and patches
+	@kernel/scripts/export
+
+.PHONY: rebase
+rebase: deps ## move the pin to another point release: VERSION=6.12.x
+	@kernel/scripts/rebase $(VERSION)
+
+.PHONY: kernel
+kernel: tree ## compile FLAVOUR=microvm, microvm-debug, ...
+	@kernel/scripts/build $(FLAVOUR)
+
+# --- In a VM
+
+.PHONY: run
+run: tree ## build microvm, boot it and show the switches at work
+	@kernel/scripts/build microvm
+	@tests/demo
+
+.PHONY: shell
+shell: tree ## a shell in a VM with the kernel of FLAVOUR
+	@kernel/scripts/build $(FLAVOUR)
+	@tests/vm/shell --kernel $(BUILD)/$(FLAVOUR)/arch/x86/boot/bzImage
+
+.PHONY: bench
+bench: tree ## measure BENCH=munmap
+	@kernel/scripts/build microvm
+	@tests/bench/run $(BENCH)
+
+# --- Tests
+
+.PHONY: test
+test: tree ## run every test, or SUITE="NAME..."
+	@tests/run $(SUITE)
+
+test-%: tree ## run one suite: test-source, test-runner, ...
+	@tests/run $*
+
+.PHONY: lint
+lint: test-lint ## style and consistency of everything tracked
+
+# --- Room
+
+.PHONY: clean
+clean: ## remove what was compiled; keeps branch, downloads, compiler cache
+	@kernel/scripts/clean
+
+.PHONY: distclean
+distclean: ## remove everything generated, the kernel branch too
+	@kernel/scripts/clean --all

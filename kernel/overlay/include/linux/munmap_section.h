@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Section-wise munmap: the interface to mm/, ipc/ and kernel/fork.c.
+ */
+#ifndef _LINUX_MUNMAP_SECTION_H
+#define _LINUX_MUNMAP_SECTION_H
+
+#include <linux/bits.h>
+#include <linux/errno.h>
+#include <linux/jump_label.h>
+#include <linux/mm_types.h>
+
+struct list_head;
+
+#ifdef CONFIG_MUNMAP_SECTION
+
+DECLARE_STATIC_KEY_FALSE(munmap_section_key);
+DECLARE_STATIC_KEY_FALSE(munmap_section_marks_key);
+
+/* Operations that one mm can have in flight: bits of vma->munmap_pending. */
+#define MUNMAP_SECTION_MAX_OPS		8
+
+/**
+ * struct munmap_section - one operation that unmaps section by section
+ * @mm:     The address space, current's.
+ * @start:  Begin of the range that the operation may unmap.
+ * @end:    End of that range.
+ * @nr:     The bit of @mm->munmap_ops, and of vma->munmap_pending, that
+ *          stands for this operation.
+ * @whole:  Memory is short: end sections at VMA boundaries only.
+ * @floor:  Budget of a section that the sysctl asks for, in units of work.
+ * @budget: Budget of the next section.
+ */
+struct munmap_section {
+	struct mm_struct	*mm;
+	unsigned long		start;
+	unsigned long		end;
+	unsigned int		nr;
+	bool			whole;
+	long			floor;
+	long			budget;
+};
+
+bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
+			     size_t len);
+int munmap_sectioned(struct mm_struct *mm, unsigned long start, size_t len,
+		     struct list_head *uf);
+
+bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
+			  unsigned long start, unsigned long end);
+void munmap_section_mark(struct munmap_section *op,
+			 struct vm_area_struct *vma);
+int munmap_section_run(struct munmap_section *op, struct list_head *uf);
+
+/**
+ * munmap_section_wanted - is this range to be unmapped section by section?
+ * @mm:    The address space, locked for writing.
+ * @start: Begin of the range.
+ * @len:   Its length in bytes, not yet rounded up to pages.
+ *
+ * Return: true if munmap_sectioned() or munmap_section_begin() is worth its
+ * while; never for arguments that do_vmi_munmap() would refuse.
+ */
+static inline bool munmap_section_wanted(struct mm_struct *mm,
+					 unsigned long start, size_t len)
+{
+	if (!static_branch_unlikely(&munmap_section_key))
+		return false;
+	return __munmap_section_wanted(mm, start, len);
+}
+
+/**
+ * vma_munmap_pending - has a munmap in progress taken this VMA already?
+ * @vma: The VMA, its mm locked for writing.
+ *
+ * Such a VMA counts as unmapped: it does not merge, is not inherited by
+ * fork() and can be neither remapped nor sealed.
+ *
+ * Return: true if it has.
+ */
+static inline bool vma_munmap_pending(const struct vm_area_struct *vma)
+{
+	return static_branch_unlikely(&munmap_section_marks_key) &&
+	       vma->munmap_pending;
+}
+
+/* vm_area_dup(): the copy is a new mapping, nobody has asked to unmap it. */
+static inline void vma_munmap_reset(struct vm_area_struct *vma)
+{
+	if (static_branch_unlikely(&munmap_section_marks_key))
+		vma->munmap_pending = 0;
+}
+
+/* __split_vma(): both pieces go the way of the whole. */
+static inline void vma_munmap_inherit(struct vm_area_struct *piece,
+				      const struct vm_area_struct *whole)
+{
+	if (static_branch_unlikely(&munmap_section_marks_key))
+		piece->munmap_pending = whole->munmap_pending;
+}
+
+static inline void mm_munmap_init(struct mm_struct *mm)
+{
+	mm->munmap_ops = 0;
+}
+
+/* For validate_mm(): a mark whose operation is gone would stay for ever. */
+static inline bool vma_munmap_mark_stale(const struct vm_area_struct *vma)
+{
+	return vma->munmap_pending & ~READ_ONCE(vma->vm_mm->munmap_ops);
+}
+
+#else /* !CONFIG_MUNMAP_SECTION */
+
+static inline bool munmap_section_wanted(struct mm_struct *mm,
+					 unsigned long start, size_t len)
+{
+	return false;
+}
+
+static inline int munmap_sectioned(struct mm_struct *mm, unsigned long start,
+				   size_t len, struct list_head *uf)
+{
+	return -EINVAL;
+}
+
+static inline bool vma_munmap_pending(const struct vm_area_struct *vma)
+{
+	return false;
+}
+
+static inline void vma_munmap_reset(struct vm_area_struct *vma)
+{
+}
+
+static inline void vma_munmap_inherit(struct vm_area_struct *piece,
+				      const struct vm_area_struct *whole)
+{
+}
+
+static inline void mm_munmap_init(struct mm_struct *mm)
+{
+}
+
+static inline bool vma_munmap_mark_stale(const struct vm_area_struct *vma)
+{
+	return false;
+}
+
+#endif /* CONFIG_MUNMAP_SECTION */
+#endif /* _LINUX_MUNMAP_SECTION_H */

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#undef TRACE_SYSTEM
+#define TRACE_SYSTEM faultline
+
+#if !defined(_TRACE_FAULTLINE_H) || defined(TRACE_HEADER_MULTI_READ)
+#define _TRACE_FAULTLINE_H
+
+#include <linux/tracepoint.h>
+
+struct mm_struct;
+
+#ifdef CONFIG_MUNMAP_SECTION
+
+/* An operation starts; @pages is how much the process has mapped at all. */
+TRACE_EVENT(munmap_section_begin,
+	TP_PROTO(struct mm_struct *mm, unsigned long start, unsigned long end,
+		 unsigned long pages),
+	TP_ARGS(mm, start, end, pages),
+	TP_STRUCT__entry(
+		__field(struct mm_struct *,	mm)
+		__field(unsigned long,		start)
+		__field(unsigned long,		end)
+		__field(unsigned long,		pages)
+	),
+	TP_fast_assign(
+		__entry->mm	= mm;
+		__entry->start	= start;
+		__entry->end	= end;
+		__entry->pages	= pages;
+	),
+	TP_printk("mm=%p start=0x%lx end=0x%lx pages=%lu",
+		  __entry->mm, __entry->start, __entry->end, __entry->pages)
+);
+
+/*
+ * One section is done.  @work is its size in units (a page of page-table
+ * entries is 32, a huge page 1), @wait_ns how long it took to get mmap_lock
+ * back for the next section.
+ */
+TRACE_EVENT(munmap_section,
+	TP_PROTO(struct mm_struct *mm, unsigned long start, unsigned long end,
+		 long work, u64 zap_ns, u64 wait_ns, bool contended),
+	TP_ARGS(mm, start, end, work, zap_ns, wait_ns, contended),
+	TP_STRUCT__entry(
+		__field(struct mm_struct *,	mm)
+		__field(unsigned long,		start)
+		__field(unsigned long,		end)
+		__field(long,			work)
+		__field(u64,			zap_ns)
+		__field(u64,			wait_ns)
+		__field(bool,			contended)
+	),
+	TP_fast_assign(
+		__entry->mm		= mm;
+		__entry->start		= start;
+		__entry->end		= end;
+		__entry->work		= work;
+		__entry->zap_ns		= zap_ns;
+		__entry->wait_ns	= wait_ns;
+		__entry->contended	= contended;
+	),
+	TP_printk("mm=%p start=0x%lx end=0x%lx work=%ld zap_ns=%llu wait_ns=%llu contended=%d",
+		  __entry->mm, __entry->start, __entry->end, __entry->work,
+		  __entry->zap_ns, __entry->wait_ns, __entry->contended)
+);
+
+/* An operation is over: @ret is its result, @sections how many it had. */
+TRACE_EVENT(munmap_section_end,
+	TP_PROTO(struct mm_struct *mm, int ret, unsigned long sections),
+	TP_ARGS(mm, ret, sections),
+	TP_STRUCT__entry(
+		__field(struct mm_struct *,	mm)
+		__field(int,			ret)
+		__field(unsigned long,		sections)
+	),
+	TP_fast_assign(
+		__entry->mm		= mm;
+		__entry->ret		= ret;
+		__entry->sections	= sections;
+	),
+	TP_printk("mm=%p ret=%d sections=%lu",
+		  __entry->mm, __entry->ret, __entry->sections)
+);
+
+#endif /* CONFIG_MUNMAP_SECTION */
+#endif /* _TRACE_FAULTLINE_H */
+
+/* This part must be outside protection */
+#include <trace/define_trace.h>

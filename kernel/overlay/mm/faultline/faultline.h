@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Faultline: what the features share with the switch table.
+ */
+#ifndef _MM_FAULTLINE_H
+#define _MM_FAULTLINE_H
+
+#include <linux/types.h>
+
+/**
+ * struct faultline_toggle - one switch: a number in /proc/sys/vm
+ * @name:  Name of the sysctl below vm, and of the item in faultline=.
+ * @stock: The value with which the kernel behaves as upstream.
+ * @min:   Smallest value accepted.
+ * @max:   Largest value accepted.
+ * @value: The value now.  Written under the mutex of the switch table, read
+ *         anywhere with READ_ONCE().
+ * @apply: Makes @value take effect, that is, flips the static keys of the
+ *         feature.  Called after @value has changed, with that mutex held,
+ *         and may sleep.
+ */
+struct faultline_toggle {
+	const char	*name;
+	unsigned long	stock;
+	unsigned long	min;
+	unsigned long	max;
+	unsigned long	value;
+	void		(*apply)(unsigned long value);
+};
+
+#ifdef CONFIG_MUNMAP_SECTION
+extern struct faultline_toggle munmap_section_toggle;
+#endif
+
+#endif /* _MM_FAULTLINE_H */

@@ -1,0 +1,658 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Faultline: section-wise munmap (vm.munmap_section_kbytes).
+ *
+ * Upstream keeps mmap_lock, for reading at least, until the last page of a
+ * range is freed, and every thread that wants to map, unmap or protect
+ * anything waits for that.  Here a large range is unmapped in sections, each
+ * of them a complete upstream munmap, and the lock is free in between.
+ *
+ * The ownership mark
+ *
+ * While the lock is free, others may map into the part that is gone already,
+ * and their mappings must survive.  So the first lock hold gives each VMA of
+ * the range a mark, and only VMAs with the mark are ever unmapped:
+ *
+ *  I1. A VMA gets the mark of an operation only in the first lock hold of
+ *      that operation, or by being split off a VMA that has it.  New VMAs and
+ *      copies have none, and a VMA with a mark never merges.
+ *  I2. All marked VMAs of an operation lie in its [start, end): the edges are
+ *      split before marking, and VMAs that grow by themselves are not taken.
+ *  I3. vma->munmap_pending is a subset of mm->munmap_ops; a bit of the latter
+ *      is given back only after the last VMA with that mark has left the tree
+ *      or lost the mark.
+ *
+ * munmap_pending and the setting of munmap_ops are protected by mmap_lock
+ * held for writing.  When the first lock hold ends, the munmap has happened
+ * for whoever would derive something from the VMAs: fork() does not copy what
+ * is marked, mremap(), remap_file_pages() and mseal() fail on it as on a hole,
+ * shmdt() does not find it, MAP_FIXED replaces it and keeps what it maps.  As
+ * address space it is occupied until it is gone: mmap() goes elsewhere, and
+ * MAP_FIXED_NOREPLACE fails.  Calls that change a part that is marked but
+ * still there, such as mprotect() or madvise(), act as if they had come before
+ * the munmap.
+ *
+ * One mm has room for MUNMAP_SECTION_MAX_OPS marks, so that operations whose
+ * ranges overlap stay independent: either may unmap a VMA that has both
+ * marks, and one that gives up takes back its own mark only.
+ *
+ * The size of a section
+ *
+ * is an amount of work, not of address space, since a page of page-table
+ * entries costs some 40 times as much to zap as a huge page, and a hole
+ * nothing.  vm.munmap_section_kbytes is the size for memory mapped with base
+ * pages.  Sections that turn out cheap make the next one larger.
+ *
+ * See Documentation/admin-guide/mm/faultline.rst.
+ */
+
+#include <linux/bitops.h>
+#include <linux/delay.h>
+#include <linux/hugetlb.h>
+#include <linux/kernel.h>
+#include <linux/ktime.h>
+#include <linux/mm.h>
+#include <linux/mm_inline.h>
+#include <linux/mmap_lock.h>
+#include <linux/munmap_section.h>
+#include <linux/pgtable.h>
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
+#include <linux/shm.h>
+#include <linux/sizes.h>
+#include <linux/userfaultfd_k.h>
+#include <linux/vmstat.h>
+
+#define CREATE_TRACE_POINTS
+#include <trace/events/faultline.h>
+
+#include "../internal.h"
+#include "faultline.h"
+
+/* === Data ================================================================= */
+
+/* vm.munmap_section_kbytes is not 0. */
+DEFINE_STATIC_KEY_FALSE(munmap_section_key);
+
+/*
+ * It has been other than 0 at some time.  Never disabled again: operations
+ * in flight, and so marks, outlive the moment at which the sysctl goes to 0.
+ */
+DEFINE_STATIC_KEY_FALSE(munmap_section_marks_key);
+
+static void munmap_section_apply(unsigned long kbytes)
+{
+	if (kbytes) {
+		/* First, so that it is on when the first mark is set. */
+		static_branch_enable(&munmap_section_marks_key);
+		/*
+		 * Without jump labels, keys are variables.  Pairs with
+		 * mmap_lock: who finds a mark took the lock after the one
+		 * who has seen munmap_section_key and set it.
+		 */
+		smp_mb();
+		static_branch_enable(&munmap_section_key);
+	} else {
+		static_branch_disable(&munmap_section_key);
+	}
+}
+
+struct faultline_toggle munmap_section_toggle = {
+	.name	= "munmap_section_kbytes",
+	.stock	= 0,
+	.min	= 0,
+	.max	= SZ_1G / SZ_1K,
+	.value	= CONFIG_MUNMAP_SECTION_DEFAULT,
+	.apply	= munmap_section_apply,
+};
+
+/*
+ * Units of work.  Zapping a full page of page-table entries costs 48 times
+ * as much as zapping a huge page (counted in instructions on x86-64); 32 is
+ * close enough and makes the arithmetic shifts.
+ */
+#define WORK_PTE_TABLE		32L
+#define WORK_LEAF		1L
+
+/*
+ * A budget grows to at most this many times what the sysctl asks for: after
+ * cheap memory (zero page) there may come dear memory, and that section is as
+ * long as it is.
+ */
+#define BUDGET_GROWTH_MAX	4
+
+/* Sections that take less than the first are doubled, than the last halved. */
+#define SECTION_CHEAP_NS	(1 * NSEC_PER_MSEC)
+#define SECTION_DEAR_NS		(4 * NSEC_PER_MSEC)
+
+/* How long a waiter may take to wake up before we make room for it. */
+#define YIELD_SPIN_NS		(50 * NSEC_PER_USEC)
+
+static_assert(MUNMAP_SECTION_MAX_OPS <=
+	      BITS_PER_BYTE * sizeof_field(struct vm_area_struct, munmap_pending));
+
+/* === Is it worth it? ====================================================== */
+
+static unsigned long munmap_section_bytes(void)
+{
+	/* Pairs with WRITE_ONCE() in toggle_set(). */
+	return ALIGN(READ_ONCE(munmap_section_toggle.value) * SZ_1K, PMD_SIZE);
+}
+
+/* About what zapping the whole of @mm could cost, in pages. */
+static unsigned long mm_mapped_pages(struct mm_struct *mm)
+{
+	unsigned long pages = get_mm_rss(mm) + get_mm_counter(mm, MM_SWAPENTS);
+
+	/* RSS leaves out the zero page, but its entries cost time as well. */
+	pages = max(pages, mm_pgtables_bytes(mm) / sizeof(pte_t));
+#ifdef CONFIG_HUGETLB_PAGE
+	pages = max_t(unsigned long, pages, atomic_long_read(&mm->hugetlb_usage));
+#endif
+	return pages;
+}
+
+/*
+ * A process with one thread has nobody to stall, and a small one would not
+ * stall for long: both stay with the upstream path.
+ */
+bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
+			     size_t len)
+{
+	const unsigned long section = munmap_section_bytes();
+
+	mmap_assert_write_locked(mm);
+
+	if (!section || len < 2 * section)
+		return false;
+	if (offset_in_page(start) || start > TASK_SIZE || len > TASK_SIZE - start)
+		return false;
+	if (mm != current->mm || atomic_read(&mm->mm_users) == 1)
+		return false;
+	return mm_mapped_pages(mm) >= 2 * section / PAGE_SIZE;
+}
+
+/* === Sizing a section ===================================================== */
+
+/*
+ * Work that the part [addr, end) of one PMD entry holds.  The caller has
+ * mmap_lock for writing, so the table that @pmd is in cannot go away.
+ * @pmd itself can change (khugepaged retracts tables of file mappings with
+ * the i_mmap lock only, rmap unmaps huge pages): this is an estimate.
+ */
+static long pmd_work(pmd_t *pmd, unsigned long addr, unsigned long end)
+{
+	pmd_t val = pmdp_get_lockless(pmd);
+
+	if (pmd_none(val))
+		return 0;
+	if (!pmd_present(val) || pmd_leaf(val))
+		return WORK_LEAF;
+	/* Many small VMAs can share a table: count it once, not for each. */
+	return max(WORK_LEAF,
+		   (long)((end - addr) >> (PMD_SHIFT - ilog2(WORK_PTE_TABLE))));
+}
+
+/*
+ * Spend *@budget, which is not used up, on [addr, end) and return where it ran
+ * out, a multiple of PMD_SIZE, or @end if it did not.  Holes are skipped by
+ * the level that they are in.
+ */
+static unsigned long spend_budget(struct mm_struct *mm, unsigned long addr,
+				  unsigned long end, long *budget)
+{
+	while (addr < end && *budget > 0) {
+		/* Each level within the one above: some may be folded. */
+		unsigned long next = pgd_addr_end(addr, end);
+		pgd_t *pgd = pgd_offset(mm, addr);
+		p4d_t *p4d;
+		pud_t *pud, val;
+		pmd_t *pmd;
+
+		if (pgd_none(*pgd) || unlikely(pgd_bad(*pgd)))
+			goto skip;
+
+		next = p4d_addr_end(addr, next);
+		p4d = p4d_offset(pgd, addr);
+		if (p4d_none(*p4d) || unlikely(p4d_bad(*p4d)))
+			goto skip;
+
+		next = pud_addr_end(addr, next);
+		pud = pud_offset(p4d, addr);
+		/* Huge ones come and go with i_mmap, tables do not. */
+		val = pudp_get(pud);
+		if (pud_none(val))
+			goto skip;
+		*budget -= WORK_LEAF;
+		if (pud_leaf(val) || !pud_present(val))
+			goto skip;
+
+		for (pmd = pmd_offset(pud, addr); addr < next; pmd++) {
+			unsigned long pmd_end = pmd_addr_end(addr, next);
+
+			*budget -= pmd_work(pmd, addr, pmd_end);
+			addr = pmd_end;
+			if (*budget <= 0)
+				return addr;
+		}
+skip:
+		addr = next;
+	}
+
+	return addr;
+}
+
+/* The same for hugetlb. */
+static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
+					  long *budget)
+{
+	unsigned long size = huge_page_size(hstate_vma(vma));
+	unsigned long pages = (vma->vm_end - vma->vm_start) / size;
+	unsigned long cut;
+
+	/*
+	 * Counted by address: rmap may unshare a shared PMD table, and the
+	 * last user free it, without the mmap_lock of this mm.
+	 */
+	if (pages < *budget) {
+		*budget -= pages;
+		return vma->vm_end;
+	}
+	cut = vma->vm_start + *budget * size;
+	*budget = 0;
+
+	/* A cut inside a shared PMD table would have to unshare it first. */
+	if (vma->vm_flags & VM_MAYSHARE)
+		size = max(size, PUD_SIZE);
+	cut = ALIGN(cut, size);
+	return min(cut, vma->vm_end);
+}
+
+/*
+ * May the VMA be cut?  Not if somebody keeps count of its pieces (drivers
+ * with open() or close(), a userfaultfd) or if it cannot be split anyhow.
+ */
+static bool vma_can_be_cut(struct vm_area_struct *vma)
+{
+	const struct vm_operations_struct *ops = vma->vm_ops;
+
+	if (vma->vm_flags & (VM_PFNMAP | VM_IO | VM_MIXEDMAP | VM_SHADOW_STACK))
+		return false;
+	if (userfaultfd_armed(vma))
+		return false;
+	/* Both have open() and close(), for references that nest. */
+	if (is_vm_hugetlb_page(vma) || vma_is_sysv_shm(vma))
+		return true;
+	if (vma->vm_flags & VM_DONTEXPAND)
+		return false;
+	return !ops || (!ops->open && !ops->close && !ops->may_split);
+}
+
+/* Where to end the section that has got to @vma and has *@budget left. */
+static unsigned long section_end(struct munmap_section *op,
+				 struct vm_area_struct *vma, long *budget)
+{
+	unsigned long cut;
+
+	if (is_vm_hugetlb_page(vma))
+		cut = spend_budget_hugetlb(vma, budget);
+	else
+		cut = spend_budget(op->mm, vma->vm_start, vma->vm_end, budget);
+
+	return op->whole || !vma_can_be_cut(vma) ? vma->vm_end : cut;
+}
+
+static bool section_owns(struct munmap_section *op, struct vm_area_struct *vma)
+{
+	return vma->munmap_pending & BIT(op->nr);
+}
+
+/*
+ * Find the next section at or above *@start: marked VMAs, up to the first
+ * one without the mark or to the end of the budget.  Returns false if no
+ * marked VMA is left.  The part of the budget that is used comes in *@work.
+ */
+static bool section_plan(struct munmap_section *op, unsigned long *start,
+			 unsigned long *end, long *work)
+{
+	VMA_ITERATOR(vmi, op->mm, *start);
+	long budget = op->budget;
+	struct vm_area_struct *vma;
+	bool found = false;
+
+	for_each_vma_range(vmi, vma, op->end) {
+		if (!section_owns(op, vma)) {
+			if (found)
+				break;
+			count_vm_event(MUNMAP_SECTION_FOREIGN);
+			continue;
+		}
+		if (!found) {
+			found = true;
+			*start = vma->vm_start;
+		}
+		*end = section_end(op, vma, &budget);
+		/* The VMA itself is work, too, be it empty. */
+		budget -= WORK_LEAF;
+		if (*end < vma->vm_end || budget <= 0)
+			break;
+	}
+
+	*work = op->budget - budget;
+	return found;
+}
+
+/*
+ * Choose the budget of the next section: larger where the fixed cost of a
+ * section, or waiting for the lock, is out of proportion to the work, but
+ * not so that others are stalled for longer than SECTION_DEAR_NS.  A section
+ * that did not use up its budget tells nothing about larger ones.
+ */
+static void section_adapt(struct munmap_section *op, long work, u64 zap_ns,
+			  u64 wait_ns)
+{
+	if (work >= op->budget &&
+	    (zap_ns < SECTION_CHEAP_NS ||
+	     (wait_ns > zap_ns / 8 && zap_ns < SECTION_DEAR_NS / 2)))
+		op->budget = min(op->budget * 2, op->floor * BUDGET_GROWTH_MAX);
+	else if (zap_ns > SECTION_DEAR_NS)
+		op->budget = max(op->budget / 2, op->floor);
+}
+
+/* === Running an operation ================================================= */
+
+/*
+ * Let a waiter in.  A writer that has just released the lock and wants it
+ * again would steal it from the waiter that is being woken up.  Readers at
+ * the head of the queue have got the lock from our release, so what we wait
+ * for is a writer.
+ */
+static void yield_to_waiter(struct mm_struct *mm)
+{
+#ifndef CONFIG_PREEMPT_RT	/* There, the lock goes by priority. */
+	u64 since = ktime_get_ns();
+
+	while (mmap_lock_is_contended(mm) &&
+	       !(atomic_long_read(&mm->mmap_lock.count) & RWSEM_WRITER_LOCKED)) {
+		if (ktime_get_ns() - since > YIELD_SPIN_NS) {
+			usleep_range(50, 100);
+			return;
+		}
+		cpu_relax();
+	}
+#endif
+}
+
+/* Unmap [start, end) like a munmap() of that range; unlocks if it succeeds. */
+static int section_unmap(struct mm_struct *mm, unsigned long start,
+			 unsigned long end, struct list_head *uf)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	struct vm_area_struct *vma = vma_find(&vmi, end);
+
+	return do_vmi_align_munmap(&vmi, vma, mm, start, end, uf, true);
+}
+
+/* Give up: whatever is left is an ordinary mapping again. */
+static void section_unmark(struct munmap_section *op)
+{
+	VMA_ITERATOR(vmi, op->mm, op->start);
+	struct vm_area_struct *vma;
+
+	for_each_vma_range(vmi, vma, op->end)
+		vma->munmap_pending &= ~BIT(op->nr);
+}
+
+/**
+ * munmap_section_begin - start to unmap section by section
+ * @op:    Filled in by this function.
+ * @mm:    Address space of current, locked for writing.
+ * @start: Begin of the range, page aligned.
+ * @end:   End of the range, page aligned.
+ *
+ * On success the caller marks VMAs, all in one hold of the lock, and then
+ * calls munmap_section_run().
+ *
+ * Return: false if too many operations are in flight in @mm, or if the
+ * feature is being switched off: unmap as usual.
+ */
+bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
+			  unsigned long start, unsigned long end)
+{
+	const unsigned long section = munmap_section_bytes();
+	/* Pairs with clear_bit() in munmap_section_run(). */
+	unsigned long ops = READ_ONCE(mm->munmap_ops);
+	unsigned int nr;
+
+	mmap_assert_write_locked(mm);
+
+	if (!section)
+		return false;
+	nr = find_first_zero_bit(&ops, MUNMAP_SECTION_MAX_OPS);
+	if (nr >= MUNMAP_SECTION_MAX_OPS)
+		return false;
+	/* Atomic, since munmap_section_run() clears its bit without a lock. */
+	set_bit(nr, &mm->munmap_ops);
+
+	*op = (struct munmap_section) {
+		.mm	= mm,
+		.start	= start,
+		.end	= end,
+		.nr	= nr,
+		.floor	= WORK_PTE_TABLE * (section >> PMD_SHIFT),
+	};
+	op->budget = op->floor;
+
+	count_vm_event(MUNMAP_SECTION_CALLS);
+	trace_munmap_section_begin(mm, start, end, mm_mapped_pages(mm));
+	return true;
+}
+
+/**
+ * munmap_section_mark - have this VMA unmapped by the operation
+ * @op:  The operation, begun in this hold of the lock.
+ * @vma: The VMA, inside the range of @op as a whole.
+ *
+ * A sealed VMA is left alone.
+ */
+void munmap_section_mark(struct munmap_section *op, struct vm_area_struct *vma)
+{
+	mmap_assert_write_locked(op->mm);
+	VM_WARN_ON_ONCE(vma->vm_start < op->start || vma->vm_end > op->end);
+
+	if (can_modify_vma(vma))
+		vma->munmap_pending |= BIT(op->nr);
+}
+
+/**
+ * munmap_section_run - unmap all VMAs that have the mark
+ * @op: The operation; its mm is locked for writing.
+ * @uf: As for do_vmi_align_munmap().
+ *
+ * Always returns with mmap_lock released.  A fatal signal does not end it
+ * early, as it does not upstream: the range goes as a whole, also for those
+ * who share the mm and survive.
+ *
+ * Return: 0, or -ENOMEM if a VMA could not be split and could not be taken
+ * whole either.  What is left of the range then stays mapped.
+ */
+int munmap_section_run(struct munmap_section *op, struct list_head *uf)
+{
+	struct mm_struct *mm = op->mm;
+	unsigned long start = op->start, end, sections = 0;
+	long work;
+	int err;
+
+	for (;;) {
+		u64 begin, zapped, locked;
+		bool contended;
+
+		err = 0;
+		begin = ktime_get_ns();
+		if (!section_plan(op, &start, &end, &work)) {
+			mmap_write_unlock(mm);
+			break;
+		}
+
+		err = section_unmap(mm, start, end, uf);
+		if (err == -ENOMEM && !op->whole) {
+			/* Nothing has happened yet: try without a cut. */
+			count_vm_event(MUNMAP_SECTION_WIDENED);
+			op->whole = true;
+			continue;
+		}
+		if (err) {
+			count_vm_event(MUNMAP_SECTION_ABORTED);
+			section_unmark(op);
+			mmap_write_unlock(mm);
+			break;
+		}
+		zapped = ktime_get_ns();
+		count_vm_event(MUNMAP_SECTION_SECTIONS);
+		sections++;
+		op->whole = false;
+
+		if (end >= op->end) {
+			trace_munmap_section(mm, start, end, work,
+					     zapped - begin, 0, false);
+			break;
+		}
+
+		contended = mmap_lock_is_contended(mm);
+		if (contended) {
+			count_vm_event(MUNMAP_SECTION_CONTENDED);
+			/* Others wait for a task that is killed to be gone. */
+			if (!fatal_signal_pending(current))
+				yield_to_waiter(mm);
+		}
+		cond_resched();
+		mmap_write_lock(mm);
+
+		locked = ktime_get_ns();
+		trace_munmap_section(mm, start, end, work, zapped - begin,
+				     locked - zapped, contended);
+		section_adapt(op, work, zapped - begin, locked - zapped);
+		start = end;
+	}
+
+	/*
+	 * No VMA has the mark any more.  Whoever looks at the bit (READ_ONCE()
+	 * in munmap_section_begin() and vma_munmap_mark_stale()) holds
+	 * mmap_lock, and has seen what happened in our holds of the lock.
+	 */
+	clear_bit(op->nr, &mm->munmap_ops);
+	trace_munmap_section_end(mm, err, sections);
+	return err;
+}
+
+/* === munmap() and mremap() ================================================ */
+
+/* One event for the whole range is promised, before the first page goes. */
+static bool vma_wants_unmap_event(const struct vm_area_struct *vma)
+{
+#ifdef CONFIG_USERFAULTFD
+	const struct userfaultfd_ctx *ctx = vma->vm_userfaultfd_ctx.ctx;
+
+	return ctx && (ctx->features & UFFD_FEATURE_EVENT_UNMAP);
+#else
+	return false;
+#endif
+}
+
+/*
+ * A range that upstream's munmap must take in one piece, or refuses: then
+ * nothing may be unmapped at all.
+ */
+static bool range_is_atomic(struct mm_struct *mm, unsigned long start,
+			    unsigned long end)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	struct vm_area_struct *vma;
+
+	for_each_vma_range(vmi, vma, end) {
+		if (!can_modify_vma(vma))
+			return true;
+		/* A fault would grow it back into a finished section. */
+		if (vma->vm_flags & (VM_GROWSDOWN | VM_GROWSUP))
+			return true;
+		if (vma_wants_unmap_event(vma))
+			return true;
+	}
+
+	return false;
+}
+
+/*
+ * Split the VMAs that cross the edges of the range.  Fails like the munmap
+ * of the whole range would: nothing is unmapped.
+ */
+static int range_split_edges(struct mm_struct *mm, unsigned long start,
+			     unsigned long end)
+{
+	VMA_ITERATOR(first, mm, start);
+	VMA_ITERATOR(last, mm, end - 1);
+	struct vm_area_struct *vma;
+	int err;
+
+	vma = vma_find(&first, end);
+	if (vma && vma->vm_start < start) {
+		/* As upstream: a hole must not leave more VMAs than allowed. */
+		if (vma->vm_end > end && mm->map_count >= sysctl_max_map_count)
+			return -ENOMEM;
+		err = __split_vma(&first, vma, start, 1);
+		if (err)
+			return err;
+	}
+
+	vma = vma_find(&last, end);
+	if (vma && vma->vm_end > end)
+		return __split_vma(&last, vma, end, 0);
+
+	return 0;
+}
+
+/**
+ * munmap_sectioned - munmap for which munmap_section_wanted() has said yes
+ * @mm:    Address space of current, locked for writing.
+ * @start: Begin of the range, page aligned.
+ * @len:   Its length in bytes, not 0.
+ * @uf:    As for do_vmi_munmap().
+ *
+ * Always returns with mmap_lock released.
+ *
+ * Return: 0 or an error of do_vmi_munmap(), with nothing unmapped; -ENOMEM
+ * also if memory ran out later on, and then part of the range is unmapped.
+ */
+int munmap_sectioned(struct mm_struct *mm, unsigned long start, size_t len,
+		     struct list_head *uf)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	const unsigned long end = start + PAGE_ALIGN(len);
+	struct munmap_section op;
+	struct vm_area_struct *vma;
+	int err;
+
+	if (range_is_atomic(mm, start, end))
+		goto atomic;
+
+	err = range_split_edges(mm, start, end);
+	if (err)
+		goto unlock;
+
+	if (!munmap_section_begin(&op, mm, start, end))
+		goto atomic;
+
+	for_each_vma_range(vmi, vma, end)
+		munmap_section_mark(&op, vma);
+	return munmap_section_run(&op, uf);
+
+atomic:
+	count_vm_event(MUNMAP_SECTION_ATOMIC);
+	vma_iter_init(&vmi, mm, start);
+	err = do_vmi_munmap(&vmi, mm, start, len, uf, true);
+	if (!err)
+		return 0;
+unlock:
+	mmap_write_unlock(mm);
+	return err;
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Faultline: the switches - sysctls, boot parameter, validation, log.
+ *
+ * One table lists the features that are compiled in; everything a user can
+ * do to a switch is driven by it.  What a switch does is up to the feature:
+ * its apply() flips the static keys that the hot paths test.
+ *
+ * See Documentation/admin-guide/mm/faultline.rst.
+ */
+
+#define pr_fmt(fmt) "faultline: " fmt
+
+#include <linux/init.h>
+#include <linux/kernel.h>
+#include <linux/kstrtox.h>
+#include <linux/mutex.h>
+#include <linux/printk.h>
+#include <linux/pid.h>
+#include <linux/sched.h>
+#include <linux/slab.h>
+#include <linux/string.h>
+#include <linux/sysctl.h>
+
+#include "faultline.h"
+
+/* === Data ================================================================= */
+
+static struct faultline_toggle *const toggles[] = {
+#ifdef CONFIG_MUNMAP_SECTION
+	&munmap_section_toggle,
+#endif
+	NULL
+};
+
+/* Serialises changes of any value, so that value and static keys agree. */
+static DEFINE_MUTEX(toggles_mutex);
+
+/* faultline=off: the values stay at stock and the sysctls are read-only. */
+static bool toggles_off __ro_after_init;
+
+/* === Changing a value ===================================================== */
+
+static bool toggle_valid(const struct faultline_toggle *toggle,
+			 unsigned long value)
+{
+	return value >= toggle->min && value <= toggle->max;
+}
+
+/* Returns -EINVAL, with nothing changed, if @value is out of range. */
+static int toggle_set(struct faultline_toggle *toggle, unsigned long value)
+{
+	unsigned long old;
+
+	if (!toggle_valid(toggle, value))
+		return -EINVAL;
+
+	mutex_lock(&toggles_mutex);
+	old = toggle->value;
+	if (value != old) {
+		/* Pairs with READ_ONCE() in the features. */
+		WRITE_ONCE(toggle->value, value);
+		toggle->apply(value);
+		pr_info_ratelimited("vm.%s: %lu -> %lu by %s[%d]\n",
+				    toggle->name, old, value, current->comm,
+				    task_pid_nr(current));
+	}
+	mutex_unlock(&toggles_mutex);
+
+	return 0;
+}
+
+/*
+ * Stricter than proc_doulongvec_minmax(), which takes "-1" or "7 8" for
+ * success: exactly one number in range, or -EINVAL.
+ */
+static int toggle_parse(const char *buf, size_t len, unsigned long *value)
+{
+	char str[24];	/* fits 2^64 in any base that kstrtoul() detects but 2 */
+
+	if (len >= sizeof(str))
+		return -EINVAL;
+	memcpy(str, buf, len);
+	str[len] = '\0';
+	if (strlen(str) != len)
+		return -EINVAL;
+
+	return kstrtoul(strim(str), 0, value) ? -EINVAL : 0;
+}
+
+static int toggle_sysctl(const struct ctl_table *table, int write,
+			 void *buffer, size_t *lenp, loff_t *ppos)
+{
+	struct faultline_toggle *toggle = table->data;
+	unsigned long value = READ_ONCE(toggle->value);
+	struct ctl_table copy = {
+		.procname	= table->procname,
+		.data		= &value,
+		.maxlen		= sizeof(value),
+		.mode		= table->mode,
+	};
+	int err;
+
+	if (!write)
+		return proc_doulongvec_minmax(&copy, write, buffer, lenp, ppos);
+
+	if (*ppos)
+		return -EINVAL;
+	err = toggle_parse(buffer, *lenp, &value);
+	if (!err)
+		err = toggle_set(toggle, value);
+	if (!err)
+		*ppos += *lenp;
+
+	return err;
+}
+
+/* === Boot ================================================================= */
+
+/*
+ * One item of faultline=: "off", or NAME:VALUE.  Runs before the first
+ * static key may be flipped; toggles_init() applies the values.
+ */
+static int toggle_boot_item(struct faultline_toggle *const *table, char *item,
+			    bool *off)
+{
+	char *number = strchr(item, ':');
+	unsigned long value;
+
+	if (!strcmp(item, "off")) {
+		*off = true;
+		return 0;
+	}
+	if (!number)
+		return -EINVAL;
+	*number++ = '\0';
+
+	for (; *table; table++) {
+		if (strcmp((*table)->name, item))
+			continue;
+		if (toggle_parse(number, strlen(number), &value) ||
+		    !toggle_valid(*table, value))
+			return -EINVAL;
+		(*table)->value = value;
+		return 0;
+	}
+
+	return -ENOENT;
+}
+
+static int __init toggles_boot(char *arg)
+{
+	char *item;
+
+	while ((item = strsep(&arg, ","))) {
+		int err = toggle_boot_item(toggles, item, &toggles_off);
+
+		/* A NAME:VALUE item has lost its colon: @item is the name. */
+		if (err == -ENOENT)
+			pr_err("faultline=: no switch '%s' in this kernel, ignored\n",
+			       item);
+		else if (err)
+			pr_err("faultline=: bad item '%s' ignored, expected off or NAME:VALUE with VALUE in range\n",
+			       item);
+	}
+
+	return 0;
+}
+early_param("faultline", toggles_boot);
+
+static int __init toggles_init(void)
+{
+	struct ctl_table *sysctls;
+	size_t i;
+
+	if (!toggles[0])
+		return 0;
+	sysctls = kcalloc(ARRAY_SIZE(toggles), sizeof(*sysctls), GFP_KERNEL);
+	if (!sysctls)
+		return -ENOMEM;
+
+	if (toggles_off)
+		pr_info("off by boot parameter, every feature stays as upstream\n");
+
+	for (i = 0; toggles[i]; i++) {
+		struct faultline_toggle *toggle = toggles[i];
+
+		if (toggles_off)
+			toggle->value = toggle->stock;
+		if (toggle->value != toggle->stock) {
+			toggle->apply(toggle->value);
+			pr_info("vm.%s: %lu -> %lu at boot\n", toggle->name,
+				toggle->stock, toggle->value);
+		}
+
+		sysctls[i].procname = toggle->name;
+		sysctls[i].data = toggle;
+		sysctls[i].maxlen = sizeof(toggle->value);
+		sysctls[i].mode = toggles_off ? 0444 : 0644;
+		sysctls[i].proc_handler = toggle_sysctl;
+	}
+	register_sysctl_sz("vm", sysctls, i);
+
+	return 0;
+}
+subsys_initcall(toggles_init);
+
+#ifdef CONFIG_FAULTLINE_KUNIT_TEST
+#include "tests/toggles-kunit.h"
+#endif

@@ -1,0 +1,465 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What the Faultline selftests share.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "faultline_util.h"
+
+/*
+ * An arena of malloc per thread would come and go as 64 MiB of VmSize in the
+ * middle of a test that compares VmSize.
+ */
+static void __attribute__((constructor)) one_malloc_arena(void)
+{
+	mallopt(M_ARENA_MAX, 1);
+}
+
+size_t page_size(void)
+{
+	static size_t size;
+
+	if (!size)
+		size = sysconf(_SC_PAGESIZE);
+	return size;
+}
+
+/* A page table of base pages maps as many pages as it has 8-byte entries. */
+size_t pmd_size(void)
+{
+	return page_size() * (page_size() / sizeof(__u64));
+}
+
+/* --- sysctl */
+
+static void sysctl_path(char *path, size_t size, const char *name)
+{
+	snprintf(path, size, "/proc/sys/vm/%s", name);
+}
+
+int write_text(const char *path, const char *text)
+{
+	size_t len = strlen(text);
+	int fd, ret = 0;
+
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	if (write(fd, text, len) != (ssize_t)len)
+		ret = errno ? -errno : -EIO;
+	close(fd);
+	return ret;
+}
+
+int read_text(const char *path, char *buf, size_t size)
+{
+	ssize_t n;
+	int fd;
+
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	n = read(fd, buf, size - 1);
+	if (n < 0) {
+		n = -errno;
+		close(fd);
+		return n;
+	}
+	close(fd);
+	buf[n] = '\0';
+	return 0;
+}
+
+bool vm_sysctl_exists(const char *name)
+{
+	char path[128];
+
+	sysctl_path(path, sizeof(path), name);
+	return !access(path, F_OK);
+}
+
+int vm_sysctl_read(const char *name, long *value)
+{
+	char path[128], buf[64];
+	int ret;
+
+	sysctl_path(path, sizeof(path), name);
+	ret = read_text(path, buf, sizeof(buf));
+	if (!ret)
+		*value = strtol(buf, NULL, 10);
+	return ret;
+}
+
+int vm_sysctl_write_text(const char *name, const char *text)
+{
+	char path[128];
+
+	sysctl_path(path, sizeof(path), name);
+	return write_text(path, text);
+}
+
+int vm_sysctl_write(const char *name, long value)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%ld\n", value);
+	return vm_sysctl_write_text(name, text);
+}
+
+/* --- /proc */
+
+static long proc_value(const char *path, const char *field, char end)
+{
+	size_t len = strlen(field);
+	char line[256];
+	long value = -1;
+	FILE *f;
+
+	f = fopen(path, "re");
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f)) {
+		if (!strncmp(line, field, len) && line[len] == end) {
+			value = strtol(line + len + 1, NULL, 10);
+			break;
+		}
+	}
+	fclose(f);
+	return value;
+}
+
+long status_kb(const char *field)
+{
+	return proc_value("/proc/self/status", field, ':');
+}
+
+long meminfo_kb(const char *field)
+{
+	return proc_value("/proc/meminfo", field, ':');
+}
+
+long vmstat_read(const char *name)
+{
+	return proc_value("/proc/vmstat", name, ' ');
+}
+
+static bool vma_header(const char *line, unsigned long *start,
+		       unsigned long *end)
+{
+	char perm;
+
+	return sscanf(line, "%lx-%lx %c", start, end, &perm) == 3;
+}
+
+int map_count(void)
+{
+	char line[512];
+	int n = 0;
+	FILE *f;
+
+	f = fopen("/proc/self/maps", "re");
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f))
+		/* The vsyscall page is shown, but is no VMA of this mm. */
+		if (!strstr(line, "[vsyscall]"))
+			n++;
+	fclose(f);
+	return n;
+}
+
+size_t mapped_bytes(const void *addr, size_t len)
+{
+	unsigned long lo = (unsigned long)addr, hi = lo + len, start, end;
+	char line[512];
+	size_t sum = 0;
+	FILE *f;
+
+	f = fopen("/proc/self/maps", "re");
+	if (!f)
+		return SIZE_MAX;
+	while (fgets(line, sizeof(line), f)) {
+		if (!vma_header(line, &start, &end))
+			continue;
+		start = start < lo ? lo : start;
+		end = end > hi ? hi : end;
+		if (start < end)
+			sum += end - start;
+	}
+	fclose(f);
+	return sum;
+}
+
+long smaps_kb(const void *addr, size_t len, const char *field)
+{
+	unsigned long lo = (unsigned long)addr, hi = lo + len, start, end;
+	size_t flen = strlen(field);
+	bool inside = false;
+	char line[512];
+	long sum = 0;
+	FILE *f;
+
+	f = fopen("/proc/self/smaps", "re");
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f)) {
+		if (vma_header(line, &start, &end))
+			inside = start >= lo && end <= hi;
+		else if (inside && !strncmp(line, field, flen) &&
+			 line[flen] == ':')
+			sum += strtol(line + flen + 1, NULL, 10);
+	}
+	fclose(f);
+	return sum;
+}
+
+bool page_is_mapped(const void *addr)
+{
+	return !msync((void *)addr, page_size(), MS_ASYNC);
+}
+
+/* --- page contents */
+
+__u64 page_word(__u64 tag, size_t index)
+{
+	return (tag ^ (index * 0x9e3779b97f4a7c15ULL)) | 1;
+}
+
+void fill_pages(void *addr, size_t len, __u64 tag)
+{
+	size_t i, ps = page_size();
+
+	for (i = 0; i < len / ps; i++)
+		word_write((char *)addr + i * ps, page_word(tag, i));
+}
+
+size_t bad_pages(const void *addr, size_t len, __u64 tag)
+{
+	size_t i, bad = 0, ps = page_size();
+
+	for (i = 0; i < len / ps; i++)
+		bad += word_read((char *)addr + i * ps) != page_word(tag, i);
+	return bad;
+}
+
+void *map_filled(size_t len, __u64 tag)
+{
+	void *p;
+
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	/* Fails where there are no huge pages: then it is not needed. */
+	madvise(p, len, MADV_NOHUGEPAGE);
+	fill_pages(p, len, tag);
+	return p;
+}
+
+void *free_range(size_t len)
+{
+	size_t size = len + 3 * GIB;
+	uintptr_t addr;
+	void *p;
+
+	p = mmap(NULL, size, PROT_NONE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	munmap(p, size);
+	addr = ((uintptr_t)p + 2 * GIB - 1) / GIB * GIB;
+	return (void *)addr;
+}
+
+/* --- idle thread */
+
+static void *idle_main(void *arg)
+{
+	struct idle_thread *idle = arg;
+	char c;
+
+	/* Ends when the writing side is closed. */
+	while (read(idle->pipe[0], &c, 1) < 0 && errno == EINTR)
+		;
+	return NULL;
+}
+
+int idle_thread_start(struct idle_thread *idle)
+{
+	int ret;
+
+	if (pipe(idle->pipe))
+		return -errno;
+	ret = pthread_create(&idle->thread, NULL, idle_main, idle);
+	if (ret) {
+		close(idle->pipe[0]);
+		close(idle->pipe[1]);
+		return -ret;
+	}
+	idle->running = true;
+	return 0;
+}
+
+void idle_thread_stop(struct idle_thread *idle)
+{
+	if (!idle->running)
+		return;
+	close(idle->pipe[1]);
+	pthread_join(idle->thread, NULL);
+	close(idle->pipe[0]);
+	idle->running = false;
+}
+
+/* --- time and chance */
+
+__u64 now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
+}
+
+__u64 random_next(__u64 *state)
+{
+	/* xorshift64: repeatable from its seed, which must not be 0 */
+	*state ^= *state << 13;
+	*state ^= *state >> 7;
+	*state ^= *state << 17;
+	return *state;
+}
+
+/* --- tracing */
+
+static int trace_write(const struct trace_session *t, const char *file,
+		       const char *text)
+{
+	char path[400];
+
+	snprintf(path, sizeof(path), "%s/%s", t->dir, file);
+	return write_text(path, text);
+}
+
+int trace_start(struct trace_session *t, const char *system)
+{
+	static const char root[] = "/sys/kernel/tracing";
+	char path[128];
+	int ret;
+
+	memset(t, 0, sizeof(*t));
+	snprintf(path, sizeof(path), "%s/instances", root);
+	if (access(path, F_OK))
+		/* Fails when it cannot be mounted: the test below says so. */
+		mount("tracefs", root, "tracefs", 0, NULL);
+	if (access(path, F_OK))
+		return -ENOENT;
+	snprintf(path, sizeof(path), "%s/events/%s/enable", root, system);
+	if (access(path, F_OK))
+		return -ENOENT;
+	snprintf(t->dir, sizeof(t->dir), "%s/instances/selftest-%d", root,
+		 getpid());
+	if (mkdir(t->dir, 0700))
+		return -errno;
+	ret = trace_write(t, "buffer_size_kb", "1024");
+	snprintf(path, sizeof(path), "events/%s/enable", system);
+	if (!ret)
+		ret = trace_write(t, path, "1");
+	if (!ret)
+		ret = trace_write(t, "tracing_on", "1");
+	if (ret)
+		trace_free(t);
+	return ret;
+}
+
+int trace_stop(struct trace_session *t)
+{
+	size_t size = 0, room = 64 * KIB;
+	char path[400], *text;
+	FILE *f;
+	int ret;
+
+	ret = trace_write(t, "tracing_on", "0");
+	if (ret)
+		return ret;
+	snprintf(path, sizeof(path), "%s/trace", t->dir);
+	f = fopen(path, "re");
+	if (!f)
+		return -errno;
+	text = malloc(room);
+	while (text) {
+		size_t n = fread(text + size, 1, room - size - 1, f);
+
+		size += n;
+		text[size] = '\0';
+		if (!n)
+			break;
+		if (size + 1 == room) {
+			char *more = realloc(text, room * 2);
+
+			if (!more) {
+				free(text);
+				text = NULL;
+				break;
+			}
+			text = more;
+			room *= 2;
+		}
+	}
+	fclose(f);
+	t->text = text;
+	return text ? 0 : -ENOMEM;
+}
+
+void trace_free(struct trace_session *t)
+{
+	free(t->text);
+	t->text = NULL;
+	if (t->dir[0])
+		rmdir(t->dir);
+	t->dir[0] = '\0';
+}
+
+const char *trace_next(const char *pos, const char *name, char *line,
+		       size_t size)
+{
+	char key[64];
+	size_t len;
+
+	snprintf(key, sizeof(key), " %s: ", name);
+	pos = strstr(pos, key);
+	if (!pos)
+		return NULL;
+	pos += strlen(key);
+	len = strcspn(pos, "\n");
+	if (len > size - 1)
+		len = size - 1;
+	memcpy(line, pos, len);
+	line[len] = '\0';
+	return pos + len;
+}
+
+bool trace_field(const char *line, const char *field, unsigned long *value)
+{
+	const char *pos = line;
+	size_t len = strlen(field);
+
+	while ((pos = strstr(pos, field))) {
+		if ((pos == line || pos[-1] == ' ') && pos[len] == '=') {
+			pos += len + 1;
+			*value = strtoul(pos, NULL, 0);
+			return true;
+		}
+		pos += len;
+	}
+	return false;
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Section-wise munmap when memory for its own bookkeeping runs out.
+ *
+ * failslab makes allocations of the calling thread fail.  munmap may then
+ * fail, but only by the book: before anything is unmapped, or, if sections
+ * were taken already, with the rest of the range as good as new.
+ */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include "../../kselftest_harness.h"
+#include "munmap_util.h"
+
+#define TAG		0x6d756e6d61703033ULL
+#define RANGE		(16 * MIB)
+#define TIMEOUT		600
+#define FAILSLAB	"/sys/kernel/debug/failslab/"
+
+FIXTURE(fault) {
+	struct idle_thread idle;
+	struct munmap_counters before;
+	int nth_fd;
+	int make_fd;
+};
+
+FIXTURE_VARIANT(fault) {
+	bool on;
+};
+
+FIXTURE_VARIANT_ADD(fault, off) {
+	.on = false,
+};
+
+FIXTURE_VARIANT_ADD(fault, on) {
+	.on = true,
+};
+
+static int thread_file(const char *name)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "/proc/self/task/%ld/%s",
+		 syscall(SYS_gettid), name);
+	return open(path, O_RDWR | O_CLOEXEC);
+}
+
+FIXTURE_SETUP(fault)
+{
+	const char *why = munmap_knob_set(variant->on ? MUNMAP_SMALL_KB : 0);
+
+	if (why)
+		SKIP(return, "%s", why);
+	self->nth_fd = thread_file("fail-nth");
+	self->make_fd = thread_file("make-it-fail");
+	if (self->nth_fd < 0 || self->make_fd < 0)
+		SKIP(return, "no fault injection in this kernel");
+	/* Allocations that may sleep are the ones that are made here. */
+	if (write_text(FAILSLAB "ignore-gfp-wait", "N"))
+		SKIP(return, "no failslab in this kernel, or no debugfs");
+	/* A stack dump for each would look like a crash to a log reader. */
+	ASSERT_EQ(0, write_text(FAILSLAB "verbose", "0"));
+	ASSERT_EQ(0, write_text(FAILSLAB "task-filter", "1"));
+	ASSERT_EQ(0, write_text(FAILSLAB "times", "-1"));
+	ASSERT_EQ(0, write_text(FAILSLAB "probability", "0"));
+	ASSERT_EQ(0, idle_thread_start(&self->idle));
+}
+
+FIXTURE_TEARDOWN(fault)
+{
+	write_text(FAILSLAB "probability", "0");
+	write_text(FAILSLAB "space", "0");
+	write_text(FAILSLAB "task-filter", "0");
+	write_text(FAILSLAB "ignore-gfp-wait", "Y");
+	write_text(FAILSLAB "verbose", "2");
+	idle_thread_stop(&self->idle);
+}
+
+/* Nothing around the call itself may allocate: one write before and after. */
+static void set_open(int fd, const char *text)
+{
+	if (pwrite(fd, text, strlen(text), 0) < 0)
+		ksft_print_msg("cannot set a fault: errno %d\n", errno);
+}
+
+/*
+ * The range, with an edge of the same VMA at both sides, so that munmap has to
+ * split there before it can begin.
+ */
+static char *make_range(size_t edge)
+{
+	char *p = map_filled(RANGE + 2 * edge, TAG);
+
+	return p ? p + edge : NULL;
+}
+
+/*
+ * What is left after an error is a high part of the range, with its content,
+ * and behaves as if nothing had been tried: no mark of the munmap remains.
+ * Returns how much is left, or -1.
+ */
+static long check_rest(char *p, size_t edge)
+{
+	size_t left = mapped_bytes(p, RANGE), gone = RANGE - left, i;
+	size_t ps = page_size();
+	char *rest = p + gone, *moved, *whole = p - edge;
+	int status;
+	pid_t pid;
+
+	if (mapped_bytes(p, gone) || mapped_bytes(rest, left) != left)
+		return -1;
+	/* The content is that of page (edge + gone) / ps on. */
+	for (i = 0; i < left / ps; i++)
+		if (word_read(rest + i * ps) !=
+		    page_word(TAG, (edge + gone) / ps + i))
+			return -1;
+	if (mapped_bytes(whole, edge) != edge ||
+	    mapped_bytes(p + RANGE, edge) != edge)
+		return -1;
+	if (!left)
+		return 0;
+	/* fork() takes it along, */
+	pid = fork();
+	if (!pid)
+		_exit(mapped_bytes(rest, left) != left);
+	if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+		return -1;
+	/* mprotect() can change it and change it back, */
+	if (mprotect(rest, left, PROT_READ) ||
+	    mprotect(rest, left, PROT_READ | PROT_WRITE))
+		return -1;
+	/* and mremap() moves all of it. */
+	fill_pages(rest, left, TAG + 1);
+	moved = mremap(rest, left, left, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
+	if (moved == MAP_FAILED || bad_pages(moved, left, TAG + 1))
+		return -1;
+	munmap(moved, left);
+	return left;
+}
+
+/* One munmap that meets a fault.  False: it did not behave. */
+static bool one_round(char *p, size_t edge, int ret, int err, long *untouched,
+		      long *partial)
+{
+	long left;
+	bool good;
+
+	if (!ret) {
+		good = !mapped_bytes(p, RANGE) &&
+		       mapped_bytes(p - edge, edge) == edge &&
+		       mapped_bytes(p + RANGE, edge) == edge;
+	} else {
+		good = err == ENOMEM;
+		left = check_rest(p, edge);
+		good = good && left > 0;
+		if (left == RANGE)
+			(*untouched)++;
+		else
+			(*partial)++;
+	}
+	/* Without a fault it succeeds, whatever is left of it. */
+	good = good && !munmap(p - edge, RANGE + 2 * edge) &&
+	       !mapped_bytes(p - edge, RANGE + 2 * edge);
+	if (!good)
+		ksft_print_msg("munmap returned %d, errno %d\n", ret, err);
+	return good;
+}
+
+/*
+ * The 1st, 2nd, 3rd ... allocation fails, until the call needs no more of
+ * them.  A single failure after the beginning must not fail the call: the
+ * rest is then taken in one piece, which needs none.
+ */
+TEST_F_TIMEOUT(fault, each_allocation_once, TIMEOUT)
+{
+	long n, untouched = 0, partial = 0, succeeded = 0;
+	struct munmap_counters d;
+	size_t edge = 3 * page_size();
+	char *p, text[32];
+	unsigned int left;
+	int ret, err;
+
+	munmap_counters_read(&self->before);
+	for (n = 1; n < 1000; n++) {
+		p = make_range(edge);
+		ASSERT_NE(NULL, p);
+		snprintf(text, sizeof(text), "%ld", n);
+		set_open(self->nth_fd, text);
+		ret = munmap(p, RANGE);
+		err = errno;
+		ASSERT_LT(0, pread(self->nth_fd, text, sizeof(text), 0));
+		left = strtoul(text, NULL, 10);
+		set_open(self->nth_fd, "0");
+		ASSERT_TRUE(one_round(p, edge, ret, err, &untouched,
+				      &partial));
+		succeeded += !ret;
+		/* The fault was not used up: all allocations were met. */
+		if (left)
+			break;
+	}
+	munmap_counters_since(&self->before, &d);
+	ksft_print_msg("%ld allocations, widened %ld, aborted %ld\n", n - 1,
+		       d.value[MUNMAP_WIDENED], d.value[MUNMAP_ABORTED]);
+	ksft_print_msg("%ld refused, %ld partial, %ld succeeded\n", untouched,
+		       partial, succeeded);
+	EXPECT_LT(1, n);
+	EXPECT_GT(1000, n);
+	EXPECT_LT(0, untouched);
+	EXPECT_EQ(0, partial);
+	if (variant->on) {
+		EXPECT_LT(0, d.value[MUNMAP_WIDENED]);
+		EXPECT_EQ(0, d.value[MUNMAP_ABORTED]);
+	} else {
+		EXPECT_EQ(0, d.value[MUNMAP_WIDENED]);
+	}
+}
+
+/*
+ * From some point on every allocation fails.  With sections this is the one
+ * case of a munmap that ends half-way.
+ */
+TEST_F_TIMEOUT(fault, all_from_some_on, TIMEOUT)
+{
+	long space, untouched = 0, partial = 0, succeeded = 0;
+	size_t edge = 3 * page_size();
+	struct munmap_counters d;
+	int ret, err;
+	char text[32];
+	char *p;
+
+	ASSERT_EQ(0, write_text(FAILSLAB "probability", "100"));
+	munmap_counters_read(&self->before);
+	/* Bytes that may be allocated before it begins. */
+	for (space = 1; space < 96 * 1024 && succeeded < 20; space += 192) {
+		p = make_range(edge);
+		ASSERT_NE(NULL, p);
+		snprintf(text, sizeof(text), "%ld", space);
+		ASSERT_EQ(0, write_text(FAILSLAB "space", text));
+		set_open(self->make_fd, "1");
+		ret = munmap(p, RANGE);
+		err = errno;
+		set_open(self->make_fd, "0");
+		ASSERT_TRUE(one_round(p, edge, ret, err, &untouched,
+				      &partial));
+		succeeded += !ret;
+	}
+	munmap_counters_since(&self->before, &d);
+	ksft_print_msg("up to %ld bytes, widened %ld, aborted %ld\n", space,
+		       d.value[MUNMAP_WIDENED], d.value[MUNMAP_ABORTED]);
+	ksft_print_msg("%ld refused, %ld partial, %ld succeeded\n", untouched,
+		       partial, succeeded);
+	EXPECT_LT(0, untouched);
+	EXPECT_LT(0, succeeded);
+	if (variant->on) {
+		EXPECT_LT(0, d.value[MUNMAP_WIDENED]);
+		EXPECT_LT(0, partial);
+		/* It may also end before the first section was taken. */
+		EXPECT_LE(partial, d.value[MUNMAP_ABORTED]);
+		EXPECT_GE(partial + untouched, d.value[MUNMAP_ABORTED]);
+	} else {
+		EXPECT_EQ(0, partial);
+		EXPECT_EQ(0, d.value[MUNMAP_ABORTED]);
+	}
+}
+
+static int run(int argc, char **argv)
+{
+	return test_harness_run(argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+	return munmap_knob_kept(run, argc, argv);
+}

@@ -1,0 +1,1205 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Section-wise munmap against other calls of the same process.
+ *
+ * The window is the time from the first section being gone to the last one
+ * going.  Sections run from low to high, so a thread is inside of it when the
+ * first page of the range is unmapped and the last page still is mapped.  A
+ * test counts how often it acted inside; with the switch on, a test that
+ * never did fails, as it has not tested anything.
+ *
+ * Variants: "off" (the test itself must hold on stock), "on" (the smallest
+ * sections, so the most windows), "flip" (the knob changes all the time).
+ */
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+
+#include "../../kselftest_harness.h"
+#include "munmap_util.h"
+
+#define TAG		0x6d756e6d61703032ULL
+#define RANGE		(64 * MIB)
+#define TIMEOUT		900
+#define MAX_RACERS	4
+
+/* Set from the environment, see main(). */
+static long opt_seconds = 8;
+static long opt_count = 20000;
+
+struct race;
+
+/* One test: what happens before, during and after each munmap. */
+struct race_ops {
+	int racers;
+	/* Makes the range; the default is RANGE of filled base pages. */
+	bool (*prepare)(struct race *r);
+	/* In each racer thread, once per round, from the munmap's start on. */
+	void (*racer)(struct race *r, int id);
+	/* In the main thread: the default is munmap(). */
+	int (*unmap)(struct race *r);
+	/* After each round, when all stand still; false stops the test. */
+	bool (*verify)(struct race *r);
+};
+
+struct race {
+	const struct race_ops *ops;
+	char *start;
+	size_t len;
+	__u64 tag;
+	pthread_barrier_t barrier;
+	pthread_t threads[MAX_RACERS];
+	atomic_bool stop;
+	atomic_bool done;	/* this round's munmap has returned */
+	int ret;		/* what it returned: 0 or -errno */
+	atomic_long hits;	/* acts inside of the window */
+	atomic_long acts;
+	atomic_long errors;	/* outcomes that must not be */
+	long rounds;
+	int mem_fd;		/* /proc/self/mem */
+	void *data;
+};
+
+/* What a test carries around; FIXTURE() only wraps it. */
+struct state {
+	bool on;
+	bool flip;
+	struct idle_thread idle;
+	struct munmap_counters before;
+	pthread_t flipper;
+	bool flipping;
+	atomic_bool stop;
+	atomic_long flips;
+};
+
+FIXTURE(race) {
+	struct state s;
+};
+
+FIXTURE_VARIANT(race) {
+	bool on;
+	bool flip;
+};
+
+FIXTURE_VARIANT_ADD(race, off) {
+	.on = false,
+};
+
+FIXTURE_VARIANT_ADD(race, on) {
+	.on = true,
+};
+
+FIXTURE_VARIANT_ADD(race, flip) {
+	.on = true,
+	.flip = true,
+};
+
+static void *flip_knob(void *arg)
+{
+	const long *values;
+	struct state *s = arg;
+	int i, n;
+
+	values = munmap_flip_values(&n);
+	for (i = 0; !atomic_load(&s->stop); i++) {
+		if (!vm_sysctl_write(MUNMAP_KNOB, values[i % n]))
+			atomic_fetch_add(&s->flips, 1);
+		usleep(3000);
+	}
+	return NULL;
+}
+
+FIXTURE_SETUP(race)
+{
+	const char *why = munmap_knob_set(variant->on ? MUNMAP_SMALL_KB : 0);
+
+	self->s.on = variant->on;
+	self->s.flip = variant->flip;
+	if (why)
+		SKIP(return, "%s", why);
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		SKIP(return, "a race needs two CPUs");
+	ASSERT_EQ(0, idle_thread_start(&self->s.idle));
+	if (variant->flip) {
+		ASSERT_EQ(0, pthread_create(&self->s.flipper, NULL, flip_knob,
+					    self));
+		self->s.flipping = true;
+	}
+	munmap_counters_read(&self->s.before);
+}
+
+FIXTURE_TEARDOWN(race)
+{
+	atomic_store(&self->s.stop, true);
+	if (self->s.flipping)
+		pthread_join(self->s.flipper, NULL);
+	idle_thread_stop(&self->s.idle);
+}
+
+/*
+ * Waits until munmap() has begun to take the range away.  True: the rest of
+ * it is still there, so the caller is inside of the window.
+ */
+static bool wait_for_window(struct race *r)
+{
+	while (page_is_mapped(r->start))
+		if (atomic_load(&r->done))
+			return false;
+	return page_is_mapped(r->start + r->len - page_size());
+}
+
+/*
+ * Whether the last page of the range still is what it was.  That some page
+ * is mapped there is not enough where a racer may have got the place already.
+ */
+static bool last_page_is_old(struct race *r)
+{
+	size_t last = r->len / page_size() - 1;
+	__u64 word;
+
+	return pread(r->mem_fd, &word, sizeof(word),
+		     (uintptr_t)r->start + last * page_size()) ==
+	       sizeof(word) && word == page_word(r->tag, last);
+}
+
+struct racer_arg {
+	struct race *race;
+	int id;
+};
+
+static void *racer_main(void *p)
+{
+	struct racer_arg arg = *(struct racer_arg *)p;
+	struct race *r = arg.race;
+
+	free(p);
+	for (;;) {
+		pthread_barrier_wait(&r->barrier);
+		if (atomic_load(&r->stop))
+			return NULL;
+		r->ops->racer(r, arg.id);
+		pthread_barrier_wait(&r->barrier);
+	}
+}
+
+static bool prepare_anon(struct race *r)
+{
+	r->len = RANGE;
+	r->start = map_filled(r->len, r->tag);
+	return r->start;
+}
+
+static int unmap_range(struct race *r)
+{
+	return munmap(r->start, r->len) ? -errno : 0;
+}
+
+/* The default of what must hold after a round. */
+static bool all_unmapped(struct race *r)
+{
+	return !r->ret && !mapped_bytes(r->start, r->len);
+}
+
+/*
+ * Rounds until the time is over or @enough acts were counted.  False when a
+ * round went wrong.
+ */
+static bool run_race(struct __test_metadata *_metadata, struct race *r,
+		     const struct race_ops *ops, double seconds, long enough)
+{
+	__u64 end = now_ns() + seconds * 1e9;
+	bool good = true;
+	int i;
+
+	r->ops = ops;
+	r->tag = TAG;
+	r->mem_fd = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+	if (r->mem_fd < 0) {
+		ksft_print_msg("cannot open /proc/self/mem\n");
+		return false;
+	}
+	pthread_barrier_init(&r->barrier, NULL, ops->racers + 1);
+	for (i = 0; i < ops->racers; i++) {
+		struct racer_arg *arg = malloc(sizeof(*arg));
+
+		*arg = (struct racer_arg){ r, i };
+		if (pthread_create(&r->threads[i], NULL, racer_main, arg)) {
+			ksft_print_msg("cannot start a thread\n");
+			exit(KSFT_FAIL);
+		}
+	}
+	while (good && now_ns() < end && (!enough || r->acts < enough)) {
+		r->tag++;
+		good = ops->prepare ? ops->prepare(r) : prepare_anon(r);
+		if (!good) {
+			ksft_print_msg("round %ld: no memory for the range\n",
+				       r->rounds);
+			break;
+		}
+		atomic_store(&r->done, false);
+		pthread_barrier_wait(&r->barrier);
+		r->ret = ops->unmap ? ops->unmap(r) : unmap_range(r);
+		atomic_store(&r->done, true);
+		pthread_barrier_wait(&r->barrier);
+		good = ops->verify ? ops->verify(r) : all_unmapped(r);
+		if (!good)
+			ksft_print_msg("round %ld: wrong, munmap returned %d\n",
+				       r->rounds, r->ret);
+		r->rounds++;
+	}
+	atomic_store(&r->stop, true);
+	pthread_barrier_wait(&r->barrier);
+	for (i = 0; i < ops->racers; i++)
+		pthread_join(r->threads[i], NULL);
+	pthread_barrier_destroy(&r->barrier);
+	close(r->mem_fd);
+	return good;
+}
+
+static double race_seconds(const struct state *s)
+{
+	/* The variant that is the point gets the time. */
+	if (s->flip)
+		return opt_seconds / 2.0;
+	return s->on ? opt_seconds : opt_seconds / 4.0;
+}
+
+/* The window must have been open, and hit. */
+static void expect_raced(struct __test_metadata *_metadata,
+			 struct state *s, struct race *r)
+{
+	struct munmap_counters d;
+
+	munmap_counters_since(&s->before, &d);
+	ksft_print_msg("%ld rounds, %ld acts, %ld inside of the window\n",
+		       r->rounds, atomic_load(&r->acts),
+		       atomic_load(&r->hits));
+	ksft_print_msg("%ld calls in %ld sections, %ld flips\n",
+		       d.value[MUNMAP_CALLS], d.value[MUNMAP_SECTIONS],
+		       atomic_load(&s->flips));
+	EXPECT_EQ(0, atomic_load(&r->errors));
+	EXPECT_LT(0, r->rounds);
+	if (!s->on) {
+		EXPECT_EQ(0, d.value[MUNMAP_CALLS]);
+		EXPECT_EQ(0, d.value[MUNMAP_SECTIONS]);
+		return;
+	}
+	EXPECT_LT(0, d.value[MUNMAP_CALLS]);
+	EXPECT_LT(d.value[MUNMAP_CALLS], d.value[MUNMAP_SECTIONS]);
+	EXPECT_LT(0, atomic_load(&r->hits));
+	EXPECT_EQ(0, d.value[MUNMAP_ABORTED]);
+	if (s->flip)
+		EXPECT_LT(10, atomic_load(&s->flips));
+}
+
+static void race_test(struct __test_metadata *_metadata,
+		      struct state *s,
+		      const struct race_ops *ops, void *data)
+{
+	struct race r = { .data = data };
+
+	EXPECT_TRUE(run_race(_metadata, &r, ops, race_seconds(s), 0));
+	expect_raced(_metadata, s, &r);
+}
+
+/* --- mmap(NULL): what is mapped in the window must not be destroyed */
+
+#define KEPT_MAX	4096
+
+struct kept_mapping {
+	char *addr;
+	size_t len;
+	__u64 tag;
+};
+
+struct mmap_anywhere {
+	struct kept_mapping kept[MAX_RACERS][KEPT_MAX];
+	int n[MAX_RACERS];
+	__u64 seed[MAX_RACERS];
+};
+
+static void mmap_racer(struct race *r, int id)
+{
+	struct mmap_anywhere *m = r->data;
+	bool ended = false;
+	int n = 0;
+
+	m->n[id] = 0;
+	while (!ended && n < KEPT_MAX) {
+		struct kept_mapping *k = &m->kept[id][n];
+		void *hint = NULL;
+
+		/* One more after the end, so that each round has some. */
+		ended = atomic_load(&r->done);
+		k->len = (1 + random_next(&m->seed[id]) % 16) * page_size();
+		k->tag = random_next(&m->seed[id]);
+		/*
+		 * Nothing is freed before the round ends, so the holes above
+		 * fill up and the range is next.  Half of the calls ask for
+		 * an address in it, which is had if it is free.
+		 */
+		if (k->tag & 2)
+			hint = r->start + random_next(&m->seed[id]) %
+			       (r->len / page_size()) * page_size();
+		k->addr = mmap(hint, k->len, PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (k->addr == MAP_FAILED) {
+			atomic_fetch_add(&r->errors, 1);
+			break;
+		}
+		fill_pages(k->addr, k->len, k->tag);
+		n++;
+		atomic_fetch_add(&r->acts, 1);
+		if (k->addr >= r->start && k->addr < r->start + r->len &&
+		    last_page_is_old(r))
+			atomic_fetch_add(&r->hits, 1);
+	}
+	m->n[id] = n;
+}
+
+static bool mmap_verify(struct race *r)
+{
+	struct mmap_anywhere *m = r->data;
+	int id, i;
+
+	for (id = 0; id < r->ops->racers; id++) {
+		for (i = 0; i < m->n[id]; i++) {
+			struct kept_mapping *k = &m->kept[id][i];
+
+			/* Looked up first: a lost one would be a SIGSEGV. */
+			if (mapped_bytes(k->addr, 1) != 1 ||
+			    !page_is_mapped(k->addr + k->len - page_size()) ||
+			    bad_pages(k->addr, k->len, k->tag))
+				atomic_fetch_add(&r->errors, 1);
+			munmap(k->addr, k->len);
+		}
+	}
+	return !r->ret && !r->errors && !mapped_bytes(r->start, r->len);
+}
+
+TEST_F_TIMEOUT(race, mmap_anywhere, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .racer = mmap_racer, .verify = mmap_verify,
+	};
+	struct mmap_anywhere *m = calloc(1, sizeof(*m));
+	long count = variant->on && !variant->flip ? opt_count : opt_count / 4;
+	struct race r = { .data = m };
+	int i;
+
+	ASSERT_NE(NULL, m);
+	for (i = 0; i < MAX_RACERS; i++)
+		m->seed[i] = TAG + i;
+	/* By count, not by time. */
+	EXPECT_TRUE(run_race(_metadata, &r, &ops, TIMEOUT * 0.8, count));
+	EXPECT_LE(count, atomic_load(&r.acts));
+	expect_raced(_metadata, &self->s, &r);
+}
+
+/* --- MAP_FIXED and MREMAP_FIXED into the window */
+
+enum place { PENDING, FINISHED, STRADDLING, NR_PLACES };
+
+struct fixed {
+	bool by_mremap;
+	char *source;		/* what mremap() moves */
+	char *addr;		/* what this round placed, or NULL */
+	size_t len;
+	__u64 tag;
+	__u64 seed;
+	enum place place;
+	long placed[NR_PLACES];
+};
+
+/*
+ * The source is made before the munmap begins: later it might get a place in
+ * the range itself.
+ */
+static bool fixed_prepare(struct race *r)
+{
+	struct fixed *f = r->data;
+
+	f->tag = random_next(&f->seed);
+	f->place = f->tag % NR_PLACES;
+	switch (f->place) {
+	case PENDING:
+		f->len = (16 + f->tag % 4096) * page_size();
+		break;
+	case FINISHED:
+		f->len = 16 * page_size();
+		break;
+	default:
+		f->len = RANGE - 2 * MIB;
+		break;
+	}
+	if (f->by_mremap) {
+		f->source = mmap(NULL, f->len, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (f->source == MAP_FAILED)
+			return false;
+	}
+	return prepare_anon(r);
+}
+
+/* Not the first word of a page: that one belongs to fill_pages(). */
+static __u64 *last_word(struct fixed *f)
+{
+	return (__u64 *)(f->addr + f->len) - 1;
+}
+
+static void fixed_racer(struct race *r, int id)
+{
+	struct fixed *f = r->data;
+	size_t ps = page_size();
+	char *want, *got;
+	bool inside;
+
+	want = r->start + ps;
+	if (f->place == PENDING)
+		want = r->start + r->len - f->len - 2 * ps;
+	f->addr = NULL;
+	/* Outside of the window it is placed all the same, and must survive. */
+	wait_for_window(r);
+	/* What the place really is at this moment. */
+	inside = page_is_mapped(want + f->len - ps);
+	if (f->by_mremap) {
+		got = mremap(f->source, f->len, f->len,
+			     MREMAP_MAYMOVE | MREMAP_FIXED, want);
+	} else {
+		got = mmap(want, f->len, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	}
+	atomic_fetch_add(&r->acts, 1);
+	if (got != want) {
+		atomic_fetch_add(&r->errors, 1);
+		if (f->by_mremap)
+			munmap(f->source, f->len);
+		return;
+	}
+	f->addr = want;
+	/* A few pages of a big one: the window is short. */
+	madvise(f->addr, f->len, MADV_NOHUGEPAGE);
+	fill_pages(f->addr, 16 * ps, f->tag);
+	word_write(last_word(f), f->tag);
+	if (page_is_mapped(r->start + r->len - ps) &&
+	    (f->place == FINISHED || inside)) {
+		f->placed[f->place]++;
+		atomic_fetch_add(&r->hits, 1);
+	}
+}
+
+static bool fixed_verify(struct race *r)
+{
+	struct fixed *f = r->data;
+	bool good = !r->ret;
+
+	if (!f->addr)
+		return good && !mapped_bytes(r->start, r->len);
+	/* All of the new mapping, and nothing but it. */
+	good &= mapped_bytes(f->addr, f->len) == f->len;
+	good &= mapped_bytes(r->start, r->len) == f->len;
+	good = good && !bad_pages(f->addr, 16 * page_size(), f->tag);
+	good = good && word_read(last_word(f)) == f->tag;
+	munmap(f->addr, f->len);
+	return good;
+}
+
+static void fixed_test(struct __test_metadata *_metadata,
+		       struct state *s, bool by_mremap)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .prepare = fixed_prepare,
+		.racer = fixed_racer, .verify = fixed_verify,
+	};
+	struct fixed f = { .by_mremap = by_mremap, .seed = TAG };
+
+	race_test(_metadata, s, &ops, &f);
+	ksft_print_msg("pending %ld, finished %ld, straddling %ld\n",
+		       f.placed[PENDING], f.placed[FINISHED],
+		       f.placed[STRADDLING]);
+	if (s->on && !s->flip) {
+		EXPECT_LT(0, f.placed[PENDING]);
+		EXPECT_LT(0, f.placed[FINISHED]);
+		EXPECT_LT(0, f.placed[STRADDLING]);
+	}
+}
+
+TEST_F_TIMEOUT(race, map_fixed, TIMEOUT)
+{
+	fixed_test(_metadata, &self->s, false);
+}
+
+TEST_F_TIMEOUT(race, mremap_fixed, TIMEOUT)
+{
+	fixed_test(_metadata, &self->s, true);
+}
+
+/* --- mremap of a part of the range: all of the part moves, or nothing */
+
+struct moved {
+	char *addr;		/* where the part is now, or NULL */
+	size_t len;
+	size_t offset;
+	__u64 seed;
+};
+
+static void moved_racer(struct race *r, int id)
+{
+	struct moved *m = r->data;
+	bool inside;
+	char *got;
+
+	m->len = MIB;
+	m->offset = r->len - 2 * MIB;
+	m->addr = NULL;
+	/* Every other round before the munmap, too: both orders are legal. */
+	inside = r->rounds % 2 && wait_for_window(r);
+	got = mremap(r->start + m->offset, m->len, 2 * m->len, MREMAP_MAYMOVE);
+	atomic_fetch_add(&r->acts, 1);
+	if (got != MAP_FAILED) {
+		m->addr = got;
+		return;
+	}
+	if (errno != EFAULT)
+		atomic_fetch_add(&r->errors, 1);
+	if (inside && page_is_mapped(r->start + r->len - page_size()))
+		atomic_fetch_add(&r->hits, 1);
+}
+
+static bool moved_verify(struct race *r)
+{
+	struct moved *m = r->data;
+	size_t i, ps = page_size(), left = mapped_bytes(r->start, r->len);
+	bool good = !r->ret;
+
+	if (!m->addr)
+		return good && !left;
+	/*
+	 * It moved before the munmap took its range.  The new place is new,
+	 * so the munmap did not see it, unless it grew where it was.
+	 */
+	if (m->addr == r->start + m->offset) {
+		good = good && !left;
+		munmap(m->addr + m->len, m->len);
+		return good;
+	}
+	good = good && mapped_bytes(m->addr, 2 * m->len) == 2 * m->len;
+	/* Its content is that of the range's pages from the offset on. */
+	for (i = 0; good && i < m->len / ps; i++)
+		good = word_read(m->addr + i * ps) ==
+		       page_word(r->tag, m->offset / ps + i);
+	munmap(m->addr, 2 * m->len);
+	return good && !mapped_bytes(r->start, r->len);
+}
+
+TEST_F_TIMEOUT(race, mremap_part, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .racer = moved_racer, .verify = moved_verify,
+	};
+	struct moved m = { };
+
+	race_test(_metadata, &self->s, &ops, &m);
+}
+
+/* --- mseal: either nothing is unmapped, or all is and nothing is sealed */
+
+struct seal_result {
+	int munmap_errno;
+	int mseal_errno;
+	bool inside;
+	bool whole;
+	bool gone;
+};
+
+enum seal_order { SEAL_FIRST, SEAL_AT_ONCE, SEAL_INSIDE, NR_SEAL_ORDERS };
+
+struct sealer {
+	char *start;
+	size_t len;
+	enum seal_order order;
+	atomic_bool go;
+	atomic_bool sealed;
+	struct seal_result *result;
+};
+
+static void *seal_racer(void *arg)
+{
+	struct sealer *s = arg;
+	char *last = s->start + s->len - page_size();
+
+	while (!atomic_load(&s->go))
+		;
+	while (s->order == SEAL_INSIDE && page_is_mapped(s->start))
+		;
+	s->result->mseal_errno =
+		syscall(SYS_mseal, last, page_size(), 0) ? errno : 0;
+	/* Refused as if it were gone, though it is not: inside. */
+	s->result->inside = s->result->mseal_errno && page_is_mapped(last);
+	atomic_store(&s->sealed, true);
+	return NULL;
+}
+
+static void seal_round(struct seal_result *result, int round)
+{
+	struct sealer s = {
+		.len = RANGE, .order = round % NR_SEAL_ORDERS, .result = result,
+	};
+	pthread_t thread;
+
+	s.start = map_filled(s.len, TAG + round);
+	if (!s.start || pthread_create(&thread, NULL, seal_racer, &s))
+		_exit(1);
+	atomic_store(&s.go, true);
+	while (s.order == SEAL_FIRST && !atomic_load(&s.sealed))
+		;
+	result->munmap_errno = munmap(s.start, s.len) ? errno : 0;
+	pthread_join(thread, NULL);
+	result->gone = !mapped_bytes(s.start, s.len);
+	result->whole = mapped_bytes(s.start, s.len) == s.len &&
+			!bad_pages(s.start, s.len, TAG + round);
+	_exit(0);
+}
+
+TEST_F_TIMEOUT(race, mseal, TIMEOUT)
+{
+	__u64 end = now_ns() + race_seconds(&self->s) * 1e9;
+	struct seal_result *result;
+	struct race r = { };
+	int status, sealed = 0;
+	char *probe;
+	pid_t pid;
+
+	probe = mmap(NULL, page_size(), PROT_NONE,
+		     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (syscall(SYS_mseal, probe, page_size(), 0))
+		SKIP(return, "no mseal in this kernel");
+	result = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, result);
+	/* In a child each, as what is sealed cannot be unmapped again. */
+	for (; now_ns() < end; r.rounds++) {
+		memset(result, 0, sizeof(*result));
+		pid = fork();
+		if (!pid)
+			seal_round(result, r.rounds);
+		ASSERT_EQ(pid, waitpid(pid, &status, 0));
+		ASSERT_EQ(0, status);
+		r.acts++;
+		r.hits += result->inside;
+		if (!result->mseal_errno) {
+			sealed++;
+			EXPECT_EQ(EPERM, result->munmap_errno);
+			EXPECT_TRUE(result->whole);
+		} else {
+			EXPECT_EQ(ENOMEM, result->mseal_errno);
+			EXPECT_EQ(0, result->munmap_errno);
+			EXPECT_TRUE(result->gone);
+		}
+	}
+	ksft_print_msg("sealed first: %d\n", sealed);
+	EXPECT_LT(0, sealed);
+	expect_raced(_metadata, &self->s, &r);
+}
+
+/* --- fork: the child has all of the range, or none of it */
+
+static void fork_racer(struct race *r, int id)
+{
+	bool inside = r->rounds % 4 ? wait_for_window(r) : false;
+	int status;
+	pid_t pid;
+
+	do {
+		pid = fork();
+		if (!pid) {
+			size_t step = pmd_size(), n = 0, there = 0, off;
+
+			for (off = 0; off < r->len; off += step, n++)
+				there += page_is_mapped(r->start + off);
+			if (there && there != n)
+				_exit(1);
+			_exit(there && bad_pages(r->start, r->len, r->tag));
+		}
+		atomic_fetch_add(&r->acts, 1);
+		inside = inside && page_is_mapped(r->start + r->len -
+						  page_size());
+		if (inside)
+			atomic_fetch_add(&r->hits, 1);
+		if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+			atomic_fetch_add(&r->errors, 1);
+	} while (inside && !atomic_load(&r->done));
+}
+
+TEST_F_TIMEOUT(race, fork, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .racer = fork_racer,
+	};
+
+	race_test(_metadata, &self->s, &ops, NULL);
+}
+
+/* --- readers: the old content or SIGSEGV, never zeros */
+
+static __thread sigjmp_buf segv_jmp;
+
+static void on_segv(int sig)
+{
+	siglongjmp(segv_jmp, 1);
+}
+
+static void read_racer(struct race *r, int id)
+{
+	__u64 seed = TAG + id + r->rounds * MAX_RACERS;
+	size_t pages = r->len / page_size();
+
+	while (!atomic_load(&r->done)) {
+		size_t index = random_next(&seed) % pages;
+		char *page = r->start + index * page_size();
+
+		if (!sigsetjmp(segv_jmp, 1)) {
+			__u64 word = word_read(page);
+
+			if (word != page_word(r->tag, index))
+				atomic_fetch_add(&r->errors, 1);
+			atomic_fetch_add(&r->acts, 1);
+		} else if (!atomic_load(&r->done) &&
+			   page_is_mapped(r->start + r->len - page_size())) {
+			atomic_fetch_add(&r->hits, 1);
+		}
+	}
+}
+
+TEST_F_TIMEOUT(race, never_zero, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .racer = read_racer,
+	};
+	struct sigaction sa = { .sa_handler = on_segv };
+
+	ASSERT_EQ(0, sigaction(SIGSEGV, &sa, NULL));
+	race_test(_metadata, &self->s, &ops, NULL);
+}
+
+/* --- calls that change VMAs of the range while it goes away */
+
+static bool have_mbind;
+
+static bool expected_errno(int err)
+{
+	/* What each of them says of a range that is not (all) mapped. */
+	return err == ENOMEM || err == EFAULT || err == EAGAIN ||
+	       err == EINVAL || err == EIO || err == EBUSY;
+}
+
+static void change_racer(struct race *r, int id)
+{
+	static const int advice[] = {
+		MADV_DONTNEED, MADV_FREE, MADV_HUGEPAGE, MADV_NOHUGEPAGE,
+		MADV_COLLAPSE, MADV_WILLNEED, MADV_RANDOM, MADV_NORMAL,
+		MADV_COLD, MADV_PAGEOUT,
+	};
+	__u64 seed = TAG + id + r->rounds * MAX_RACERS;
+	size_t pages = r->len / page_size();
+	unsigned long node = 1;
+
+	while (!atomic_load(&r->done)) {
+		size_t first = random_next(&seed) % pages;
+		size_t n = 1 + random_next(&seed) % (pages - first);
+		char *p = r->start + first * page_size();
+		size_t len = n * page_size();
+		long ret = 0;
+		bool began;
+
+		began = !page_is_mapped(r->start);
+		switch (random_next(&seed) % 6) {
+		case 0:
+			ret = mprotect(p, len, PROT_READ);
+			break;
+		case 1:
+			ret = mprotect(p, len, PROT_READ | PROT_WRITE);
+			break;
+		case 2:
+			len = len > MIB ? MIB : len;
+			ret = mlock(p, len);
+			break;
+		case 3:
+			ret = munlock(p, len);
+			break;
+		case 4:
+			if (!have_mbind)
+				break;
+			ret = syscall(SYS_mbind, p, len, MPOL_PREFERRED, &node,
+				      8 * sizeof(node), 0);
+			break;
+		default:
+			ret = madvise(p, len,
+				      advice[random_next(&seed) %
+					     ARRAY_SIZE(advice)]);
+			break;
+		}
+		if (ret && !expected_errno(errno))
+			atomic_fetch_add(&r->errors, 1);
+		atomic_fetch_add(&r->acts, 1);
+		if (!ret && began && !atomic_load(&r->done))
+			atomic_fetch_add(&r->hits, 1);
+	}
+}
+
+TEST_F_TIMEOUT(race, changed_vmas, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .racer = change_racer,
+	};
+	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
+	long locked = status_kb("VmLck");
+
+	setrlimit(RLIMIT_MEMLOCK, &unlimited);
+	/* Not in a kernel without NUMA. */
+	have_mbind = !syscall(SYS_get_mempolicy, NULL, NULL, 0, NULL, 0);
+	race_test(_metadata, &self->s, &ops, NULL);
+	EXPECT_EQ(locked, status_kb("VmLck"));
+}
+
+/* --- two munmaps of overlapping ranges: both succeed, all is gone */
+
+static void overlap_racer(struct race *r, int id)
+{
+	bool inside = r->rounds % 2 ? wait_for_window(r) : false;
+
+	/* The upper three quarters, and a little past the end. */
+	if (munmap(r->start + r->len / 4, r->len))
+		atomic_fetch_add(&r->errors, 1);
+	/* Done means done: not that somebody else is at it. */
+	if (mapped_bytes(r->start + r->len / 4, r->len - r->len / 4))
+		atomic_fetch_add(&r->errors, 1);
+	atomic_fetch_add(&r->acts, 1);
+	if (inside)
+		atomic_fetch_add(&r->hits, 1);
+}
+
+static bool prepare_overlap(struct race *r)
+{
+	r->len = RANGE;
+	r->start = map_filled(r->len + r->len / 4, r->tag);
+	return r->start;
+}
+
+static bool overlap_verify(struct race *r)
+{
+	return !r->ret && !mapped_bytes(r->start, r->len + r->len / 4);
+}
+
+TEST_F_TIMEOUT(race, overlapping, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .prepare = prepare_overlap,
+		.racer = overlap_racer, .verify = overlap_verify,
+	};
+
+	race_test(_metadata, &self->s, &ops, NULL);
+}
+
+/* --- shmdt: attached until the last section, and destroyed by that one */
+
+static bool prepare_shm(struct race *r)
+{
+	int id = shmget(IPC_PRIVATE, RANGE, IPC_CREAT | 0600);
+
+	*(int *)r->data = id;
+	r->len = RANGE;
+	if (id < 0)
+		return false;
+	r->start = shmat(id, NULL, 0);
+	shmctl(id, IPC_RMID, NULL);
+	if (r->start == (char *)-1)
+		return false;
+	fill_pages(r->start, r->len, r->tag);
+	return true;
+}
+
+static void shm_racer(struct race *r, int id)
+{
+	char *last = r->start + r->len - page_size();
+	struct shmid_ds ds;
+
+	while (!atomic_load(&r->done)) {
+		bool began = !page_is_mapped(r->start);
+		int ret = shmctl(*(int *)r->data, IPC_STAT, &ds);
+
+		atomic_fetch_add(&r->acts, 1);
+		if (ret && page_is_mapped(last))
+			/* Destroyed under a part that is still attached. */
+			atomic_fetch_add(&r->errors, 1);
+		if (!ret && began && ds.shm_nattch && page_is_mapped(last))
+			atomic_fetch_add(&r->hits, 1);
+	}
+}
+
+static int unmap_shm(struct race *r)
+{
+	return shmdt(r->start) ? -errno : 0;
+}
+
+static bool shm_verify(struct race *r)
+{
+	struct shmid_ds ds;
+
+	return all_unmapped(r) && shmctl(*(int *)r->data, IPC_STAT, &ds) &&
+	       errno == EINVAL;
+}
+
+TEST_F_TIMEOUT(race, shmdt, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .prepare = prepare_shm, .racer = shm_racer,
+		.unmap = unmap_shm, .verify = shm_verify,
+	};
+	int id = shmget(IPC_PRIVATE, RANGE, IPC_CREAT | 0600);
+
+	if (id < 0)
+		SKIP(return, "no SysV shared memory segment of %lu MiB",
+		     RANGE / MIB);
+	shmctl(id, IPC_RMID, NULL);
+	race_test(_metadata, &self->s, &ops, &id);
+}
+
+/* --- SIGKILL in the middle of a munmap: the memory comes back */
+
+struct kill_page {
+	atomic_bool began;
+	atomic_bool returned;
+};
+
+struct killer {
+	char *start;
+	struct kill_page *page;
+};
+
+static void *kill_racer(void *arg)
+{
+	struct killer *k = arg;
+
+	while (page_is_mapped(k->start))
+		if (atomic_load(&k->page->returned))
+			return NULL;
+	kill(getpid(), SIGKILL);
+	return NULL;
+}
+
+static void kill_round(struct kill_page *page, size_t len)
+{
+	struct killer k = { .page = page };
+	pthread_t thread;
+
+	k.start = map_filled(len, TAG);
+	if (!k.start || pthread_create(&thread, NULL, kill_racer, &k))
+		_exit(1);
+	atomic_store(&page->began, true);
+	if (munmap(k.start, len))
+		_exit(2);
+	atomic_store(&page->returned, true);
+	pthread_join(thread, NULL);
+	pause();
+}
+
+/* Memory that user pages and page tables of the machine take, in kB. */
+static long used_kb(void)
+{
+	return meminfo_kb("AnonPages") + meminfo_kb("PageTables");
+}
+
+TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
+{
+	__u64 end = now_ns() + race_seconds(&self->s) * 1e9;
+	size_t len = 2 * RANGE;
+	struct kill_page *page;
+	struct race r = { };
+	long base, committed;
+	int status, tries;
+	pid_t pid;
+
+	page = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, page);
+	base = used_kb();
+	committed = meminfo_kb("Committed_AS");
+	for (; now_ns() < end; r.rounds++) {
+		memset(page, 0, sizeof(*page));
+		pid = fork();
+		if (!pid)
+			kill_round(page, len);
+		ASSERT_EQ(pid, waitpid(pid, &status, 0));
+		ASSERT_TRUE(WIFSIGNALED(status));
+		ASSERT_EQ(SIGKILL, WTERMSIG(status));
+		r.acts++;
+		/* munmap never came back: it was killed inside. */
+		r.hits += !atomic_load(&page->returned);
+	}
+	/* Not one range may be lost; others may use a little, and briefly. */
+	for (tries = 0; tries < 50; tries++) {
+		if (used_kb() < base + (long)(len / KIB) / 4 &&
+		    meminfo_kb("Committed_AS") <
+		    committed + (long)(len / KIB) / 4)
+			break;
+		usleep(100000);
+	}
+	EXPECT_GT(base + (long)(len / KIB) / 4, used_kb());
+	EXPECT_GT(committed + (long)(len / KIB) / 4,
+		  meminfo_kb("Committed_AS"));
+	expect_raced(_metadata, &self->s, &r);
+}
+
+/* --- everything at once, with an oracle of what each page must hold */
+
+#define SLOTS	24
+
+static void fuzz_racer(struct race *r, int id)
+{
+	__u64 seed = TAG + id * 7919 + r->rounds * 104729;
+	struct kept_mapping slot[SLOTS] = { };
+	int status, i;
+	pid_t pid;
+
+	while (!atomic_load(&r->done)) {
+		struct kept_mapping *k = &slot[random_next(&seed) % SLOTS];
+		unsigned int what = random_next(&seed) % 16;
+
+		atomic_fetch_add(&r->acts, 1);
+		if (!page_is_mapped(r->start) && last_page_is_old(r))
+			atomic_fetch_add(&r->hits, 1);
+		if (!k->addr) {
+			/* Mostly small, and now and then some sections. */
+			k->len = (1 + random_next(&seed) % 64) * page_size();
+			if (what < 3)
+				k->len += 3 * pmd_size();
+			k->tag = random_next(&seed);
+			k->addr = mmap(NULL, k->len, PROT_READ | PROT_WRITE,
+				       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			if (k->addr == MAP_FAILED) {
+				k->addr = NULL;
+				continue;
+			}
+			madvise(k->addr, k->len, MADV_NOHUGEPAGE);
+			fill_pages(k->addr, k->len, k->tag);
+			continue;
+		}
+		if (bad_pages(k->addr, k->len, k->tag))
+			atomic_fetch_add(&r->errors, 1);
+		if (what == 0) {
+			pid = fork();
+			if (!pid)
+				_exit(!!bad_pages(k->addr, k->len, k->tag));
+			if (pid > 0 && (waitpid(pid, &status, 0) != pid ||
+					status))
+				atomic_fetch_add(&r->errors, 1);
+		} else if (what < 4) {
+			/* Moves, growing by pages that are still empty. */
+			char *p = mremap(k->addr, k->len,
+					 k->len + page_size(), MREMAP_MAYMOVE);
+
+			if (p != MAP_FAILED) {
+				k->addr = p;
+				k->len += page_size();
+				fill_pages(p, k->len, k->tag);
+			}
+		} else if (what < 6) {
+			/* Shrinks: in sections where it is long. */
+			if (k->len > 2 * page_size() &&
+			    mremap(k->addr, k->len, 2 * page_size(), 0) ==
+			    k->addr)
+				k->len = 2 * page_size();
+		} else {
+			if (munmap(k->addr, k->len))
+				atomic_fetch_add(&r->errors, 1);
+			k->addr = NULL;
+		}
+	}
+	for (i = 0; i < SLOTS; i++) {
+		if (!slot[i].addr)
+			continue;
+		if (bad_pages(slot[i].addr, slot[i].len, slot[i].tag))
+			atomic_fetch_add(&r->errors, 1);
+		munmap(slot[i].addr, slot[i].len);
+	}
+}
+
+/* The main thread takes part with long ranges, several a round. */
+static int unmap_fuzz(struct race *r)
+{
+	char *p;
+	int i;
+
+	for (i = 0; i < 3; i++) {
+		p = map_filled(RANGE / 2, r->tag + i);
+		if (!p)
+			return -ENOMEM;
+		if (bad_pages(p, RANGE / 2, r->tag + i))
+			atomic_fetch_add(&r->errors, 1);
+		if (munmap(p, RANGE / 2))
+			return -errno;
+	}
+	return unmap_range(r);
+}
+
+/* Others may map where the range was: nothing to be seen there. */
+static bool fuzz_verify(struct race *r)
+{
+	return !r->ret && !r->errors;
+}
+
+TEST_F_TIMEOUT(race, fuzz, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 3, .racer = fuzz_racer, .unmap = unmap_fuzz,
+		.verify = fuzz_verify,
+	};
+	long size = status_kb("VmSize");
+
+	race_test(_metadata, &self->s, &ops, NULL);
+	/* Thread stacks stay cached; a lost range of ours would show. */
+	EXPECT_GT(size + (long)(RANGE / KIB), status_kb("VmSize"));
+}
+
+static int run(int argc, char **argv)
+{
+	return test_harness_run(argc, argv);
+}
+
+/* NAME=VALUE from the environment: the harness owns the command line. */
+static bool number_from_env(const char *name, long *value)
+{
+	const char *text = getenv(name);
+	char *end;
+	long n;
+
+	if (!text)
+		return true;
+	errno = 0;
+	n = strtol(text, &end, 10);
+	if (errno || end == text || *end || n <= 0) {
+		fprintf(stderr, "%s=%s: must be a number above 0\n", name,
+			text);
+		return false;
+	}
+	*value = n;
+	return true;
+}
+
+int main(int argc, char **argv)
+{
+	/* Seconds of a race by time, and mappings of the race by count. */
+	if (!number_from_env("FAULTLINE_SECONDS", &opt_seconds) ||
+	    !number_from_env("FAULTLINE_COUNT", &opt_count))
+		return KSFT_FAIL;
+	return munmap_knob_kept(run, argc, argv);
+}

@@ -1,0 +1,1156 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Section-wise munmap: what must be the same with the switch on and off.
+ *
+ * Each test runs as "off" (knob 0; also on a kernel without the feature) and
+ * as "on" (the smallest sections).  Both expect the same outcome; on top of
+ * that "on" must have worked in sections, and "off" must not have.
+ */
+#include <asm/unistd.h>
+#include <fcntl.h>
+#include <linux/mman.h>
+#include <linux/perf_event.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/ioctl.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+
+#include "../../kselftest_harness.h"
+#include "munmap_util.h"
+
+#define TAG		0x6d756e6d61703031ULL
+#define BIG		(64 * MIB)
+#define TIMEOUT		300
+
+/* What a test carries around; FIXTURE() only wraps it. */
+struct state {
+	bool on;
+	struct idle_thread idle;
+	struct munmap_counters before;
+	struct trace_session trace;
+	long vm_size;
+	long vm_lck;
+	long vm_pte;
+};
+
+FIXTURE(munmap) {
+	struct state s;
+};
+
+FIXTURE_VARIANT(munmap) {
+	bool on;
+};
+
+FIXTURE_VARIANT_ADD(munmap, off) {
+	.on = false,
+};
+
+FIXTURE_VARIANT_ADD(munmap, on) {
+	.on = true,
+};
+
+FIXTURE_SETUP(munmap)
+{
+	const char *why = munmap_knob_set(variant->on ? MUNMAP_SMALL_KB : 0);
+
+	self->s.on = variant->on;
+	if (why)
+		SKIP(return, "%s", why);
+	ASSERT_EQ(0, idle_thread_start(&self->s.idle));
+}
+
+FIXTURE_TEARDOWN(munmap)
+{
+	trace_free(&self->s.trace);
+	idle_thread_stop(&self->s.idle);
+}
+
+/* Notes where memory and counters stand, before the mapping is made. */
+static void note_base(struct state *s)
+{
+	munmap_counters_read(&s->before);
+	s->vm_size = status_kb("VmSize");
+	s->vm_lck = status_kb("VmLck");
+	s->vm_pte = status_kb("VmPTE");
+}
+
+/* All the memory since note_base() is given back. */
+static void expect_base(struct __test_metadata *_metadata,
+			struct state *s)
+{
+	EXPECT_EQ(s->vm_size, status_kb("VmSize"));
+	EXPECT_EQ(s->vm_lck, status_kb("VmLck"));
+	EXPECT_GE(s->vm_pte, status_kb("VmPTE"));
+}
+
+/* One call since note_base() was done in sections if the switch is on. */
+static void expect_sections(struct __test_metadata *_metadata,
+			    struct state *s)
+{
+	struct munmap_counters d;
+	int i;
+
+	munmap_counters_since(&s->before, &d);
+	if (s->on) {
+		EXPECT_EQ(1, d.value[MUNMAP_CALLS]);
+		EXPECT_LT(1, d.value[MUNMAP_SECTIONS]);
+		EXPECT_EQ(0, d.value[MUNMAP_ABORTED]);
+		return;
+	}
+	for (i = 0; i < MUNMAP_NR_COUNTERS; i++) {
+		EXPECT_EQ(0, d.value[i]);
+		if (d.value[i])
+			ksft_print_msg("%s moved with the switch off\n",
+				       munmap_counter_names[i]);
+	}
+}
+
+/* No call since note_base() was done in sections. */
+static void expect_whole(struct __test_metadata *_metadata,
+			 struct state *s)
+{
+	struct munmap_counters d;
+
+	munmap_counters_since(&s->before, &d);
+	EXPECT_EQ(0, d.value[MUNMAP_CALLS]);
+	EXPECT_EQ(0, d.value[MUNMAP_SECTIONS]);
+}
+
+static void expect_unmapped(struct __test_metadata *_metadata,
+			    const void *addr, size_t len)
+{
+	EXPECT_EQ(0, mapped_bytes(addr, len));
+}
+
+static void *map_anon_at(void *addr, size_t len, int prot, int flags)
+{
+	void *p;
+
+	p = mmap(addr, len, prot,
+		 MAP_PRIVATE | MAP_ANONYMOUS | (addr ? MAP_FIXED : 0) | flags,
+		 -1, 0);
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/* Base pages at @addr, filled. */
+static void *map_filled_at(void *addr, size_t len, __u64 tag)
+{
+	void *p = map_anon_at(addr, len, PROT_READ | PROT_WRITE, 0);
+
+	if (p) {
+		madvise(p, len, MADV_NOHUGEPAGE);
+		fill_pages(p, len, tag);
+	}
+	return p;
+}
+
+/* --- kinds of memory */
+
+TEST_F_TIMEOUT(munmap, anon, TIMEOUT)
+{
+	long committed, grown;
+	void *p, *addr;
+
+	addr = free_range(BIG);
+	ASSERT_NE(NULL, addr);
+	note_base(&self->s);
+	committed = meminfo_kb("Committed_AS");
+	p = map_filled_at(addr, BIG, TAG);
+	ASSERT_EQ(addr, p);
+	grown = meminfo_kb("Committed_AS") - committed;
+	EXPECT_LE((long)(BIG / KIB), status_kb("VmSize") - self->s.vm_size);
+	EXPECT_LE((long)(BIG / pmd_size() * page_size() / KIB),
+		  status_kb("VmPTE") - self->s.vm_pte);
+
+	ASSERT_EQ(0, munmap(p, BIG));
+	expect_unmapped(_metadata, p, BIG);
+	expect_base(_metadata, &self->s);
+	expect_sections(_metadata, &self->s);
+	/* Other processes of the machine commit memory, too: half is ours. */
+	if (grown > (long)(BIG / KIB) / 2)
+		EXPECT_LT(meminfo_kb("Committed_AS"),
+			  committed + grown - (long)(BIG / KIB) / 2);
+	/* The peak is taken before memory goes away. */
+	EXPECT_LE((long)(BIG / KIB), status_kb("VmHWM"));
+}
+
+/* Ends inside a VMA at both sides, at no multiple of anything. */
+TEST_F_TIMEOUT(munmap, anon_edges, TIMEOUT)
+{
+	size_t ps = page_size(), head = 3 * ps, tail = 5 * ps, i;
+	char *p;
+
+	p = map_filled(head + BIG + tail, TAG);
+	ASSERT_NE(NULL, p);
+	note_base(&self->s);
+	/* A length is rounded up to pages. */
+	ASSERT_EQ(0, munmap(p + head, BIG - ps / 2));
+	expect_unmapped(_metadata, p + head, BIG);
+	expect_sections(_metadata, &self->s);
+	EXPECT_EQ(0, bad_pages(p, head, TAG));
+	EXPECT_EQ(head, mapped_bytes(p, head + BIG / 2));
+	EXPECT_EQ(tail, mapped_bytes(p + head + BIG / 2, BIG / 2 + tail));
+	EXPECT_EQ(self->s.vm_size - (long)(BIG / KIB), status_kb("VmSize"));
+	for (i = 0; i < tail / ps; i++)
+		EXPECT_EQ(page_word(TAG, (head + BIG) / ps + i),
+			  word_read(p + head + BIG + i * ps));
+}
+
+TEST_F_TIMEOUT(munmap, thp, TIMEOUT)
+{
+	/* A huge page weighs little: it takes more of them to fill a section */
+	size_t len = 128 * pmd_size();
+	void *p, *addr;
+
+	if (access("/sys/kernel/mm/transparent_hugepage/enabled", F_OK))
+		SKIP(return, "no transparent huge pages in this kernel");
+	if (meminfo_kb("MemAvailable") < (long)(len / KIB) * 3 / 2)
+		SKIP(return, "needs %zu MiB of memory", len * 3 / 2 / MIB);
+	addr = free_range(len);
+	ASSERT_NE(NULL, addr);
+	note_base(&self->s);
+	p = map_anon_at(addr, len, PROT_READ | PROT_WRITE, 0);
+	ASSERT_EQ(addr, p);
+	madvise(p, len, MADV_HUGEPAGE);
+	fill_pages(p, len, TAG);
+	if (smaps_kb(p, len, "AnonHugePages") < (long)(len / KIB) * 3 / 4)
+		SKIP(return, "too few huge pages to be had");
+	ASSERT_EQ(0, munmap(p, len));
+	expect_unmapped(_metadata, p, len);
+	expect_base(_metadata, &self->s);
+	expect_sections(_metadata, &self->s);
+}
+
+static void unmap_file(struct __test_metadata *_metadata,
+		       struct state *s,
+		       int fd, int flags)
+{
+	void *p, *addr;
+
+	ASSERT_EQ(0, ftruncate(fd, BIG));
+	addr = free_range(BIG);
+	ASSERT_NE(NULL, addr);
+	note_base(s);
+	p = mmap(addr, BIG, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0);
+	ASSERT_EQ(addr, p);
+	fill_pages(p, BIG, TAG);
+	ASSERT_EQ(0, munmap(p, BIG));
+	expect_unmapped(_metadata, p, BIG);
+	expect_base(_metadata, s);
+	expect_sections(_metadata, s);
+
+	/* What was written through a shared mapping stays; else nothing. */
+	p = mmap(NULL, BIG, PROT_READ, MAP_SHARED, fd, 0);
+	ASSERT_NE(MAP_FAILED, p);
+	EXPECT_EQ(flags == MAP_SHARED ? 0 : BIG / page_size(),
+		  bad_pages(p, BIG, TAG));
+	close(fd);
+}
+
+static int temporary_file(void)
+{
+	const char *dir = getenv("TMPDIR");
+	char path[256];
+	int fd;
+
+	snprintf(path, sizeof(path), "%s/munmap-XXXXXX", dir ? dir : "/tmp");
+	fd = mkstemp(path);
+	if (fd >= 0)
+		unlink(path);
+	return fd;
+}
+
+TEST_F_TIMEOUT(munmap, file_shared, TIMEOUT)
+{
+	int fd = temporary_file();
+
+	if (fd < 0)
+		SKIP(return, "no temporary file (TMPDIR?)");
+	unmap_file(_metadata, &self->s, fd, MAP_SHARED);
+}
+
+TEST_F_TIMEOUT(munmap, file_private, TIMEOUT)
+{
+	int fd = temporary_file();
+
+	if (fd < 0)
+		SKIP(return, "no temporary file (TMPDIR?)");
+	unmap_file(_metadata, &self->s, fd, MAP_PRIVATE);
+}
+
+TEST_F_TIMEOUT(munmap, memfd, TIMEOUT)
+{
+	int fd = memfd_create("munmap", MFD_CLOEXEC);
+
+	if (fd < 0)
+		SKIP(return, "no memfd_create");
+	unmap_file(_metadata, &self->s, fd, MAP_SHARED);
+}
+
+static void unmap_hugetlb(struct __test_metadata *_metadata,
+			  struct state *s, int type)
+{
+	long free_before, reserved, size_kb = meminfo_kb("Hugepagesize");
+	size_t len = 80 * pmd_size();
+	long had, need;
+	char *p, *addr;
+
+	if (size_kb != (long)(pmd_size() / KIB))
+		SKIP(return, "no huge pages of the size of a PMD");
+	if (meminfo_kb("MemAvailable") < (long)(len / KIB) * 3 / 2)
+		SKIP(return, "needs %zu MiB of memory", len * 3 / 2 / MIB);
+	ASSERT_EQ(0, vm_sysctl_read("nr_hugepages", &had));
+	need = had + len / pmd_size();
+	if (vm_sysctl_write("nr_hugepages", need))
+		SKIP(return, "cannot set vm.nr_hugepages");
+	free_before = meminfo_kb("HugePages_Free");
+	reserved = meminfo_kb("HugePages_Rsvd");
+	if (free_before - reserved < (long)(len / pmd_size())) {
+		vm_sysctl_write("nr_hugepages", had);
+		SKIP(return, "too few huge pages to be had");
+	}
+	/* Across a multiple of 1 GiB: a shared VMA is only cut there. */
+	addr = free_range(2 * GIB);
+	ASSERT_NE(NULL, addr);
+	addr += GIB - 40 * pmd_size();
+	note_base(s);
+	p = mmap(addr, len, PROT_READ | PROT_WRITE,
+		 type | MAP_ANONYMOUS | MAP_HUGETLB | MAP_FIXED, -1, 0);
+	ASSERT_EQ(addr, p);
+	fill_pages(p, len, TAG);
+
+	/* Not a multiple of the huge page: refused, and all is still there. */
+	EXPECT_EQ(-1, munmap(p, len - page_size()));
+	EXPECT_EQ(EINVAL, errno);
+	EXPECT_EQ(-1, munmap(p + page_size(), len - page_size()));
+	EXPECT_EQ(EINVAL, errno);
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+	note_base(s);
+	s->vm_size -= len / KIB;
+
+	ASSERT_EQ(0, munmap(p, len));
+	expect_unmapped(_metadata, p, len);
+	EXPECT_EQ(s->vm_size, status_kb("VmSize"));
+	EXPECT_EQ(0, status_kb("HugetlbPages"));
+	EXPECT_EQ(free_before, meminfo_kb("HugePages_Free"));
+	EXPECT_EQ(reserved, meminfo_kb("HugePages_Rsvd"));
+	expect_sections(_metadata, s);
+	vm_sysctl_write("nr_hugepages", had);
+}
+
+TEST_F_TIMEOUT(munmap, hugetlb_private, TIMEOUT)
+{
+	unmap_hugetlb(_metadata, &self->s, MAP_PRIVATE);
+}
+
+TEST_F_TIMEOUT(munmap, hugetlb_shared, TIMEOUT)
+{
+	unmap_hugetlb(_metadata, &self->s, MAP_SHARED);
+}
+
+TEST_F_TIMEOUT(munmap, mlocked, TIMEOUT)
+{
+	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
+	void *p, *addr;
+
+	addr = free_range(BIG);
+	ASSERT_NE(NULL, addr);
+	note_base(&self->s);
+	p = map_filled_at(addr, BIG, TAG);
+	ASSERT_EQ(addr, p);
+	setrlimit(RLIMIT_MEMLOCK, &unlimited);
+	if (mlock(p, BIG))
+		SKIP(return, "cannot mlock %lu MiB", BIG / MIB);
+	EXPECT_EQ(self->s.vm_lck + (long)(BIG / KIB), status_kb("VmLck"));
+	ASSERT_EQ(0, munmap(p, BIG));
+	expect_unmapped(_metadata, p, BIG);
+	expect_base(_metadata, &self->s);
+	expect_sections(_metadata, &self->s);
+}
+
+/* A huge reserve with little in it, as language runtimes have. */
+TEST_F_TIMEOUT(munmap, sparse, TIMEOUT)
+{
+	size_t len = 1024 * GIB, i;
+	char *p;
+
+	note_base(&self->s);
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (p == MAP_FAILED)
+		SKIP(return, "cannot reserve 1 TiB of addresses");
+	madvise(p, len, MADV_NOHUGEPAGE);
+	for (i = 0; i < 32; i++)
+		fill_pages(p + i * 32 * GIB + 7 * MIB, pmd_size(), TAG + i);
+	ASSERT_EQ(0, munmap(p, len));
+	expect_unmapped(_metadata, p, len);
+	EXPECT_EQ(self->s.vm_size, status_kb("VmSize"));
+	expect_sections(_metadata, &self->s);
+}
+
+TEST_F_TIMEOUT(munmap, mixed_and_holes, TIMEOUT)
+{
+	int fd = memfd_create("mixed", MFD_CLOEXEC);
+	size_t part = 16 * MIB;
+	char *base;
+
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, ftruncate(fd, part));
+	base = free_range(8 * part);
+	ASSERT_NE(NULL, base);
+	note_base(&self->s);
+	/* Part 0 and 3 are holes, so is a piece of part 7. */
+	ASSERT_NE(NULL, map_filled_at(base + part, part, TAG));
+	ASSERT_NE(MAP_FAILED,
+		  mmap(base + 2 * part, part, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_FIXED, fd, 0));
+	fill_pages(base + 2 * part, part, TAG);
+	ASSERT_NE(NULL, map_anon_at(base + 4 * part, part, PROT_NONE,
+				    MAP_NORESERVE));
+	ASSERT_NE(MAP_FAILED, mmap(base + 5 * part, part, PROT_READ,
+				   MAP_PRIVATE | MAP_FIXED, fd, 0));
+	EXPECT_EQ(0, bad_pages(base + 5 * part, part, TAG));
+	ASSERT_NE(NULL, map_filled_at(base + 6 * part, part, TAG));
+	EXPECT_EQ(0, mprotect(base + 6 * part, part / 2, PROT_READ));
+	ASSERT_NE(NULL, map_filled_at(base + 7 * part, part, TAG));
+	EXPECT_EQ(0, mlock(base + 7 * part, 4 * page_size()));
+	EXPECT_EQ(0, munmap(base + 7 * part + 5 * MIB, 5 * MIB));
+
+	munmap_counters_read(&self->s.before);
+	ASSERT_EQ(0, munmap(base, 8 * part));
+	expect_unmapped(_metadata, base, 8 * part);
+	expect_base(_metadata, &self->s);
+	expect_sections(_metadata, &self->s);
+	/* Nothing is left: that is a success, too. */
+	EXPECT_EQ(0, munmap(base, 8 * part));
+	close(fd);
+}
+
+/* --- other calls that unmap in sections */
+
+TEST_F_TIMEOUT(munmap, mremap_shrink, TIMEOUT)
+{
+	size_t keep = 5 * MIB + page_size();
+	char *p;
+
+	p = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, p);
+	note_base(&self->s);
+	ASSERT_EQ(p, mremap(p, BIG, keep, 0));
+	expect_unmapped(_metadata, p + keep, BIG - keep);
+	EXPECT_EQ(keep, mapped_bytes(p, BIG));
+	EXPECT_EQ(0, bad_pages(p, keep, TAG));
+	EXPECT_EQ(self->s.vm_size - (long)((BIG - keep) / KIB),
+		  status_kb("VmSize"));
+	expect_sections(_metadata, &self->s);
+	/* What is left is an ordinary mapping that can grow again. */
+	p = mremap(p, keep, 2 * keep, MREMAP_MAYMOVE);
+	ASSERT_NE(MAP_FAILED, p);
+	EXPECT_EQ(0, bad_pages(p, keep, TAG));
+}
+
+static int shm_attached(int id)
+{
+	struct shmid_ds ds;
+
+	return shmctl(id, IPC_STAT, &ds) ? -errno : (int)ds.shm_nattch;
+}
+
+TEST_F_TIMEOUT(munmap, shmdt_removed, TIMEOUT)
+{
+	void *p, *addr;
+	int id;
+
+	id = shmget(IPC_PRIVATE, BIG, IPC_CREAT | 0600);
+	if (id < 0)
+		SKIP(return, "no SysV shared memory segment of %lu MiB",
+		     BIG / MIB);
+	addr = free_range(BIG);
+	ASSERT_NE(NULL, addr);
+	note_base(&self->s);
+	p = shmat(id, addr, 0);
+	ASSERT_EQ(0, shmctl(id, IPC_RMID, NULL));
+	ASSERT_EQ(addr, p);
+	fill_pages(p, BIG, TAG);
+	EXPECT_EQ(1, shm_attached(id));
+	ASSERT_EQ(0, shmdt(p));
+	/* The last detach destroys the segment. */
+	EXPECT_EQ(-EINVAL, shm_attached(id));
+	expect_unmapped(_metadata, p, BIG);
+	expect_base(_metadata, &self->s);
+	expect_sections(_metadata, &self->s);
+	EXPECT_EQ(-1, shmdt(p));
+	EXPECT_EQ(EINVAL, errno);
+}
+
+/* A segment in pieces, with a stranger in one of its holes. */
+TEST_F_TIMEOUT(munmap, shmdt_fragments, TIMEOUT)
+{
+	char *p, *other, *hole;
+	int id;
+
+	id = shmget(IPC_PRIVATE, BIG, IPC_CREAT | 0600);
+	if (id < 0)
+		SKIP(return, "no SysV shared memory segment of %lu MiB",
+		     BIG / MIB);
+	p = shmat(id, NULL, 0);
+	other = shmat(id, NULL, 0);
+	shmctl(id, IPC_RMID, NULL);
+	ASSERT_NE((void *)-1, p);
+	ASSERT_NE((void *)-1, other);
+	fill_pages(p, BIG, TAG);
+	EXPECT_EQ(0, bad_pages(other, BIG, TAG));
+	hole = p + 16 * MIB;
+	ASSERT_EQ(0, munmap(hole, 8 * MIB));
+	ASSERT_EQ(hole, map_filled_at(hole, 4 * MIB, TAG + 1));
+	ASSERT_EQ(0, mprotect(p + 40 * MIB, 4 * MIB, PROT_READ));
+	EXPECT_EQ(5, shm_attached(id));
+
+	note_base(&self->s);
+	ASSERT_EQ(0, shmdt(p));
+	EXPECT_EQ(4 * MIB, mapped_bytes(p, BIG));
+	EXPECT_EQ(0, bad_pages(hole, 4 * MIB, TAG + 1));
+	EXPECT_EQ(1, shm_attached(id));
+	EXPECT_EQ(0, bad_pages(other, BIG, TAG));
+	expect_sections(_metadata, &self->s);
+	ASSERT_EQ(0, shmdt(other));
+	EXPECT_EQ(-EINVAL, shm_attached(id));
+}
+
+/* munmap of the middle of a segment: two pieces, so two attachments. */
+TEST_F_TIMEOUT(munmap, shm_partial, TIMEOUT)
+{
+	size_t edge = 3 * page_size();
+	char *p;
+	int id;
+
+	id = shmget(IPC_PRIVATE, BIG, IPC_CREAT | 0600);
+	if (id < 0)
+		SKIP(return, "no SysV shared memory segment of %lu MiB",
+		     BIG / MIB);
+	p = shmat(id, NULL, 0);
+	shmctl(id, IPC_RMID, NULL);
+	ASSERT_NE((void *)-1, p);
+	fill_pages(p, BIG, TAG);
+	note_base(&self->s);
+	ASSERT_EQ(0, munmap(p + edge, BIG - 2 * edge));
+	expect_unmapped(_metadata, p + edge, BIG - 2 * edge);
+	EXPECT_EQ(2, shm_attached(id));
+	EXPECT_EQ(0, bad_pages(p, edge, TAG));
+	expect_sections(_metadata, &self->s);
+	ASSERT_EQ(0, shmdt(p));
+	EXPECT_EQ(-EINVAL, shm_attached(id));
+	expect_unmapped(_metadata, p, BIG);
+}
+
+/* --- errors: nothing is unmapped */
+
+TEST_F_TIMEOUT(munmap, bad_arguments, TIMEOUT)
+{
+	size_t ps = page_size();
+	char *p;
+
+	p = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, p);
+	note_base(&self->s);
+	EXPECT_EQ(-1, munmap(p + 1, BIG));
+	EXPECT_EQ(EINVAL, errno);
+	EXPECT_EQ(-1, munmap(p, 0));
+	EXPECT_EQ(EINVAL, errno);
+	EXPECT_EQ(-1, munmap(p, ~0UL - ps));
+	EXPECT_EQ(EINVAL, errno);
+	EXPECT_EQ(-1, munmap((void *)(~0UL - ps + 1), BIG));
+	EXPECT_EQ(EINVAL, errno);
+	EXPECT_EQ(BIG, mapped_bytes(p, BIG));
+	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+	expect_whole(_metadata, &self->s);
+}
+
+TEST_F_TIMEOUT(munmap, sealed, TIMEOUT)
+{
+	size_t ps = page_size();
+	char *p;
+
+	p = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, p);
+	if (syscall(SYS_mseal, p + BIG - 2 * ps, ps, 0))
+		SKIP(return, "no mseal in this kernel");
+	note_base(&self->s);
+	EXPECT_EQ(-1, munmap(p, BIG));
+	EXPECT_EQ(EPERM, errno);
+	EXPECT_EQ(BIG, mapped_bytes(p, BIG));
+	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+	EXPECT_EQ(MAP_FAILED, mremap(p, BIG, ps, 0));
+	EXPECT_EQ(EPERM, errno);
+	EXPECT_EQ(BIG, mapped_bytes(p, BIG));
+	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+	munmap_counters_read(&self->s.before);
+	/* What is not sealed behaves as before. */
+	EXPECT_EQ(0, munmap(p, BIG - 2 * ps));
+	EXPECT_EQ(2 * ps, mapped_bytes(p, BIG));
+	expect_sections(_metadata, &self->s);
+}
+
+/*
+ * At the limit of VMAs, a hole in the middle of one is refused, and the
+ * removal of a whole one is not, though sections cut it on the way.
+ */
+TEST_F_TIMEOUT(munmap, map_count_limit, TIMEOUT)
+{
+	int hole_ret, hole_errno, whole_ret, limit_ret;
+	long limit;
+	size_t left;
+	char *p;
+
+	p = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, p);
+	/* PROT_READ: no neighbour to merge with, so one VMA of its own. */
+	ASSERT_EQ(0, mprotect(p, BIG, PROT_READ));
+	ASSERT_EQ(0, vm_sysctl_read("max_map_count", &limit));
+	note_base(&self->s);
+	limit_ret = vm_sysctl_write("max_map_count", map_count());
+	if (limit_ret)
+		SKIP(return, "cannot set vm.max_map_count");
+	hole_ret = munmap(p + 8 * MIB, BIG - 16 * MIB);
+	hole_errno = errno;
+	left = mapped_bytes(p, BIG);
+	whole_ret = munmap(p, BIG);
+	/* Nothing may stop before this line: the limit is everybody's. */
+	vm_sysctl_write("max_map_count", limit);
+
+	EXPECT_EQ(-1, hole_ret);
+	EXPECT_EQ(ENOMEM, hole_errno);
+	EXPECT_EQ(BIG, left);
+	EXPECT_EQ(0, whole_ret);
+	expect_unmapped(_metadata, p, BIG);
+	expect_sections(_metadata, &self->s);
+}
+
+/* --- what stays in one piece */
+
+TEST_F_TIMEOUT(munmap, single_threaded, TIMEOUT)
+{
+	int status;
+	pid_t pid;
+
+	note_base(&self->s);
+	pid = fork();
+	if (!pid) {
+		void *p = map_filled(BIG, TAG);
+
+		_exit(!p || munmap(p, BIG) || mapped_bytes(p, BIG));
+	}
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	EXPECT_EQ(0, status);
+	expect_whole(_metadata, &self->s);
+}
+
+TEST_F_TIMEOUT(munmap, short_range, TIMEOUT)
+{
+	size_t len = 2 * pmd_size() - page_size();
+	void *p, *ballast;
+
+	/* So that only the length speaks against sections. */
+	ballast = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, ballast);
+	p = map_filled(len, TAG);
+	ASSERT_NE(NULL, p);
+	note_base(&self->s);
+	ASSERT_EQ(0, munmap(p, len));
+	expect_unmapped(_metadata, p, len);
+	expect_whole(_metadata, &self->s);
+	ASSERT_EQ(0, munmap(ballast, BIG));
+	expect_sections(_metadata, &self->s);
+}
+
+/* A long range, but a process with little memory. */
+TEST_F_TIMEOUT(munmap, little_memory, TIMEOUT)
+{
+	const char *why = munmap_knob_set(variant->on ? 65536 : 0);
+	void *p;
+
+	if (why)
+		SKIP(return, "%s", why);
+	p = map_anon_at(NULL, GIB, PROT_READ | PROT_WRITE, MAP_NORESERVE);
+	ASSERT_NE(NULL, p);
+	madvise(p, GIB, MADV_NOHUGEPAGE);
+	fill_pages(p, pmd_size(), TAG);
+	note_base(&self->s);
+	ASSERT_EQ(0, munmap(p, GIB));
+	expect_unmapped(_metadata, p, GIB);
+	expect_whole(_metadata, &self->s);
+}
+
+/* Calls that would show a hole, or fail half-way, in sections. */
+TEST_F_TIMEOUT(munmap, atomic_calls, TIMEOUT)
+{
+	char *p, *q, *brk;
+	int status;
+	pid_t pid;
+
+	p = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, p);
+	note_base(&self->s);
+	/* MAP_FIXED over populated memory. */
+	ASSERT_EQ(p, map_anon_at(p, BIG, PROT_READ, 0));
+	expect_whole(_metadata, &self->s);
+
+	/* mremap() onto populated memory. */
+	ASSERT_EQ(p, map_filled_at(p, BIG, TAG));
+	q = map_filled(4 * page_size(), TAG + 1);
+	ASSERT_NE(NULL, q);
+	ASSERT_EQ(p, mremap(q, 4 * page_size(), 4 * page_size(),
+			    MREMAP_MAYMOVE | MREMAP_FIXED, p));
+	EXPECT_EQ(0, bad_pages(p, 4 * page_size(), TAG + 1));
+	expect_whole(_metadata, &self->s);
+
+	/* brk(): by hand, and past the libc's own use of it */
+	brk = sbrk(0);
+	if (sbrk(BIG) == brk) {
+		madvise(brk, BIG, MADV_NOHUGEPAGE);
+		fill_pages((void *)(((uintptr_t)brk + page_size() - 1) &
+				    ~(page_size() - 1)),
+			   BIG - page_size(), TAG);
+		EXPECT_NE((void *)-1, sbrk(-(intptr_t)BIG));
+		EXPECT_EQ(brk, sbrk(0));
+		expect_whole(_metadata, &self->s);
+	}
+
+	/* exit() of a process with two threads */
+	fflush(NULL);
+	pid = fork();
+	if (!pid) {
+		struct idle_thread idle = { };
+
+		_exit(idle_thread_start(&idle));
+	}
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	EXPECT_EQ(0, status);
+	expect_whole(_metadata, &self->s);
+
+	/* The same memory by munmap(): here sections are right. */
+	munmap_counters_read(&self->s.before);
+	ASSERT_EQ(0, munmap(p, BIG));
+	expect_sections(_metadata, &self->s);
+}
+
+/*
+ * VMAs that must not be cut: a section is made long enough to take them
+ * whole.  Where the sections were cut is seen in the trace.
+ */
+static void expect_uncut(struct __test_metadata *_metadata,
+			 struct state *s,
+			 const void *addr, size_t len)
+{
+	unsigned long lo = (unsigned long)addr, hi = lo + len, start, end;
+	const char *pos = s->trace.text;
+	int sections = 0;
+	char line[512];
+
+	if (!s->on)
+		return;
+	while ((pos = trace_next(pos, "munmap_section", line, sizeof(line)))) {
+		ASSERT_TRUE(trace_field(line, "start", &start));
+		ASSERT_TRUE(trace_field(line, "end", &end));
+		sections++;
+		EXPECT_FALSE(start > lo && start < hi);
+		EXPECT_FALSE(end > lo && end < hi);
+		if (end > lo && end < hi)
+			ksft_print_msg("cut at %lx inside %lx-%lx\n", end, lo,
+				       hi);
+	}
+	EXPECT_LT(1, sections);
+}
+
+static const char *start_trace(struct state *s)
+{
+	if (!s->on)
+		return NULL;
+	if (trace_start(&s->trace, "faultline"))
+		return "cannot use the trace system faultline";
+	return NULL;
+}
+
+static void stop_trace(struct __test_metadata *_metadata,
+		       struct state *s)
+{
+	if (s->on)
+		ASSERT_EQ(0, trace_stop(&s->trace));
+}
+
+static void *map_perf(int fd, void *addr, size_t pages)
+{
+	return mmap(addr, (1 + pages) * page_size(), PROT_READ | PROT_WRITE,
+		    MAP_SHARED | (addr ? MAP_FIXED : 0), fd, 0);
+}
+
+static int open_perf(void)
+{
+	struct perf_event_attr attr = {
+		.type = PERF_TYPE_SOFTWARE,
+		.config = PERF_COUNT_SW_CPU_CLOCK,
+		.size = sizeof(attr),
+		.disabled = 1,
+	};
+
+	return syscall(__NR_perf_event_open, &attr, 0, -1, -1,
+		       PERF_FLAG_FD_CLOEXEC);
+}
+
+TEST_F_TIMEOUT(munmap, uncut_perf_buffer, TIMEOUT)
+{
+	size_t pages = 1024, len = (1 + pages) * page_size(), i;
+	char *p, *buf;
+	const char *why;
+	int fd;
+
+	fd = open_perf();
+	if (fd < 0)
+		SKIP(return, "no perf events (errno %d)", errno);
+	p = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, p);
+	buf = map_perf(fd, p + 29 * MIB, pages);
+	if (buf == MAP_FAILED)
+		SKIP(return, "no perf buffer of %zu pages", pages);
+	ASSERT_EQ(p + 29 * MIB, buf);
+	/* The data pages may only be read once they are there. */
+	for (i = 0; i < len; i += page_size())
+		word_read(buf + i);
+	why = start_trace(&self->s);
+	if (why)
+		SKIP(return, "%s", why);
+	note_base(&self->s);
+	ASSERT_EQ(0, munmap(p, BIG));
+	stop_trace(_metadata, &self->s);
+	expect_unmapped(_metadata, p, BIG);
+	expect_sections(_metadata, &self->s);
+	expect_uncut(_metadata, &self->s, buf, len);
+	/* The buffer is gone: one of another size can take its place. */
+	buf = map_perf(fd, NULL, 1);
+	EXPECT_NE(MAP_FAILED, buf);
+	close(fd);
+}
+
+/*
+ * A fault next to a stack would grow it into what is gone already: a range
+ * with one in it is not taken in sections at all.
+ */
+TEST_F_TIMEOUT(munmap, growsdown, TIMEOUT)
+{
+	struct munmap_counters d;
+	size_t len = 8 * MIB;
+	char *p, *stack;
+
+	p = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, p);
+	stack = p + 27 * MIB;
+	ASSERT_EQ(stack, map_anon_at(stack, len, PROT_READ | PROT_WRITE,
+				     MAP_GROWSDOWN));
+	fill_pages(stack, len, TAG);
+	note_base(&self->s);
+	ASSERT_EQ(0, munmap(p, BIG));
+	expect_unmapped(_metadata, p, BIG);
+	expect_whole(_metadata, &self->s);
+	munmap_counters_since(&self->s.before, &d);
+	EXPECT_EQ(variant->on, d.value[MUNMAP_ATOMIC]);
+}
+
+static bool find_mapping(const char *name, char **addr, size_t *len)
+{
+	unsigned long start, end;
+	bool found = false;
+	char line[512];
+	FILE *f;
+
+	f = fopen("/proc/self/maps", "re");
+	if (!f)
+		return false;
+	while (!found && fgets(line, sizeof(line), f)) {
+		if (!strstr(line, name) ||
+		    sscanf(line, "%lx-%lx", &start, &end) != 2)
+			continue;
+		*addr = (char *)start;
+		*len = end - start;
+		found = true;
+	}
+	fclose(f);
+	return found;
+}
+
+struct vvar_result {
+	char *addr;
+	size_t len;
+	int moved;
+	int cut_errno;
+	size_t cut_left;
+	int ret;
+};
+
+/*
+ * The pages of [vvar] are PFNs, not struct pages, and refuse to be cut.  They
+ * are moved into a big range, across a boundary of sections.  In a child, as
+ * the clock in user space dies with them.
+ */
+static void unmap_vvar(struct vvar_result *r)
+{
+	struct idle_thread idle = { };
+	char *vvar, *p;
+
+	if (idle_thread_start(&idle))
+		return;
+	p = map_filled(BIG, TAG);
+	if (!p)
+		return;
+	vvar = p + BIG / 2;
+	vvar = (char *)((uintptr_t)vvar & ~(pmd_size() - 1)) - page_size();
+	if (mremap(r->addr, r->len, r->len, MREMAP_MAYMOVE | MREMAP_FIXED,
+		   vvar) != vvar)
+		return;
+	r->addr = vvar;
+	r->moved = 1;
+	r->cut_errno = munmap(p, vvar + page_size() - p) ? errno : 0;
+	r->cut_left = mapped_bytes(p, BIG);
+	r->ret = munmap(p, BIG);
+	if (!r->ret)
+		r->ret = mapped_bytes(p, BIG) != 0;
+}
+
+TEST_F_TIMEOUT(munmap, uncut_pfnmap, TIMEOUT)
+{
+	struct vvar_result *r;
+	const char *why;
+	int status;
+	pid_t pid;
+
+	r = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
+		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, r);
+	if (!find_mapping("[vvar]", &r->addr, &r->len) ||
+	    r->len < 2 * page_size())
+		SKIP(return, "no [vvar] of several pages on this machine");
+	why = start_trace(&self->s);
+	if (why)
+		SKIP(return, "%s", why);
+	note_base(&self->s);
+	pid = fork();
+	if (!pid) {
+		unmap_vvar(r);
+		syscall(__NR_exit_group, 0);
+	}
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	ASSERT_EQ(0, status);
+	stop_trace(_metadata, &self->s);
+	if (!r->moved)
+		SKIP(return, "[vvar] cannot be moved on this machine");
+	/* A munmap that ends inside of it is refused, all is still there. */
+	EXPECT_EQ(EINVAL, r->cut_errno);
+	EXPECT_EQ(BIG, r->cut_left);
+	EXPECT_EQ(0, r->ret);
+	expect_sections(_metadata, &self->s);
+	expect_uncut(_metadata, &self->s, r->addr, r->len);
+}
+
+/* --- userfaultfd */
+
+static int open_uffd(__u64 features, __u64 *got)
+{
+	struct uffdio_api api = { .api = UFFD_API, .features = features };
+	int fd;
+
+	fd = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return -1;
+	if (ioctl(fd, UFFDIO_API, &api)) {
+		close(fd);
+		return -1;
+	}
+	*got = api.features;
+	return fd;
+}
+
+static int register_uffd(int fd, void *addr, size_t len)
+{
+	struct uffdio_register reg = {
+		.range = { .start = (uintptr_t)addr, .len = len },
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+
+	return ioctl(fd, UFFDIO_REGISTER, &reg);
+}
+
+struct uffd_reader {
+	int fd;
+	int stop_fd;
+	int events;
+	int unmaps;
+	atomic_bool unmap_returned;
+	bool late;
+	__u64 start, end;
+};
+
+static void *uffd_read(void *arg)
+{
+	struct uffd_reader *r = arg;
+	struct pollfd fds[2] = {
+		{ .fd = r->fd, .events = POLLIN },
+		{ .fd = r->stop_fd, .events = POLLIN },
+	};
+	struct uffd_msg msg;
+
+	for (;;) {
+		if (poll(fds, 2, -1) < 0)
+			continue;
+		if (fds[0].revents & POLLIN) {
+			/*
+			 * Wait a while: the caller must still be held up when
+			 * the event is read.
+			 */
+			usleep(20000);
+			if (read(r->fd, &msg, sizeof(msg)) != sizeof(msg))
+				continue;
+			r->late |= atomic_load(&r->unmap_returned);
+			r->events++;
+			if (msg.event != UFFD_EVENT_UNMAP)
+				continue;
+			r->unmaps++;
+			r->start = msg.arg.remove.start;
+			r->end = msg.arg.remove.end;
+		} else if (fds[1].revents) {
+			return NULL;
+		}
+	}
+}
+
+static void unmap_uffd(struct __test_metadata *_metadata,
+		       struct state *s, bool events)
+{
+	struct uffd_reader r = { };
+	struct munmap_counters d;
+	pthread_t thread;
+	__u64 got = 0;
+	int stop[2];
+	char *p;
+
+	r.fd = open_uffd(events ? UFFD_FEATURE_EVENT_UNMAP : 0, &got);
+	if (r.fd < 0)
+		SKIP(return, "no userfaultfd%s", events ? " unmap event" : "");
+	p = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, p);
+	/* Two VMAs of the same userfaultfd, with others around them. */
+	ASSERT_EQ(0, mprotect(p + 32 * MIB, 4 * MIB, PROT_READ));
+	ASSERT_EQ(0, register_uffd(r.fd, p + 24 * MIB, 12 * MIB));
+	ASSERT_EQ(0, pipe(stop));
+	r.stop_fd = stop[0];
+	ASSERT_EQ(0, pthread_create(&thread, NULL, uffd_read, &r));
+	munmap_counters_read(&s->before);
+	EXPECT_EQ(0, munmap(p, BIG));
+	atomic_store(&r.unmap_returned, true);
+	expect_unmapped(_metadata, p, BIG);
+	munmap_counters_since(&s->before, &d);
+	EXPECT_EQ(1, write(stop[1], "x", 1));
+	pthread_join(thread, NULL);
+
+	if (!events) {
+		EXPECT_EQ(0, r.events);
+		expect_sections(_metadata, s);
+		return;
+	}
+	EXPECT_TRUE(got & UFFD_FEATURE_EVENT_UNMAP);
+	/* One call, one event, for the whole range, before the call returns. */
+	EXPECT_EQ(1, r.events);
+	EXPECT_EQ(1, r.unmaps);
+	EXPECT_EQ((uintptr_t)p, r.start);
+	EXPECT_EQ((uintptr_t)p + BIG, r.end);
+	EXPECT_FALSE(r.late);
+	EXPECT_EQ(0, d.value[MUNMAP_SECTIONS]);
+	EXPECT_EQ(s->on, d.value[MUNMAP_ATOMIC]);
+}
+
+TEST_F_TIMEOUT(munmap, uffd_unmap_event, TIMEOUT)
+{
+	unmap_uffd(_metadata, &self->s, true);
+}
+
+TEST_F_TIMEOUT(munmap, uffd_no_event, TIMEOUT)
+{
+	unmap_uffd(_metadata, &self->s, false);
+}
+
+/* --- tracepoints and counters tell the same story */
+
+TEST_F_TIMEOUT(munmap, trace_is_consistent, TIMEOUT)
+{
+	unsigned long start, end, next, sections = 0, value;
+	struct munmap_counters d;
+	const char *pos;
+	char line[512];
+	char *p;
+	int ret;
+
+	if (!vm_sysctl_exists(MUNMAP_KNOB))
+		SKIP(return, "this kernel has no vm." MUNMAP_KNOB);
+	p = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, p);
+	ret = trace_start(&self->s.trace, "faultline");
+	if (ret)
+		SKIP(return, "cannot use the trace system faultline (%d)", ret);
+	note_base(&self->s);
+	ASSERT_EQ(0, munmap(p, BIG));
+	ASSERT_EQ(0, trace_stop(&self->s.trace));
+	expect_sections(_metadata, &self->s);
+	munmap_counters_since(&self->s.before, &d);
+
+	pos = trace_next(self->s.trace.text, "munmap_section_begin", line,
+			 sizeof(line));
+	if (!variant->on) {
+		EXPECT_EQ(NULL, pos);
+		EXPECT_EQ(NULL, trace_next(self->s.trace.text, "munmap_section",
+					   line, sizeof(line)));
+		return;
+	}
+	ASSERT_NE(NULL, pos);
+	ASSERT_TRUE(trace_field(line, "start", &start));
+	ASSERT_TRUE(trace_field(line, "end", &end));
+	EXPECT_EQ((uintptr_t)p, start);
+	EXPECT_EQ((uintptr_t)p + BIG, end);
+	EXPECT_EQ(NULL, trace_next(pos, "munmap_section_begin", line,
+				   sizeof(line)));
+
+	/* From low to high, and without a gap where nothing interferes. */
+	next = (uintptr_t)p;
+	pos = self->s.trace.text;
+	while ((pos = trace_next(pos, "munmap_section", line, sizeof(line)))) {
+		ASSERT_TRUE(trace_field(line, "start", &start));
+		ASSERT_TRUE(trace_field(line, "end", &end));
+		EXPECT_EQ(next, start);
+		EXPECT_LT(start, end);
+		EXPECT_TRUE(end % pmd_size() == 0 ||
+			    end == (uintptr_t)p + BIG);
+		next = end;
+		sections++;
+	}
+	EXPECT_EQ((uintptr_t)p + BIG, next);
+	EXPECT_EQ((long)sections, d.value[MUNMAP_SECTIONS]);
+
+	pos = trace_next(self->s.trace.text, "munmap_section_end", line,
+			 sizeof(line));
+	ASSERT_NE(NULL, pos);
+	ASSERT_TRUE(trace_field(line, "ret", &value));
+	EXPECT_EQ(0, value);
+}
+
+static int run(int argc, char **argv)
+{
+	return test_harness_run(argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+	return munmap_knob_kept(run, argc, argv);
+}

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The switches of Faultline: what a write to one of them may and may not do.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include "../../kselftest_harness.h"
+#include "faultline_util.h"
+
+#define TIMEOUT		120
+#define NOBODY		65534
+
+struct toggle {
+	const char *name;
+	long stock;		/* the value of kernels without Faultline */
+	long max;
+	long good[3];
+	const char *counter;	/* one of its lines in /proc/vmstat */
+};
+
+static const struct toggle toggles[] = {
+	{
+		.name = "munmap_section_kbytes",
+		.stock = 0,
+		.max = 1048576,
+		.good = { 2048, 16384, 65536 },
+		.counter = "munmap_section_calls",
+	},
+};
+
+/* Values when the program began: the first tests want those of the boot. */
+static long at_start[ARRAY_SIZE(toggles)];
+
+static char cmdline[4096];
+
+static bool kill_switch(void)
+{
+	return strstr(cmdline, "faultline=off");
+}
+
+FIXTURE(toggles) {
+	int kmsg;
+};
+
+FIXTURE_SETUP(toggles)
+{
+	self->kmsg = -1;
+	if (!vm_sysctl_exists(toggles[0].name)) {
+		/* Counters without their switch: not a stock kernel. */
+		ASSERT_EQ(-1, vmstat_read(toggles[0].counter));
+		SKIP(return, "this kernel has no vm.%s", toggles[0].name);
+	}
+}
+
+FIXTURE_TEARDOWN(toggles)
+{
+	if (self->kmsg >= 0)
+		close(self->kmsg);
+}
+
+/* NULL, or why no switch can be set here. */
+static const char *not_writable(void)
+{
+	if (kill_switch())
+		return "booted with faultline=off";
+	return geteuid() ? "needs root" : NULL;
+}
+
+static long value_of(const struct toggle *t)
+{
+	long value = -1;
+
+	return vm_sysctl_read(t->name, &value) ? -1 : value;
+}
+
+/* From now on, only messages that are new are read. */
+static int open_kmsg(void)
+{
+	int fd = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+
+	if (fd >= 0)
+		lseek(fd, 0, SEEK_END);
+	return fd;
+}
+
+/* Counts new messages with @text in them. */
+static int kmsg_count(int fd, const char *text)
+{
+	char buf[8192];
+	int n = 0;
+	ssize_t len;
+
+	for (;;) {
+		len = read(fd, buf, sizeof(buf) - 1);
+		if (len < 0 && errno == EPIPE)
+			continue;	/* some were overwritten */
+		if (len <= 0)
+			return n;
+		buf[len] = '\0';
+		n += !!strstr(buf, text);
+	}
+}
+
+/* The kernel logs 10 changes in 5 seconds: let earlier ones be forgotten. */
+static void let_rate_limit_pass(void)
+{
+	sleep(6);
+}
+
+TEST_F(toggles, present)
+{
+	const struct toggle *t;
+	char path[128];
+	struct stat st;
+
+	for (t = toggles; t < toggles + ARRAY_SIZE(toggles); t++) {
+		snprintf(path, sizeof(path), "/proc/sys/vm/%s", t->name);
+		ASSERT_EQ(0, stat(path, &st));
+		EXPECT_EQ(kill_switch() ? 0444 : 0644, st.st_mode & 0777);
+		EXPECT_LE(0, value_of(t));
+		EXPECT_GE(t->max, value_of(t));
+		EXPECT_LE(0, vmstat_read(t->counter));
+	}
+}
+
+/* Of faultline=NAME:VALUE,... and of sysctl.vm.NAME=VALUE. */
+static bool value_at_boot(const struct toggle *t, long *value)
+{
+	char key[128];
+	const char *p;
+
+	snprintf(key, sizeof(key), "sysctl.vm.%s=", t->name);
+	p = strstr(cmdline, key);
+	if (!p) {
+		p = strstr(cmdline, "faultline=");
+		if (!p)
+			return false;
+		snprintf(key, sizeof(key), "%s:", t->name);
+		p = strstr(p, key);
+	}
+	if (!p)
+		return false;
+	*value = strtol(p + strlen(key), NULL, 10);
+	return true;
+}
+
+TEST_F(toggles, boot_value)
+{
+	int i, tested = 0;
+	long value;
+
+	for (i = 0; i < ARRAY_SIZE(toggles); i++) {
+		if (kill_switch())
+			value = toggles[i].stock;
+		else if (!value_at_boot(&toggles[i], &value))
+			continue;
+		EXPECT_EQ(value, at_start[i]);
+		tested++;
+	}
+	if (!tested)
+		SKIP(return, "the boot line sets none of the switches");
+}
+
+TEST_F(toggles, kill_switch)
+{
+	const struct toggle *t;
+
+	if (!kill_switch())
+		SKIP(return, "not booted with faultline=off");
+	for (t = toggles; t < toggles + ARRAY_SIZE(toggles); t++) {
+		int ret = vm_sysctl_write(t->name, t->good[0]);
+
+		EXPECT_TRUE(ret == -EACCES || ret == -EPERM);
+		EXPECT_EQ(t->stock, value_of(t));
+	}
+}
+
+TEST_F(toggles, write_and_read)
+{
+	const struct toggle *t;
+	int i;
+
+	if (not_writable())
+		SKIP(return, "%s", not_writable());
+	for (t = toggles; t < toggles + ARRAY_SIZE(toggles); t++) {
+		for (i = 0; i < ARRAY_SIZE(t->good); i++) {
+			EXPECT_EQ(0, vm_sysctl_write(t->name, t->good[i]));
+			EXPECT_EQ(t->good[i], value_of(t));
+		}
+		EXPECT_EQ(0, vm_sysctl_write(t->name, t->max));
+		EXPECT_EQ(t->max, value_of(t));
+		EXPECT_EQ(0, vm_sysctl_write(t->name, t->stock));
+		EXPECT_EQ(t->stock, value_of(t));
+		/* As `echo` writes it, and as `printf` does. */
+		EXPECT_EQ(0, vm_sysctl_write_text(t->name, "4096\n"));
+		EXPECT_EQ(4096, value_of(t));
+		EXPECT_EQ(0, vm_sysctl_write_text(t->name, "8192"));
+		EXPECT_EQ(8192, value_of(t));
+		EXPECT_EQ(0, vm_sysctl_write(t->name, t->stock));
+	}
+}
+
+TEST_F_TIMEOUT(toggles, bad_values, TIMEOUT)
+{
+	static const char * const bad[] = {
+		"-1", "-2048", "x", "2048x", "on", "2048 4096",
+		"99999999999999999999999999", "18446744073709551615",
+	};
+	const struct toggle *t;
+	char too_big[32];
+	int i;
+
+	if (not_writable())
+		SKIP(return, "%s", not_writable());
+	let_rate_limit_pass();
+	for (t = toggles; t < toggles + ARRAY_SIZE(toggles); t++) {
+		ASSERT_EQ(0, vm_sysctl_write(t->name, t->good[1]));
+		self->kmsg = open_kmsg();
+		ASSERT_LE(0, self->kmsg);
+		for (i = 0; i < ARRAY_SIZE(bad); i++) {
+			EXPECT_EQ(-EINVAL,
+				  vm_sysctl_write_text(t->name, bad[i]));
+			if (value_of(t) != t->good[1])
+				ksft_print_msg("\"%s\" was taken\n", bad[i]);
+			EXPECT_EQ(t->good[1], value_of(t));
+		}
+		snprintf(too_big, sizeof(too_big), "%ld", t->max + 1);
+		EXPECT_EQ(-EINVAL, vm_sysctl_write_text(t->name, too_big));
+		EXPECT_EQ(t->good[1], value_of(t));
+		/* What did not change is not logged. */
+		EXPECT_EQ(0, kmsg_count(self->kmsg, t->name));
+		close(self->kmsg);
+		self->kmsg = -1;
+		EXPECT_EQ(0, vm_sysctl_write(t->name, t->stock));
+	}
+}
+
+TEST_F(toggles, unprivileged)
+{
+	const struct toggle *t;
+	int dir;
+
+	if (not_writable())
+		SKIP(return, "%s", not_writable());
+	/* By directory: the root directory may be closed to others. */
+	dir = open("/proc/sys/vm", O_PATH | O_CLOEXEC);
+	ASSERT_LE(0, dir);
+	for (t = toggles; t < toggles + ARRAY_SIZE(toggles); t++) {
+		long before = value_of(t);
+		int fd, err;
+
+		ASSERT_EQ(0, seteuid(NOBODY));
+		fd = openat(dir, t->name, O_WRONLY | O_CLOEXEC);
+		err = errno;
+		EXPECT_EQ(-1, fd);
+		EXPECT_TRUE(err == EACCES || err == EPERM);
+		/* Reading is for everybody. */
+		fd = openat(dir, t->name, O_RDONLY | O_CLOEXEC);
+		EXPECT_LE(0, fd);
+		close(fd);
+		ASSERT_EQ(0, seteuid(0));
+		EXPECT_EQ(before, value_of(t));
+	}
+	close(dir);
+}
+
+TEST_F_TIMEOUT(toggles, change_is_logged, TIMEOUT)
+{
+	const struct toggle *t;
+	char want[256];
+
+	if (not_writable())
+		SKIP(return, "%s", not_writable());
+	for (t = toggles; t < toggles + ARRAY_SIZE(toggles); t++) {
+		ASSERT_EQ(0, vm_sysctl_write(t->name, t->stock));
+		let_rate_limit_pass();
+		self->kmsg = open_kmsg();
+		if (self->kmsg < 0)
+			SKIP(return, "cannot read /dev/kmsg");
+		/* Which switch, old, new, and who did it. */
+		ASSERT_EQ(0, vm_sysctl_write(t->name, t->good[0]));
+		snprintf(want, sizeof(want), "faultline: vm.%s: %ld -> %ld by %s[%d]",
+			 t->name, t->stock, t->good[0],
+			 program_invocation_short_name, getpid());
+		EXPECT_EQ(1, kmsg_count(self->kmsg, want));
+		/* The same value again is no change. */
+		ASSERT_EQ(0, vm_sysctl_write(t->name, t->good[0]));
+		EXPECT_EQ(0, kmsg_count(self->kmsg, t->name));
+		ASSERT_EQ(0, vm_sysctl_write(t->name, t->stock));
+		snprintf(want, sizeof(want), "faultline: vm.%s: %ld -> %ld by ",
+			 t->name, t->good[0], t->stock);
+		EXPECT_EQ(1, kmsg_count(self->kmsg, want));
+		close(self->kmsg);
+		self->kmsg = -1;
+	}
+}
+
+TEST_F_TIMEOUT(toggles, log_is_rate_limited, TIMEOUT)
+{
+	const int changes = 200;
+	const struct toggle *t;
+	int i, n;
+
+	if (not_writable())
+		SKIP(return, "%s", not_writable());
+	for (t = toggles; t < toggles + ARRAY_SIZE(toggles); t++) {
+		let_rate_limit_pass();
+		self->kmsg = open_kmsg();
+		if (self->kmsg < 0)
+			SKIP(return, "cannot read /dev/kmsg");
+		for (i = 0; i < changes; i++)
+			ASSERT_EQ(0, vm_sysctl_write(t->name, i % 2 ?
+						     t->stock : t->good[0]));
+		EXPECT_EQ(t->stock, value_of(t));
+		n = kmsg_count(self->kmsg, t->name);
+		EXPECT_LT(0, n);
+		EXPECT_GT(changes / 2, n);
+		close(self->kmsg);
+		self->kmsg = -1;
+	}
+}
+
+struct writer {
+	pthread_t thread;
+	const struct toggle *toggle;
+	long value;
+	long failed;
+};
+
+static void *write_often(void *arg)
+{
+	struct writer *w = arg;
+	int i;
+
+	/*
+	 * No stock value: it flips static keys, which an emulated CPU may not
+	 * survive (see munmap_flip_values()).  That is for the race tests.
+	 */
+	for (i = 0; i < 1000; i++)
+		if (vm_sysctl_write(w->toggle->name, w->value))
+			w->failed++;
+	return NULL;
+}
+
+/* Writers at the same time: each value read is one that somebody wrote. */
+TEST_F_TIMEOUT(toggles, concurrent_writers, TIMEOUT)
+{
+	struct writer w[ARRAY_SIZE(toggles[0].good)] = { };
+	const struct toggle *t;
+	int i, j;
+
+	if (not_writable())
+		SKIP(return, "%s", not_writable());
+	for (t = toggles; t < toggles + ARRAY_SIZE(toggles); t++) {
+		ASSERT_EQ(0, vm_sysctl_write(t->name, t->good[0]));
+		for (i = 0; i < ARRAY_SIZE(w); i++) {
+			w[i] = (struct writer){
+				.toggle = t, .value = t->good[i],
+			};
+			ASSERT_EQ(0, pthread_create(&w[i].thread, NULL,
+						    write_often, &w[i]));
+		}
+		for (i = 0; i < 500; i++) {
+			long value = value_of(t);
+			bool known = false;
+
+			for (j = 0; j < ARRAY_SIZE(w); j++)
+				known |= value == t->good[j];
+			EXPECT_TRUE(known);
+		}
+		for (i = 0; i < ARRAY_SIZE(w); i++) {
+			pthread_join(w[i].thread, NULL);
+			EXPECT_EQ(0, w[i].failed);
+		}
+		EXPECT_EQ(0, vm_sysctl_write(t->name, t->stock));
+		EXPECT_EQ(t->stock, value_of(t));
+	}
+}
+
+int main(int argc, char **argv)
+{
+	int status, i;
+	pid_t pid;
+
+	if (read_text("/proc/cmdline", cmdline, sizeof(cmdline)))
+		cmdline[0] = '\0';
+	for (i = 0; i < ARRAY_SIZE(toggles); i++)
+		at_start[i] = value_of(&toggles[i]);
+	/* In a child, as the harness ends by exit(). */
+	pid = fork();
+	if (!pid)
+		return test_harness_run(argc, argv);
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		return KSFT_FAIL;
+	for (i = 0; i < ARRAY_SIZE(toggles); i++)
+		if (at_start[i] >= 0 && value_of(&toggles[i]) != at_start[i])
+			vm_sysctl_write(toggles[i].name, at_start[i]);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : KSFT_FAIL;
+}

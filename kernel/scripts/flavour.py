@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Flavours of the kernel: what they are made of, and how they are configured.
+
+Used by kernel/scripts/configure and kernel/scripts/build, and by tests that
+need a flavour's folder or state.
+"""
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+from sourcelib.common import Fail, Paths, shown, write_atomic
+
+PATHS = Paths.from_env()
+FRAGMENTS = PATHS.kernel / "config"
+LOGS = PATHS.build / "log"
+
+
+@dataclasses.dataclass(frozen=True)
+class Flavour:
+    """One row of the table: fragments (last wins) on one of the two trees."""
+
+    name: str
+    fragments: tuple[str, ...]
+    # Appended to the release.  Ours starts with the -faultlineN that the file
+    # localversion-faultline gives our tree; stock has nothing of that.
+    localversion: str = ""
+    stock: bool = False
+
+    @property
+    def tree(self) -> pathlib.Path:
+        """The source tree it is built from."""
+        return PATHS.stock if self.stock else PATHS.tree
+
+    @property
+    def out(self) -> pathlib.Path:
+        """The O= folder."""
+        return PATHS.build / self.name
+
+    @property
+    def lock(self) -> pathlib.Path:
+        """Held by whoever writes into the O= folder."""
+        return self.out / ".faultline.lock"
+
+    @property
+    def image(self) -> pathlib.Path:
+        """What boots."""
+        return self.out / "arch/x86/boot/bzImage"
+
+    @property
+    def config(self) -> pathlib.Path:
+        """The configuration in force."""
+        return self.out / ".config"
+
+
+FLAVOURS = {flavour.name: flavour for flavour in (
+    Flavour("microvm", ("microvm.config", "faultline.config")),
+    Flavour("microvm-debug", ("microvm.config", "faultline.config", "debug.config"), "-debug"),
+    # The two that tests/build/objects compares: upstream, and ours switched
+    # off (allnoconfig is the base, so what is not named is off).
+    Flavour("microvm-off", ("microvm.config",), "-off"),
+    Flavour("microvm-stock", ("microvm.config",), "-stock", stock=True),
+)}
+
+
+def find(name: str) -> Flavour:
+    """The flavour of that name."""
+    if name not in FLAVOURS:
+        raise Fail(f"no flavour '{name}'; flavours are: {' '.join(FLAVOURS)}")
+    return FLAVOURS[name]
+
+
+def environment() -> dict[str, str]:
+    """What commands run with.
+
+    Only what they need: a stray ARCH, KCFLAGS, LOCALVERSION or GIT_DIR, or the
+    MAKEFLAGS of our own Makefile, would make a kernel of another kind.
+    """
+    keep = ("PATH", "HOME", "TMPDIR", "USER")
+    env = {key: value for key, value in os.environ.items()
+           if key in keep or key.startswith("CCACHE_")}
+    env["LC_ALL"] = "C"
+    env.setdefault("CCACHE_DIR", str(PATHS.cache / "ccache"))
+    env.setdefault("CCACHE_MAXSIZE", "4G")
+    # No CCACHE_BASEDIR: it rewrites source names to relative ones behind the
+    # back of the kernel's -fmacro-prefix-map, and each __FILE__ would change.
+    return env
+
+
+def output(*command: str | pathlib.Path) -> str:
+    """The standard output of a command that has to succeed."""
+    try:
+        return subprocess.run(command, env=environment(), check=True, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
+    except FileNotFoundError:
+        raise Fail(f"{command[0]} is not installed: run 'make deps'") from None
+    except subprocess.CalledProcessError as error:
+        why = (error.stderr.strip() or "no message").splitlines()[-1]
+        raise Fail(f"'{' '.join(map(str, command))}' failed: {why}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class TreeState:
+    """Commit of a source tree and the tracked files that differ from it."""
+
+    head: str
+    dirty: tuple[str, ...]
+
+
+def tree_state(flavour: Flavour) -> TreeState:
+    """Look at the flavour's source tree; cheap (0.1 s)."""
+    tree = flavour.tree
+    if not (tree / "Makefile").exists():
+        raise Fail(f"no kernel tree at {shown(tree)}: "
+                   f"run '{'kernel/scripts/tree --stock' if flavour.stock else 'make tree'}'")
+    if not (tree / ".git").exists():
+        raise Fail(f"{shown(tree)} is no git work tree: remove it, then run 'make tree'")
+    head = output("git", "-C", tree, "rev-parse", "HEAD").strip()
+    # Files that git does not track are not asked for (that takes five times
+    # as long): to matter, a tracked Makefile or source has to name them.
+    status = output("git", "-C", tree, "status", "--porcelain", "--untracked-files=no")
+    return TreeState(head, tuple(line[3:] for line in status.splitlines()))
+
+
+def compiler() -> str:
+    """Compiler and linker, as their versions name them."""
+    return "; ".join(output(tool, "--version").splitlines()[0] for tool in ("gcc", "ld"))
+
+
+def cc() -> str:
+    """The CC= of the build."""
+    return "ccache gcc" if shutil.which("ccache") else "gcc"
+
+
+def digest(*parts: bytes | str) -> str:
+    """One hash over parts."""
+    total = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        total.update(b"%d:" % len(data) + data)
+    return total.hexdigest()
+
+
+class State:
+    """What is known about a flavour's folder; survives in .faultline.json."""
+
+    def __init__(self, flavour: Flavour) -> None:
+        self._path = flavour.out / ".faultline.json"
+        try:
+            self.data = json.loads(self._path.read_text())
+        except (FileNotFoundError, ValueError):
+            self.data = {}
+
+    def save(self) -> None:
+        """Keep it."""
+        write_atomic(self._path, json.dumps(self.data, indent=1).encode() + b"\n")
+
+
+# --- Configuration
+
+SET = re.compile(r"CONFIG_(\w+)=(.+)")
+# A typing error here would turn a request into a comment.
+NEARLY = re.compile(r"#\s*CONFIG_\w+\s*(=|is\s+not\b)")
+UNSET = re.compile(r"# CONFIG_(\w+) is not set")
+
+
+def read_fragment(path: pathlib.Path) -> dict[str, tuple[str, int]]:
+    """Symbols of a fragment, each with its value and line; strict."""
+    found: dict[str, tuple[str, int]] = {}
+    if not path.exists():
+        raise Fail(f"no fragment {shown(path)}")
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        where = f"{shown(path)}:{number}"
+        if match := SET.fullmatch(line):
+            symbol, value = match.groups()
+            if value == "n":
+                raise Fail(f"{where}: write '# CONFIG_{symbol} is not set'")
+        elif match := UNSET.fullmatch(line):
+            symbol, value = match[1], "n"
+        elif line == "" or line.startswith("#") and not NEARLY.match(line):
+            continue
+        else:
+            raise Fail(f"{where}: write CONFIG_X=value, '# CONFIG_X is not set' or a comment")
+        if symbol in found:
+            raise Fail(f"{where}: CONFIG_{symbol} is in line {found[symbol][1]} already")
+        found[symbol] = (value, number)
+    return found
+
+
+def read_config(path: pathlib.Path) -> dict[str, str]:
+    """Symbols of a .config; what is not in it is 'n'."""
+    return dict(match.groups() for line in path.read_text().splitlines()
+                if (match := SET.fullmatch(line)))
+
+
+def kconfig_symbols(tree: pathlib.Path) -> set[str]:
+    """All symbols that the Kconfig files of a tree define."""
+    # grep takes 0.1 s for what costs Python a second.
+    text = output("git", "-C", tree, "grep", "-hE", "--untracked", "--no-exclude-standard",
+                  r"^[[:space:]]*(menu)?config[[:space:]]+[A-Za-z0-9_]+", "--", "*Kconfig*")
+    return {line.split()[1] for line in text.splitlines()}
+
+
+def check_symbols(flavour: Flavour) -> dict[str, tuple[str, str]]:
+    """Lint the fragments; the symbols wanted, each with value and place."""
+    known = kconfig_symbols(flavour.tree)
+    wanted: dict[str, tuple[str, str]] = {}
+    for name in flavour.fragments:
+        for symbol, (value, number) in read_fragment(FRAGMENTS / name).items():
+            where = f"{shown(FRAGMENTS / name)}:{number}"
+            if symbol not in known:
+                raise Fail(f"{where}: no Kconfig file of {shown(flavour.tree)} "
+                           f"has CONFIG_{symbol}")
+            wanted[symbol] = (value, where)
+    return wanted
+
+
+def kconfig_state(flavour: Flavour, state: TreeState) -> str | None:
+    """What the meaning of a fragment depends on; None when it is being edited."""
+    if any("Kconfig" in name or "kconfig" in name for name in state.dirty):
+        return None
+    return digest(output("git", "-C", flavour.tree, "ls-files", "-s", "--",
+                         "*Kconfig*", "scripts/kconfig", "scripts/*.include"))
+
+
+def configure(flavour: Flavour, tree: TreeState) -> bool:
+    """Bring the flavour's .config up to date; True if it changed.
+
+    The caller holds the lock.  On a fault the old .config stays.
+    """
+    state = State(flavour)
+    fragments = digest(*((FRAGMENTS / name).read_bytes() if (FRAGMENTS / name).exists() else b""
+                         for name in flavour.fragments))
+    then = state.data.get("config", {})
+    if then.get("head") == tree.head and not tree.dirty:
+        kconfig = then.get("kconfig")
+    else:
+        kconfig = kconfig_state(flavour, tree)
+    now = {"head": tree.head, "kconfig": kconfig, "fragments": fragments,
+           "compiler": compiler(), "result": None}
+    if flavour.config.exists():
+        now["result"] = digest(flavour.config.read_bytes())
+    if kconfig and {**now, "head": ""} == {**then, "head": ""}:
+        if now != then:
+            state.data["config"] = now
+            state.save()
+        return False
+
+    wanted = check_symbols(flavour)
+    new = flavour.out / ".config.new"
+    log = LOGS / f"{flavour.name}-config.log"
+    LOGS.mkdir(parents=True, exist_ok=True)
+    merge_config(flavour, new, log)
+    got = read_config(new)
+    lost = [(symbol, value, where, got.get(symbol, "n"))
+            for symbol, (value, where) in wanted.items() if got.get(symbol, "n") != value]
+    if lost:
+        new.unlink()
+        for symbol, value, where, have in lost[1:]:
+            print(f"{where}: CONFIG_{symbol}: wanted {value}, got {have}", file=sys.stderr)
+        symbol, value, where, have = lost[0]
+        raise Fail(f"{where}: CONFIG_{symbol} did not take effect: wanted {value}, got {have}"
+                   f" ({'and ' + str(len(lost) - 1) + ' more above; ' if lost[1:] else ''}"
+                   "does something it depends on miss, or does something select it?)")
+    changed = not flavour.config.exists() or new.read_bytes() != flavour.config.read_bytes()
+    if changed:
+        new.replace(flavour.config)
+    else:
+        new.unlink()
+    state.data["config"] = {**now, "result": digest(flavour.config.read_bytes())}
+    state.save()
+    return changed
+
+
+def merge_config(flavour: Flavour, target: pathlib.Path, log: pathlib.Path) -> None:
+    """Run the kernel's own merge on an allnoconfig base."""
+    # It calls make in its working folder, so that is the source tree; the
+    # temporary files it makes there are ignored by the kernel's .gitignore.
+    command = ["scripts/kconfig/merge_config.sh", "-n", "-O", str(flavour.out),
+               *(str(FRAGMENTS / name) for name in flavour.fragments)]
+    env = environment() | {"KCONFIG_CONFIG": str(target)}
+    with open(log, "w", encoding="utf-8") as sink:
+        status = subprocess.run(command, cwd=flavour.tree, env=env, stdin=subprocess.DEVNULL,
+                                stdout=sink, stderr=subprocess.STDOUT, check=False).returncode
+    target.with_name(f"{target.name}.old").unlink(missing_ok=True)
+    if status != 0 or not target.exists():
+        target.unlink(missing_ok=True)
+        raise Fail(f"merge_config.sh failed, see {shown(log)}")

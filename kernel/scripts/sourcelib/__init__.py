@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What fetch, tree, export and rebase share: from the pin to a git branch and back.
+
+common      errors, progress, paths, locks
+pin         kernel/upstream
+registry    Debian's archive through a private apt
+source      the upstream source: pinned package, other package, or a user's tarball
+repo        git, and the repository with our branch on top of the tag `upstream`
+patchqueue  kernel/overlay and kernel/patches on disk
+branch      the queue as commits, and commits as the queue
+worktree    the work tree in build/tree: what is in it, when may it be replaced
+"""

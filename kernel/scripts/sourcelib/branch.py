@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The queue as commits on top of `upstream`, and such commits as the queue."""
+
+from __future__ import annotations
+
+import bisect
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .common import Fail, shown
+from .patchqueue import Queue, series_text
+from .repo import UPSTREAM, GitError, Repo, Tree, stamp
+
+OVERLAY_MESSAGE = "faultline: our files\n\nEverything in kernel/overlay, at its path.\n"
+
+FORMAT = ["-1", "--stdout", "--zero-commit", "--no-signature", "--no-numbered", "--full-index",
+          "--binary", "--no-renames", "--no-color", "--no-ext-diff", "--no-textconv", "--no-base",
+          "--no-notes", "--no-attach", "--no-thread", "--no-to", "--no-cc", "--no-add-header",
+          "--subject-prefix=PATCH", "--unified=3", "--diff-algorithm=myers", "--stat=72",
+          "--src-prefix=a/", "--dst-prefix=b/", "--encode-email-headers"]
+
+
+@dataclass
+class Mail:
+    """A patch file taken apart."""
+
+    subject: str
+    author: dict[str, str]
+    date: str
+    message: str
+    diff: bytes
+
+
+@dataclass
+class Outcome:
+    """What became of one patch."""
+
+    name: str
+    offsets: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def tidy(message: str) -> str:
+    """A commit message as git keeps it: no space at line ends, no runs of empty lines."""
+    lines = "\n".join(line.rstrip() for line in message.splitlines())
+    return re.sub(r"\n{3,}", "\n\n", lines).strip("\n") + "\n"
+
+
+def parse_mail(repo: Repo, data: bytes) -> Mail:
+    """Take a patch in git-am form apart."""
+    with tempfile.TemporaryDirectory() as scratch:
+        body, diff = Path(scratch, "body"), Path(scratch, "diff")
+        info = repo.text("mailinfo", "-b", "--encoding=UTF-8", str(body), str(diff), data=data)
+        fields = dict(re.findall(r"(?m)^(Author|Email|Subject|Date): (.*)$", info))
+        subject = fields.get("Subject", "")
+        text = tidy(f"{subject}\n\n{body.read_text(encoding='utf-8')}")
+        author = {"name": fields.get("Author", ""), "email": fields.get("Email", "")}
+        return Mail(subject, author, fields.get("Date", ""), text, diff.read_bytes())
+
+
+class Builder:
+    """Makes the branch with plumbing: no work tree is touched, no file gets a new date."""
+
+    def __init__(self, repo: Repo, base: str) -> None:
+        self.repo = repo
+        self.base = base
+        self.upstream = repo.files(base)
+        self.sorted = sorted(self.upstream)
+        self.index = repo.git_dir / "faultline-build.index"
+        self.env = {"GIT_INDEX_FILE": str(self.index)}
+
+    def build(self, queue: Queue, report: Callable[[Outcome], None] | None = None) -> str:
+        """Commit overlay and patches; returns the tip.
+
+        With `report`, each patch's outcome goes there, one that fails is left out, and the
+        returned tip is the commit before the first failure. Without, a failure is an error.
+        """
+        try:
+            self.repo.text("read-tree", self.base, env=self.env)
+            tip = self._overlay(queue) if queue.overlay else self.base
+            good = tip
+            failed = False
+            for name, data in queue.patches:
+                outcome = Outcome(name)
+                tip = self._patch(tip, outcome, data)
+                failed = failed or bool(outcome.problems)
+                good = good if failed else tip
+                if report:
+                    report(outcome)
+                elif outcome.problems:
+                    raise Fail(f"{name} does not apply to the upstream source: "
+                               f"{outcome.problems[0]}: correct the patch (or remove it from "
+                               "series), then run this again")
+            return good
+        finally:
+            self.index.unlink(missing_ok=True)
+
+    def collisions(self, overlay: dict[str, tuple[str, bytes]]) -> list[str]:
+        """Overlay paths that upstream has too, as a file or as a folder."""
+        return [path for path in overlay if self._taken(path)]
+
+    def _taken(self, path: str) -> bool:
+        after = bisect.bisect_left(self.sorted, path + "/")
+        is_folder = after < len(self.sorted) and self.sorted[after].startswith(path + "/")
+        above = {str(parent) for parent in Path(path).parents}
+        return is_folder or path in self.upstream or bool(above & self.upstream.keys())
+
+    def _overlay(self, queue: Queue) -> str:
+        for path in self.collisions(queue.overlay):
+            raise Fail(f"kernel/overlay/{path} exists upstream: the overlay is for new files, "
+                       "make the change a patch in kernel/patches")
+        entries = []
+        for path, (mode, data) in queue.overlay.items():
+            name = self.repo.text("hash-object", "-w", "--stdin", data=data)
+            entries.append(f"{mode} {name}\t{path}\0")
+        self.repo.text("update-index", "-z", "--index-info", env=self.env,
+                       data="".join(entries).encode(errors="surrogateescape"))
+        date = self.repo.text("show", "-s", "--format=%cI", self.base)
+        return self._commit(self.base, OVERLAY_MESSAGE, stamp(date))
+
+    def _commit(self, parent: str, message: str, env: dict[str, str]) -> str:
+        tree = self.repo.text("write-tree", env=self.env)
+        return self.repo.text("commit-tree", tree, "-p", parent, "-F", "-",
+                              data=message.encode(), env=env)
+
+    def _patch(self, parent: str, outcome: Outcome, data: bytes) -> str:
+        mail = parse_mail(self.repo, data)
+        for key, value in {"Subject": mail.subject, "Date": mail.date,
+                           "From": mail.author["email"]}.items():
+            if not value:
+                raise Fail(f"{outcome.name} has no '{key}:' header: write the patch with "
+                           "git format-patch")
+        try:
+            _, log = self.repo.call("apply", "--cached", "-v", "-p1", "--whitespace=nowarn",
+                                    data=mail.diff, env={**self.env, "LC_ALL": "C"})
+        except GitError as error:
+            outcome.problems = explain(str(error), mail.diff.decode(errors="replace"))
+            return parent
+        outcome.offsets = offsets(log)
+        commit = self._commit(parent, mail.message, stamp(mail.date, **mail.author))
+        for path in self.repo.names("diff-tree", "-r", "--no-renames", "--name-only", "-z",
+                                    parent, commit):
+            if path not in self.upstream:
+                raise Fail(f"{outcome.name} touches {path}, which upstream does not have: new "
+                           "files belong in kernel/overlay, take it out of the patch")
+        return commit
+
+
+def offsets(log: str) -> list[str]:
+    """`file hunk N: M lines` for every hunk that git found elsewhere than the patch says."""
+    found, path = [], ""
+    for line in log.splitlines():
+        if line.startswith("Checking patch "):
+            path = line.removeprefix("Checking patch ").removesuffix("...")
+        elif hit := re.match(r"Hunk #(\d+) succeeded at \d+ \(offset (-?\d+) lines?\)", line):
+            found.append(f"{path} hunk {hit[1]}: {hit[2]} lines")
+    return found
+
+
+def explain(log: str, diff: str) -> list[str]:
+    """What git apply complained about, with the hunk's number and its first lines."""
+    problems, searched = [], ""
+    for hit in re.finditer(r"(?m)^error: while searching for:\n((?:(?!error:).*\n)*)|"
+                           r"^error: patch failed: (.+):(\d+)$|^error: (.*)$", log):
+        if hit[1] is not None:
+            lines = [line.strip() for line in hit[1].splitlines() if line.strip()]
+            searched = "; upstream has no longer: " + " / ".join(lines[:3]) if lines else ""
+        elif hit[2]:
+            problems.append(f"{hit[2]} {hunk_at(diff, hit[2], hit[3])}{searched}")
+            searched = ""
+        elif not hit[4].endswith("patch does not apply"):
+            problems.append(hit[4])
+    return problems or [log.strip().splitlines()[-1] if log.strip() else "git apply failed"]
+
+
+def hunk_at(diff: str, path: str, line: str) -> str:
+    """`hunk N (@@ ... @@)`: the hunk of a file that starts at a line."""
+    section = diff.partition(f"\n--- a/{path}\n")[2].partition("\ndiff --git ")[0]
+    headers = re.findall(r"(?m)^@@ -\d+.*? @@", section)
+    for number, header in enumerate(headers, 1):
+        if re.match(rf"@@ -{line}\b", header):
+            return f"hunk {number} ({header})"
+    return f"at line {line}"
+
+
+def slug(subject: str, number: int) -> str:
+    """The file name of a patch with this subject."""
+    words = re.sub(r"[^a-z0-9_.+]+", "-", subject.lower()).strip("-.")
+    return f"{number:04}-{words[:60].rstrip('-.') or 'patch'}.patch"
+
+
+class Exporter:
+    """Makes a queue of a branch."""
+
+    def __init__(self, repo: Repo, old: Queue) -> None:
+        self.repo = repo
+        self.old = old
+        self.base = repo.commit_of(f"refs/tags/{UPSTREAM}")
+        self.tip = repo.commit_of("HEAD")
+        self.upstream = repo.files(self.base)
+
+    def export(self) -> Queue:
+        """The queue whose branch has the same files as this one."""
+        patches, overlay_only = [], Queue(self._overlay(self.repo.files(self.tip)))
+        for commit in self._commits():
+            paths = self._upstream_paths(commit)
+            if paths:
+                data, _ = self.repo.call("--literal-pathspecs", "format-patch", *FORMAT, commit,
+                                         "--", *paths)
+                self._check_message(commit, data)
+                patches.append(data)
+        names = self._names([parse_mail(self.repo, data).subject for data in patches])
+        queue = Queue(overlay_only.overlay, list(zip(names, patches)),
+                      series_text(self.old.series, names))
+        self._check_tree(queue)
+        return queue
+
+    def _commits(self) -> list[str]:
+        try:
+            self.repo.call("merge-base", "--is-ancestor", self.base, self.tip)
+        except GitError as error:
+            raise Fail(f"the branch in {shown(self.repo.folder)} does not contain the tag "
+                       f"{UPSTREAM}: rebase it onto {UPSTREAM}") from error
+        lines = self.repo.text("rev-list", "--reverse", "--topo-order", "--parents",
+                               f"{self.base}..{self.tip}").splitlines()
+        for line in lines:
+            if len(line.split()) != 2:
+                raise Fail(f"commit {line[:12]} is a merge, which a patch queue cannot hold: "
+                           f"make the branch linear with `git rebase {UPSTREAM}`")
+        return [line.split()[0] for line in lines]
+
+    def _upstream_paths(self, commit: str) -> list[str]:
+        names = self.repo.names("diff-tree", "-r", "--no-renames", "--name-only", "-z",
+                                f"{commit}^", commit)
+        return [name for name in names if name in self.upstream]
+
+    def _overlay(self, files: Tree) -> dict[str, tuple[str, bytes]]:
+        found = {}
+        for path, (mode, name) in files.items():
+            if path not in self.upstream:
+                if mode == "160000":
+                    raise Fail(f"{path} is a git submodule, which the overlay cannot hold: "
+                               "remove it")
+                found[path] = (mode, self.repo.call("cat-file", "blob", name)[0])
+        return found
+
+    def _names(self, subjects: list[str]) -> list[str]:
+        """Old patches keep their file name; new ones get the number of their place if free."""
+        known: dict[str, list[str]] = {}
+        for name, data in self.old.patches:
+            known.setdefault(parse_mail(self.repo, data).subject, []).append(name)
+        kept = [known[subject].pop(0) if known.get(subject) else "" for subject in subjects]
+        numbers = {int(name[:4]) for name in kept if name}
+        for place, subject in enumerate(subjects):
+            if not kept[place]:
+                before = int(kept[place - 1][:4]) if place else 0
+                number = before + 1 if before + 1 not in numbers else max(numbers) + 1
+                numbers.add(number)
+                kept[place] = slug(subject, number)
+        return kept
+
+    def _check_message(self, commit: str, data: bytes) -> None:
+        message = tidy(self.repo.text("show", "-s", "--format=%B", commit))
+        if parse_mail(self.repo, data).message != message:
+            subject = message.partition("\n")[0]
+            raise Fail(f"the message of commit {commit[:12]} ({subject}) does not survive as a "
+                       "patch: take lines such as '---', 'diff -' or a leading 'From:' out of it")
+
+    def _check_tree(self, queue: Queue) -> None:
+        tip = Builder(self.repo, self.base).build(queue)
+        if self.repo.tree_of(tip) != self.repo.tree_of(self.tip):
+            raise Fail("the exported patches do not give the branch's files back; nothing was "
+                       "written; please report this with the branch")

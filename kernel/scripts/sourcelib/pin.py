@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The pin, kernel/upstream: which source package our files are made for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .common import Fail
+
+FORMS = {
+    "package": r"[a-z0-9][a-z0-9.+-]+",
+    "version": r"\d+\.\d+\.\d+-\S+",
+    "upstream": r"\d+\.\d+\.\d+",
+    "file": r"[^/\s]+\.deb",
+    "size": r"[1-9]\d*",
+    "sha256": r"[0-9a-f]{64}",
+}
+
+
+@dataclass(frozen=True)
+class Pin:
+    """One version of the source package."""
+
+    package: str
+    version: str
+    upstream: str
+    file: str
+    size: int
+    sha256: str
+
+    @property
+    def series(self) -> str:
+        """The kernel series, such as 6.12."""
+        return self.upstream.rpartition(".")[0]
+
+    @classmethod
+    def parse(cls, values: dict[str, str], origin: str) -> Pin:
+        """Check the values and make a pin of them."""
+        for key, form in FORMS.items():
+            if not re.fullmatch(form, values.get(key, "")):
+                raise Fail(f"{origin}: '{key}=' is missing or malformed: restore the file with "
+                           "git, or move the pin with `make rebase VERSION=`")
+        return cls(**{**values, "size": int(values["size"])})  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, kernel: Path) -> Pin:
+        """Read kernel/upstream."""
+        path = kernel / "upstream"
+        if not path.is_file():
+            raise Fail(f"{path} is missing: restore it with git")
+        lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+        pairs = (line.split("=", 1) for line in lines if line and not line.startswith("#"))
+        values = {pair[0]: pair[-1] for pair in pairs}
+        return cls.parse({key: values.get(key, "") for key in FORMS}, str(path))
+
+    def rewrite(self, text: str) -> str:
+        """The text of a pin file with this pin's values, everything else kept."""
+        for key, value in asdict(self).items():
+            text = re.sub(rf"(?m)^{key}=.*$", f"{key}={value}", text)
+        return text

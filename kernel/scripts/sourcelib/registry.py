@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Debian's archive, asked through apt with a configuration of our own.
+
+apt does what needs trust: it checks the signatures of the archive's metadata and the
+checksums in it. The host's apt keeps its sources, lists and cache; only its settings
+(proxy, credentials) and the addresses of its mirrors are taken over.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from .common import Fail, Paths, Progress, disk_full, lock, need_space, say, sha256
+from .pin import Pin
+
+BRING_YOUR_OWN = "get linux-6.12.y.tar.xz yourself and set UPSTREAM_TARBALL=path"
+
+# The suites that carry the package. Not all mirrors have all of them.
+ARCHIVE_SUITES = ("trixie", "trixie-updates", "trixie-proposed-updates", "trixie-backports",
+                  "bookworm-backports")
+SECURITY_SUITES = ("trixie-security", "bookworm-security")
+
+DEBIAN_SUITE = re.compile(
+    r"(bookworm|trixie|forky|sid|unstable|testing|stable|oldstable)"
+    r"(-updates|-proposed-updates|-backports|-security|/updates)?$")
+KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.gpg",
+            "/usr/share/keyrings/debian-archive-keyring.pgp")
+
+# The hooks of the host's apt clean its cache or notify its desktop: not for our runs.
+HOOKS = ("APT::Update::Pre-Invoke", "APT::Update::Post-Invoke",
+         "APT::Update::Post-Invoke-Success", "DPkg::Pre-Invoke", "DPkg::Post-Invoke")
+
+
+def parse_one_line(text: str) -> list[tuple[str, str]]:
+    """(URI, suite) of each `deb` line of a .list file that has the component main."""
+    found = []
+    for line in text.splitlines():
+        line = re.sub(r"#.*|\[[^]]*\]", " ", line)
+        words = line.split()
+        if len(words) >= 4 and words[0] == "deb" and "main" in words[3:]:
+            found.append((words[1], words[2]))
+    return found
+
+
+def parse_deb822(text: str) -> list[tuple[str, str]]:
+    """(URI, suite) of each stanza of a .sources file that is on and has the component main."""
+    found = []
+    text = re.sub(r"(?m)^#.*\n?", "", text)
+    for stanza in re.split(r"\n\s*\n", text):
+        joined = re.sub(r"\n[ \t]+", " ", stanza)
+        pairs = (line.split(":", 1) for line in joined.splitlines() if ":" in line)
+        fields = {key.strip().lower(): value.split() for key, value in pairs}
+        off = [word.lower() for word in fields.get("enabled", [])] in (["no"], ["false"], ["0"])
+        if off or "deb" not in fields.get("types", []) or "main" not in fields.get(
+                "components", []):
+            continue
+        found += [(uri, suite) for uri in fields.get("uris", [])
+                  for suite in fields.get("suites", [])]
+    return found
+
+
+def host_sources(etc: Path) -> list[tuple[str, str]]:
+    """(URI, suite) of every Debian archive in the host's apt sources."""
+    parts = etc / "sources.list.d"
+    found = []
+    for path in [etc / "sources.list", *sorted(parts.glob("*.list")),
+                 *sorted(parts.glob("*.sources"))]:
+        if path.is_file():
+            text = path.read_text(encoding="utf-8", errors="replace")
+            found += (parse_deb822 if path.suffix == ".sources" else parse_one_line)(text)
+    return [(uri.rstrip("/"), suite) for uri, suite in found
+            if DEBIAN_SUITE.match(suite) and not uri.startswith("cdrom:")]
+
+
+def wanted_sources(sources: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The host's archives, with the suites added that carry the package."""
+    security = [uri for uri, suite in sources if suite.endswith(("-security", "/updates"))]
+    archive = [uri for uri, suite in sources if not suite.endswith(("-security", "/updates"))]
+    # A host may name only one of the two; mirrors keep them side by side under these names.
+    if not security:
+        security = [f"{uri}-security" for uri in archive if uri.endswith("/debian")]
+    if not archive:
+        archive = [uri.removesuffix("-security") for uri in security
+                   if uri.endswith("/debian-security")]
+    wanted = [(uri, suite) for uri in security for suite in SECURITY_SUITES]
+    wanted += [(uri, suite) for uri in archive for suite in ARCHIVE_SUITES]
+    return list(dict.fromkeys(wanted + sources))
+
+
+def newer_first(pins: list[Pin]) -> list[Pin]:
+    """Sort by Debian's rules for versions."""
+    def compare(one: Pin, other: Pin) -> int:
+        if one.version == other.version:
+            return 0
+        later = subprocess.run(["dpkg", "--compare-versions", one.version, "gt", other.version],
+                               check=False).returncode == 0
+        return -1 if later else 1
+    return sorted(pins, key=functools.cmp_to_key(compare))
+
+
+class Registry:
+    """The versions of one source package that the mirrors have now."""
+
+    def __init__(self, paths: Paths, package: str, series: str) -> None:
+        self.cache = paths.cache
+        self.folder = paths.cache / "apt"
+        self.package = package
+        self.series = series
+        self.trouble = ""
+        self.pins: list[Pin] = []
+
+    def open(self) -> Registry:
+        """Read the archive's signed metadata."""
+        if not shutil.which("apt-get") or not shutil.which("dpkg"):
+            raise Fail(f"this host has no apt (is it a Debian?): {BRING_YOUR_OWN}")
+        with lock(self.folder / "lock"):
+            self._configure()
+            self._update()
+            self.pins = self._list()
+        return self
+
+    def versions(self) -> str:
+        """The versions there are, for a message."""
+        return ", ".join(pin.version for pin in self.pins)
+
+    def find(self, version: str) -> Pin:
+        """The pin of `latest`, of 6.12.x (its newest revision) or of 6.12.x-y."""
+        for pin in self.pins:
+            if version in ("latest", pin.version, pin.upstream):
+                return pin
+        if self.trouble:
+            raise Fail(f"cannot read the package lists ({self.trouble}): check the network and "
+                       f"apt's sources and proxy, then run this again, or {BRING_YOUR_OWN}")
+        if not self.pins:
+            raise Fail(f"the mirrors in apt's sources have no {self.package} {self.series}.y: "
+                       f"add a mirror with trixie-security to apt's sources, or {BRING_YOUR_OWN}")
+        raise Fail(f"{self.package} {version} is not in the registry (any more); it has "
+                   f"{self.versions()}: take the newest with UPSTREAM=latest, or move the pin "
+                   "with `make rebase VERSION=`")
+
+    def download(self, pin: Pin) -> Path:
+        """Put the package into the cache, going on with a part that an earlier run left."""
+        target, part = self.cache / pin.file, self.folder / "download" / pin.file
+        with lock(self.folder / "lock"):
+            for other in part.parent.glob("*"):
+                if other != part:
+                    other.unlink()
+            need_space(self.cache, max(0, pin.size - size_of(part)),
+                       f"the download of {pin.file}")
+            log = self._watch_download(pin, part)
+            if log:
+                raise self._download_error(pin, log)
+            if part.is_symlink():  # what apt makes of a file: address
+                shutil.copyfile(part, self.cache / f".{pin.file}.part")
+                (self.cache / f".{pin.file}.part").replace(part)
+            verify(part, pin)
+            part.replace(target)
+        return target
+
+    def _download_command(self, pin: Pin, part: Path) -> list[str]:
+        """apt-helper goes on with a part, which `apt-get download` does not.
+
+        Only mirror lists (mirror+file:) need the latter: the former cannot choose from a list.
+        """
+        download = self._command("apt-get", "-qq", "download", f"{pin.package}={pin.version}")
+        uris = subprocess.run([*download, "--print-uris"], env=self._env(), text=True,
+                              capture_output=True, check=False).stdout
+        uri = re.match(r"'([^']+)' ", uris)
+        if not uri or uri[1].startswith("mirror"):
+            return download
+        return self._command("/usr/lib/apt/apt-helper", "-qq", "download-file", uri[1],
+                             str(part), f"SHA256:{pin.sha256}")
+
+    def _watch_download(self, pin: Pin, part: Path) -> str:
+        """Run the download and show how far it is; returns what apt said if it failed."""
+        command = self._download_command(pin, part)
+        progress = Progress(f"downloading {pin.file}", pin.size)
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
+            with subprocess.Popen(command, cwd=part.parent, env=self._env(), stdout=log,
+                                  stderr=log, stdin=subprocess.DEVNULL) as apt:
+                while apt.poll() is None:
+                    time.sleep(0.1)
+                    progress.update(size_of(part))
+            if apt.returncode == 0:
+                progress.finish()
+                return ""
+            log.seek(0)
+            return log.read() or f"E: {command[0]} failed"
+
+    def _download_error(self, pin: Pin, log: str) -> Fail:
+        if "No space left on device" in log:
+            return disk_full(self.cache)
+        errors = re.findall(r"(?m)^[EW]: (.*)", log)
+        reason = re.sub(r"\s+", " ", errors[0]) if errors else log.strip().splitlines()[-1]
+        return Fail(f"the download of {pin.file} failed ({reason}): check the network and run "
+                    "this again, it goes on where it stopped")
+
+    def _env(self) -> dict[str, str]:
+        return {**os.environ, "LC_ALL": "C.UTF-8"}
+
+    def _command(self, program: str, *args: str) -> list[str]:
+        return [program, "-c", str(self.folder / "apt.conf"), *args]
+
+    def _configure(self) -> None:
+        etc = Path(os.environ.get("FAULTLINE_APT_ETC") or "/etc/apt")
+        sources = host_sources(etc)
+        if not sources:
+            raise Fail(f"apt's sources in {etc} name no Debian archive: add one there, or "
+                       f"{BRING_YOUR_OWN}")
+        keyring = os.environ.get("FAULTLINE_APT_KEYRING") or next(
+            filter(os.path.exists, KEYRINGS), None)
+        if not keyring:
+            raise Fail("the keys of Debian's archive are missing: run "
+                       "`apt-get install debian-archive-keyring` as root")
+        for name in ("lists/partial", "archives/partial", "state", "download"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "status").touch()
+        wanted = wanted_sources(sources)
+        # Only the package index: no translations, no desktop metadata.
+        (self.folder / "sources.list").write_text("".join(
+            f"deb [target=Packages signed-by={keyring}] {uri} {suite} main\n"
+            for uri, suite in wanted), encoding="utf-8")
+        (self.folder / "apt.conf").write_text(self._conf(), encoding="utf-8")
+
+    def _conf(self) -> str:
+        folder = self.folder
+        # The build folder may be closed to apt's own user, so apt does not change to it.
+        settings = {
+            "Dir::State": folder / "state", "Dir::State::Lists": folder / "lists",
+            "Dir::State::Status": folder / "status", "Dir::Cache": folder,
+            "Dir::Cache::Archives": folder / "archives",
+            "Dir::Cache::PkgCache": folder / "pkgcache.bin",
+            "Dir::Cache::SrcPkgCache": folder / "srcpkgcache.bin",
+            "Dir::Etc::SourceList": folder / "sources.list",
+            "Dir::Etc::SourceParts": "/dev/null", "Dir::Etc::Preferences": "/dev/null",
+            "Dir::Etc::PreferencesParts": "/dev/null", "Dir::Log": folder,
+            "APT::Sandbox::User": "root", "APT::Get::List-Cleanup": "true",
+            "Acquire::Languages": "none",
+        }
+        lines = [f"#clear {hook};" for hook in HOOKS]
+        # Packages of every architecture list the source; the host's own is enough.
+        lines += ["#clear APT::Architectures;"]
+        lines += [f'{key} "{value}";' for key, value in settings.items()]
+        return "\n".join(lines) + "\n"
+
+    def _update(self) -> None:
+        say("reading the package lists of Debian's archive ...")
+        result = subprocess.run(self._command("apt-get", "-q", "update"), env=self._env(),
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True, check=False)
+        if "No space left on device" in result.stdout:
+            raise disk_full(self.folder)
+        errors = re.findall(r"(?m)^[EW]: (.*)", result.stdout)
+        # A mirror without one of the suites is no trouble; anything else may be.
+        real = [error for error in errors if not re.search(
+            r"does not have a Release file|404|Some index files failed|disabled by default",
+            error)]
+        self.trouble = re.sub(r"\s+", " ", real[0]) if real else ""
+        if self.trouble:
+            say(f"note: some package lists are not fresh ({self.trouble})")
+
+    def _list(self) -> list[Pin]:
+        result = subprocess.run(self._command("apt-cache", "show", self.package),
+                                env=self._env(), stdin=subprocess.DEVNULL, text=True,
+                                capture_output=True, check=False)
+        pins = {}
+        for stanza in result.stdout.split("\n\n"):
+            fields = dict(re.findall(r"(?m)^([A-Za-z0-9-]+): (.*)$", stanza))
+            version = fields.get("Version", "")
+            if not re.match(rf"{re.escape(self.series)}\.\d+-", version):
+                continue
+            pins[version] = Pin.parse({
+                "package": self.package, "version": version,
+                "upstream": version.partition("-")[0],
+                "file": os.path.basename(fields.get("Filename", "")),
+                "size": fields.get("Size", ""), "sha256": fields.get("SHA256", ""),
+            }, f"the archive's entry of {self.package} {version}")
+        return newer_first(list(pins.values()))
+
+
+def size_of(path: Path) -> int:
+    """The size of a file that apt may be moving away just now."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def verify(path: Path, pin: Pin) -> None:
+    """Check size and sha256 of a package."""
+    size, digest = path.stat().st_size, sha256(path)
+    if size != pin.size:
+        raise Fail(f"{path.name} has {size} bytes, expected {pin.size}: run this again")
+    if digest != pin.sha256:
+        raise Fail(f"{path.name} has the wrong checksum (sha256 {digest}, expected "
+                   f"{pin.sha256}): do not use it; check kernel/upstream and the mirror")

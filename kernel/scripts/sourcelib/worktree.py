@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The work tree in build/tree: what it was made from, and when it may be replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .branch import Builder
+from .common import Fail, Paths, flag, lock, say, shown, write_atomic
+from .patchqueue import Queue
+from .repo import BRANCH, UPSTREAM, Repo
+from .source import Source, obtain, origin, unpack
+
+
+@dataclass
+class State:
+    """What a tree was made from; kept inside its .git, so it goes when the tree goes."""
+
+    source: str = ""    # key of the source under the tag `upstream`
+    title: str = ""     # the same for people
+    queue: str = ""     # digest of overlay and patches
+    pin: str = ""       # sha256 in the pin when the tree was made or exported
+    made: str = ""      # tip that `make tree` made
+    saved: str = ""     # tip whose content kernel/ has: made, or exported since
+    pending: str = ""   # tip being checked out: left behind only by an interrupted run
+
+
+def source_ref(source: Source) -> str:
+    """Where the commit of a source is kept, so that coming back to it costs nothing."""
+    return "refs/faultline/source/" + hashlib.sha256(source.key.encode()).hexdigest()[:16]
+
+
+class WorkTree:
+    """A repository with its state."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.repo = Repo(folder)
+        self._file = self.repo.git_dir / "faultline.json"
+
+    def exists(self) -> bool:
+        """Whether the folder holds a tree that we made."""
+        if self._file.is_file():
+            return True
+        if self.folder.exists():
+            raise Fail(f"{shown(self.folder)} was not made by `make tree`: move it away and run "
+                       "this again")
+        return False
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs out."""
+        with lock(self.folder.parent / f".{self.folder.name}.lock"):
+            yield
+
+    def load(self) -> State:
+        """The state as of the last run."""
+        try:
+            return State(**json.loads(self._file.read_text(encoding="utf-8")))
+        except (ValueError, TypeError) as error:
+            raise Fail(f"{self._file} is damaged: move {shown(self.folder)} away and run "
+                       "`make tree`") from error
+
+    def store(self, state: State) -> None:
+        """Remember the state."""
+        write_atomic(self._file, json.dumps(asdict(state), indent=1).encode())
+
+    def create(self, source: Source, alternate: Path | None = None) -> State:
+        """Unpack a source into a new repository; the folder appears when it is complete."""
+        part = self.folder.with_name(f".{self.folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        new = WorkTree(part)
+        try:
+            version = unpack(source, part)
+            new.repo.init()
+            if alternate:
+                info = new.repo.git_dir / "objects" / "info"
+                info.mkdir(parents=True, exist_ok=True)
+                (info / "alternates").write_text(f"{alternate / 'objects'}\n", encoding="utf-8")
+            commit = new.repo.import_folder(part, origin(source, version),
+                                            new.repo.git_dir / "index")
+            new.repo.text("update-ref", f"refs/heads/{BRANCH}", commit)
+            new.repo.text("update-ref", f"refs/tags/{UPSTREAM}", commit)
+            new.repo.text("update-ref", source_ref(source), commit)
+            state = State(source=source.key, title=source.title, made=commit, saved=commit)
+            new.store(state)
+            part.rename(self.folder)
+            return state
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def import_source(self, paths: Paths, source: Source) -> str:
+        """The commit of a source; one that is new here is unpacked beside the work tree."""
+        known = self.repo.commit_of(source_ref(source))
+        if known:
+            return known
+        source = obtain(paths, source)
+        part = self.folder.with_name(f".{self.folder.name}.upstream")
+        index = self.repo.git_dir / "faultline-import.index"
+        shutil.rmtree(part, ignore_errors=True)
+        index.unlink(missing_ok=True)
+        part.mkdir(parents=True)
+        try:
+            version = unpack(source, part)
+            commit = self.repo.import_folder(part, origin(source, version), index)
+            self.repo.text("update-ref", source_ref(source), commit)
+            return commit
+        finally:
+            index.unlink(missing_ok=True)
+            shutil.rmtree(part, ignore_errors=True)
+
+    def require_branch(self, hint: str) -> str:
+        """Our branch must be checked out; returns its tip."""
+        branch = self.repo.head_branch()
+        if branch != BRANCH:
+            where = f"on branch {branch}" if branch else "on no branch (in a rebase or am?)"
+            raise Fail(f"{shown(self.folder)} is {where}: finish there and "
+                       f"`git checkout {BRANCH}`{hint}")
+        return self.repo.commit_of("HEAD")
+
+    def changes(self, state: State) -> list[str]:
+        """Tracked files with uncommitted changes of the user."""
+        self.repo.try_text("update-index", "-q", "--refresh")
+        changed = self.repo.changed("HEAD")
+        if state.pending and self.repo.commit_of(state.pending):
+            # Files that an interrupted checkout had already written are no one's work.
+            changed &= self.repo.changed(state.pending)
+        return sorted(changed)
+
+    def unsaved_work(self, state: State) -> str:
+        """What would be lost if the branch were replaced now, for a message; or nothing."""
+        tip = self.repo.commit_of("HEAD")
+        changed = self.changes(state)
+        if changed:
+            return f"uncommitted changes ({changed[0]}{', ...' if len(changed) > 1 else ''})"
+        if tip not in (state.saved, state.made):
+            count = self.repo.try_text("rev-list", "--count", f"{state.saved}..{tip}")
+            return f"commits that are not in kernel/ ({count or 'some'} since the last export)"
+        return ""
+
+    def check_replaceable(self, state: State) -> None:
+        """Refuse when replacing the branch would take work that kernel/ does not have."""
+        if flag("FORCE"):
+            return
+        self.require_branch(", or use FORCE=1 (your work is kept on a backup branch)")
+        work = self.unsaved_work(state)
+        if work:
+            raise Fail(f"{shown(self.folder)} has {work}: commit and `make export` first, or "
+                       "use FORCE=1 (they are kept on a backup branch)")
+
+    def update(self, source: Source, base: str, queue: Queue, pin: str) -> None:
+        """Build the branch from `base` and the queue, and bring the work tree to it."""
+        state = self.load()
+        force = flag("FORCE")
+        self._stale_lock(state)
+        self.check_replaceable(state)
+        tip = Builder(self.repo, base).build(queue)
+        self._keep(state, force)
+        for command in ("am", "rebase"):
+            self.repo.try_text(command, "--quit")
+        old = self.repo.commit_of("HEAD")
+        discard = force or bool(state.pending)
+        state.pending = tip
+        self.store(state)
+        if tip != old or discard:
+            self.repo.checkout(old, tip, discard)
+        self.repo.text("update-ref", f"refs/heads/{BRANCH}", tip)
+        self.repo.text("symbolic-ref", "HEAD", f"refs/heads/{BRANCH}")
+        self.repo.text("update-ref", f"refs/tags/{UPSTREAM}", base)
+        self.store(State(source.key, source.title, queue.digest(), pin, tip, tip))
+
+    def _keep(self, state: State, force: bool) -> None:
+        """Put what is about to be replaced on a backup branch, unless `make tree` made it."""
+        kept = self.repo.snapshot() if force else self.repo.commit_of("HEAD")
+        for commit in dict.fromkeys([kept, self.repo.commit_of(f"refs/heads/{BRANCH}")]):
+            if commit and commit not in (state.made, state.pending):
+                say(f"the old branch is kept as {self.repo.backup(commit)}")
+
+    def _stale_lock(self, state: State) -> None:
+        """Remove the index lock that an interrupted checkout of ours left."""
+        if state.pending:
+            (self.repo.git_dir / "index.lock").unlink(missing_ok=True)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Compile a guest program, boot a kernel with it, collect its samples."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+BUILD = ROOT / "build"
+_VM_RUN = ROOT / "tests/vm/run"
+
+
+class BenchError(Exception):
+    """Something that the user has to mend; the text says what."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One line "sample METRIC UNIT ARM VALUE" of a guest program."""
+
+    metric: str
+    unit: str
+    arm: str
+    value: float
+
+
+@dataclass
+class Boot:
+    """What one boot has given."""
+
+    samples: list[Sample] = field(default_factory=list)
+    release: str = ""
+    accel: str = ""
+
+
+def compile_program(source: Path) -> Path:
+    """Link SOURCE statically, so that it runs in any initramfs; return the program."""
+    compiler = os.environ.get("CC") or "cc"
+    if not shutil.which(compiler.split()[0]):
+        raise BenchError(f"no C compiler '{compiler}'; run packaging/build-deps/install, or set CC")
+    program = BUILD / "bench" / source.stem
+    program.parent.mkdir(parents=True, exist_ok=True)
+    if program.exists() and program.stat().st_mtime > source.stat().st_mtime:
+        return program
+    made = program.with_suffix(".new")
+    command = [*compiler.split(), "-D_GNU_SOURCE", "-O2", "-Wall", "-Werror", "-static",
+               "-pthread", "-o", str(made), str(source)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise BenchError(f"cannot compile {source.relative_to(ROOT)}:\n{result.stderr.strip()}")
+    made.rename(program)
+    return program
+
+
+def parse_samples(text: str) -> list[Sample]:
+    """Pick the samples out of what a guest program has printed."""
+    samples = []
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] != ["sample"]:
+            continue
+        try:
+            metric, unit, arm, value = words[1:]
+            samples.append(Sample(metric, unit, arm, float(value)))
+        except ValueError as err:
+            raise BenchError(f"the guest program printed a bad sample: '{line}'") from err
+    return samples
+
+
+def boot(kernel: Path, program: Path, commands: list[list[str]], *, name: str,
+         options: list[str]) -> Boot:
+    """Boot KERNEL, run COMMANDS one after the other, return all samples."""
+    out = BUILD / "bench/vm" / name
+    script = " && ".join(shlex.join(command) for command in commands)
+    command = [str(_VM_RUN), "--kernel", str(kernel), "--out", str(out), "--quiet",
+               "--file", str(program), *options, "--", "sh", "-c", script]
+    print(f"# {name}: {kernel}", file=sys.stderr, flush=True)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        lines = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("sample ") and sys.stderr.isatty():
+                print(f"\r# {len(lines)} samples", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    if process.returncode:
+        raise BenchError(f"{name}: the VM ended with exit status {process.returncode}; "
+                         f"logs are in {out}")
+    samples = parse_samples("".join(lines))
+    if not samples:
+        raise BenchError(f"{name}: the guest program has measured nothing; logs are in {out}")
+    result = json.loads((out / "result.json").read_text("utf-8"))
+    return Boot(samples, result.get("release") or "", result.get("accel") or "")

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Section-wise munmap: how long others stall, and what it costs in all."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from . import guest
+from .report import Report, rows_of
+
+ON = "65536"
+SMALL = "16384"
+OFF = "off"
+STOCK = "stock"
+CONFIG_N = "config-n"
+
+# Aims of the feature.
+STALL_1G, STALL_4G = 0.15, 0.06
+WALL_HAMMERED = 1.5
+COST_ON_OFF, COST_OFF_STOCK = 0.005, 0.001
+
+_SOURCE = guest.ROOT / "tests/bench/munmap.c"
+
+# On one CPU without randomness, two boots of the same kernel count the same.
+_COST_VM = ["--icount", "0", "--cpus", "1", "--mem", "1536", "--append", "norandmaps"]
+
+
+@dataclass
+class Kernels:
+    """The kernels to compare; all but OURS may be missing."""
+
+    ours: Path
+    stock: Path | None
+    config_n: Path | None
+
+
+@dataclass
+class Plan:
+    """How much of it to do."""
+
+    rounds: int = 7
+    cost_rounds: int = 9
+    mib: int = 1024
+    zero_mib: int = 4096
+    cpus: int = 4
+    cost_metric: str = ""
+    mem: int = 2048
+
+
+QUICK = Plan(rounds=1, cost_rounds=1, mib=128, zero_mib=512, mem=1024,
+             cost_metric="cost_256m_4k")
+
+
+def _scenes(arms: str, plan: Plan) -> list[list[str]]:
+    base = ["munmap", "--arms", arms, "--rounds", str(plan.rounds)]
+    one = [*base, "--size", str(plan.mib)]
+    zero = [*base, "--size", str(plan.zero_mib), "--fill", "zero"]
+    return [[*one, "stall"], [*zero, "stall"], [*one, "convoy"], [*one, "hammer"],
+            [*one, "alone"]]
+
+
+def _cost(arms: str, plan: Plan) -> list[list[str]]:
+    command = ["munmap", "--arms", arms, "--rounds", str(plan.cost_rounds), "cost"]
+    return [command + ([plan.cost_metric] if plan.cost_metric else [])]
+
+
+def _renamed(samples: list[guest.Sample], old: str, new: str) -> list[guest.Sample]:
+    return [replace(sample, arm=new) if sample.arm == old else sample for sample in samples]
+
+
+def _cost_against(samples: list[guest.Sample], arm: str) -> list[guest.Sample]:
+    """Mark samples of a cost boot with one arm: another metric, not to be mixed."""
+    return [replace(sample, metric=f"alone_{sample.metric}", arm=arm) for sample in samples]
+
+
+def run(kernels: Kernels, plan: Plan) -> Report:
+    """Boot the kernels, measure, and return the report."""
+    program = guest.compile_program(_SOURCE)
+    race_vm = ["--cpus", str(plan.cpus), "--mem", str(plan.mem), "--timeout", "7200"]
+    cost_vm = [*_COST_VM, "--timeout", "7200"]
+
+    # Ratios: the three arms in one boot, then stock in the same run.
+    boot = guest.boot(kernels.ours, program, _scenes(f"0,{ON},{SMALL}", plan),
+                      name="munmap-scenes", options=race_vm)
+    samples = _renamed(boot.samples, "0", OFF)
+    if kernels.stock:
+        samples += guest.boot(kernels.stock, program, _scenes(STOCK, plan),
+                              name="munmap-scenes-stock", options=race_vm).samples
+
+    # Cost: on against off in one boot; off against others, alone in a boot each.
+    cost = guest.boot(kernels.ours, program, _cost(f"0,{ON}", plan), name="munmap-cost",
+                      options=cost_vm).samples
+    samples += _renamed(cost, "0", OFF)
+    others = [(STOCK, kernels.stock), (CONFIG_N, kernels.config_n)]
+    if any(kernel for _, kernel in others):
+        for arm, kernel in [(OFF, kernels.ours), *others]:
+            if kernel:
+                alone = guest.boot(kernel, program, _cost(arm, plan), name=f"munmap-cost-{arm}",
+                                   options=cost_vm)
+                samples += _cost_against(alone.samples, arm)
+
+    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {boot.accel.upper()}"
+    report = Report(boot.release, machine, rows_of(samples))
+    _aims(report, plan, list(dict.fromkeys(sample.metric for sample in cost)))
+    return report
+
+
+def _aims(report: Report, plan: Plan, cost_metrics: list[str]) -> None:
+    report.aim_value(f"stall_{plan.mib}m_4k_mmap_ratio", ON, STALL_1G)
+    report.aim_value(f"stall_{plan.zero_mib}m_zero_mmap_ratio", ON, STALL_4G)
+    report.aim_ratio(f"hammer_{plan.mib}m_4k_munmap", ON, OFF, WALL_HAMMERED)
+    for metric in cost_metrics:
+        report.aim_excess(metric, ON, OFF, COST_ON_OFF)
+    for metric in cost_metrics:
+        for other in (STOCK, CONFIG_N):
+            report.aim_excess(f"alone_{metric}", OFF, other, COST_OFF_STOCK)

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Medians, tables, aims and the JSON file of a benchmark."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from .guest import Sample
+
+
+@dataclass
+class Row:
+    """All samples of one metric in one arm."""
+
+    metric: str
+    unit: str
+    arm: str
+    median: float
+    min: float
+    max: float
+    n: int
+
+
+@dataclass
+class Aim:
+    """One aim: VALUE (of ARM, against VS) should be at most AIM; None: not measured."""
+
+    metric: str
+    arm: str
+    vs: str
+    value: float | None
+    aim: float
+    met: bool | None
+
+
+def rows_of(samples: Iterable[Sample]) -> list[Row]:
+    """Sum up samples, in the order in which metrics and arms appeared."""
+    groups: dict[tuple[str, str, str], list[float]] = {}
+    for sample in samples:
+        groups.setdefault((sample.metric, sample.unit, sample.arm), []).append(sample.value)
+    metrics = list(dict.fromkeys(metric for metric, _, _ in groups))
+    rows = [Row(metric, unit, arm, statistics.median(values), min(values), max(values),
+                len(values))
+            for (metric, unit, arm), values in groups.items()]
+    return sorted(rows, key=lambda row: metrics.index(row.metric))
+
+
+@dataclass
+class Report:
+    """What one run of a benchmark has found."""
+
+    kernel: str
+    machine: str
+    rows: list[Row]
+    aims: list[Aim] = field(default_factory=list)
+
+    def median(self, metric: str, arm: str) -> float | None:
+        """Return the median of METRIC in ARM, or None if it was not measured."""
+        for row in self.rows:
+            if (row.metric, row.arm) == (metric, arm):
+                return row.median
+        return None
+
+    def aim_value(self, metric: str, arm: str, aim: float) -> None:
+        """Aim at a median of at most AIM."""
+        value = self.median(metric, arm)
+        self.aims.append(Aim(metric, arm, "", value, aim, None if value is None else value <= aim))
+
+    def aim_ratio(self, metric: str, arm: str, vs: str, aim: float) -> None:
+        """Aim at a median of at most AIM times that of the arm VS."""
+        self._aim_against(metric, arm, vs, aim, 0.0)
+
+    def aim_excess(self, metric: str, arm: str, vs: str, aim: float) -> None:
+        """Aim at a median that is above that of the arm VS by at most the part AIM."""
+        self._aim_against(metric, arm, vs, aim, 1.0)
+
+    def _aim_against(self, metric: str, arm: str, vs: str, aim: float, less: float) -> None:
+        ours, theirs = self.median(metric, arm), self.median(metric, vs)
+        if ours is None or not theirs:
+            self.aims.append(Aim(metric, arm, vs, None, aim, None))
+            return
+        value = ours / theirs - less
+        self.aims.append(Aim(metric, arm, vs, value, aim, value <= aim))
+
+    def text(self) -> str:
+        """Return the tables for people."""
+        lines = [f"kernel:  {self.kernel}", f"machine: {self.machine}", ""]
+        lines += _table(["metric", "unit", "arm", "median", "min", "max", "n"],
+                        [[row.metric, row.unit, row.arm, _short(row.median), _short(row.min),
+                          _short(row.max), str(row.n)] for row in self.rows], left=3)
+        if self.aims:
+            lines += ["", *_table(
+                ["aim for", "arm", "against", "value", "at most", ""],
+                [[aim.metric, aim.arm, aim.vs, "-" if aim.value is None else f"{aim.value:+.4f}"
+                  if aim.vs and aim.aim < 0.1 else f"{aim.value:.3f}", f"{aim.aim:g}",
+                  {True: "met", False: "NOT MET", None: "not measured"}[aim.met]]
+                 for aim in self.aims], left=3)]
+        return "\n".join(lines)
+
+    def write(self, path: Path) -> None:
+        """Write the JSON file; another program never sees half of it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".json.new")
+        new.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        new.rename(path)
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 10000 else f"{value:.4g}"
+
+
+def _table(head: list[str], body: list[list[str]], left: int) -> list[str]:
+    widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
+    lines = []
+    for row in [head, *body]:
+        cells = [cell.ljust(width) if i < left else cell.rjust(width)
+                 for i, (cell, width) in enumerate(zip(row, widths))]
+        lines.append("  ".join(cells).rstrip())
+    return lines

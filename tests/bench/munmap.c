@@ -1,0 +1,617 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What a big munmap costs the process that calls it, and its other threads.
+ *
+ * Runs in the guest and prints one line for each thing it has measured:
+ *
+ *	sample METRIC UNIT ARM VALUE
+ *
+ * An arm is a value of vm.munmap_section_kbytes, or a name for "as this
+ * kernel is" (see --arms).  The arms take turns within a round, in one order
+ * and then in the other, so that whatever drifts on the host hits all alike.
+ * The host side, tests/bench/run, makes medians, tables and verdicts of it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <linux/types.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ	22
+#define MADV_POPULATE_WRITE	23
+#endif
+
+#define __noreturn		__attribute__((__noreturn__))
+#define __printf(a, b)		__attribute__((format(printf, a, b)))
+#define ARRAY_SIZE(a)		(sizeof(a) / sizeof((a)[0]))
+
+#define KIB		1024UL
+#define MIB		(1024UL * KIB)
+#define GIB		(1024UL * MIB)
+#define KNOB		"/proc/sys/vm/munmap_section_kbytes"
+#define ARMS_MAX	8
+#define SAMPLES_MAX	(512 * KIB)
+#define FAULT_PLACES	128
+
+static __printf(1, 2) __noreturn void die(const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	fputs("munmap: ", stderr);
+	vfprintf(stderr, fmt, args);
+	fputc('\n', stderr);
+	va_end(args);
+	exit(1);
+}
+
+/* --- arms */
+
+static struct {
+	const char *name;
+	long kbytes;		/* -1: leave the knob alone */
+} arms[ARMS_MAX];
+static int nr_arms;
+
+static void parse_arms(char *list)
+{
+	char *name, *end;
+
+	for (name = strtok(list, ","); name; name = strtok(NULL, ",")) {
+		if (nr_arms == ARMS_MAX)
+			die("--arms: at most %d", ARMS_MAX);
+		arms[nr_arms].name = name;
+		arms[nr_arms].kbytes = strtol(name, &end, 10);
+		if (*end)
+			arms[nr_arms].kbytes = -1;
+		nr_arms++;
+	}
+	if (!nr_arms)
+		die("--arms: names none");
+}
+
+static void set_arm(int arm)
+{
+	char text[32];
+	int fd, len;
+
+	if (arms[arm].kbytes < 0)
+		return;
+	fd = open(KNOB, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		die(KNOB ": %s; use --arms NAME on a kernel without it",
+		    strerror(errno));
+	len = snprintf(text, sizeof(text), "%ld", arms[arm].kbytes);
+	if (write(fd, text, len) != len)
+		die(KNOB ": %s: %s", text, strerror(errno));
+	close(fd);
+}
+
+static void report(const char *metric, const char *unit, int arm, double value)
+{
+	printf("sample %s %s %s %.9g\n", metric, unit, arms[arm].name, value);
+	fflush(stdout);
+}
+
+/* --- time */
+
+static __u64 now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
+}
+
+/*
+ * The finest clock there is.  With QEMU's "-icount shift=0" a tick of the
+ * TSC is one instruction.
+ */
+static __u64 ticks(void)
+{
+#ifdef __x86_64__
+	return __builtin_ia32_rdtsc();
+#else
+	return now_ns();
+#endif
+}
+
+/* --- memory */
+
+enum fill { FILL_4K, FILL_ZERO, FILL_THP, FILL_FILE, FILL_HUGETLB,
+	    FILL_SPARSE, NR_FILLS };
+
+static const char * const fill_names[NR_FILLS] = {
+	[FILL_4K]	= "4k",
+	[FILL_ZERO]	= "zero",
+	[FILL_THP]	= "thp",
+	[FILL_FILE]	= "file",
+	[FILL_HUGETLB]	= "hugetlb",
+	[FILL_SPARSE]	= "sparse",
+};
+
+static int file_fd = -1;
+
+static void *map(enum fill fill, size_t len)
+{
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, fd = -1;
+	void *p;
+
+	if (fill == FILL_FILE) {
+		if (file_fd < 0)
+			file_fd = memfd_create("bench", MFD_CLOEXEC);
+		if (file_fd < 0 || ftruncate(file_fd, len))
+			die("memfd of %zu MiB: %s", len / MIB, strerror(errno));
+		flags = MAP_SHARED;
+		fd = file_fd;
+	} else if (fill == FILL_HUGETLB) {
+		flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
+	}
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE, flags, fd, 0);
+	return p == MAP_FAILED ? NULL : p;
+}
+
+static bool populate(void *p, size_t len, enum fill fill)
+{
+	size_t off;
+
+	if (fill != FILL_FILE && fill != FILL_HUGETLB)
+		madvise(p, len,
+			fill == FILL_THP ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+	if (fill != FILL_SPARSE)
+		return !madvise(p, len, fill == FILL_ZERO ?
+				MADV_POPULATE_READ : MADV_POPULATE_WRITE);
+	/* 2 MiB in each 1/32 of it. */
+	for (off = 0; off < len; off += len / 32)
+		if (madvise((char *)p + off, 2 * MIB, MADV_POPULATE_WRITE))
+			return false;
+	return true;
+}
+
+/* One write to memory, which the compiler may not drop. */
+static void touch(char *p)
+{
+	__atomic_store_n(p, 1, __ATOMIC_RELAXED);
+}
+
+static void *map_populated(enum fill fill, size_t len)
+{
+	void *p = map(fill, len);
+
+	if (!p || !populate(p, len, fill))
+		die("%zu MiB of %s: %s; the guest needs more memory", len / MIB,
+		    fill_names[fill], strerror(errno));
+	return p;
+}
+
+/* --- the other threads of the process, and what they have to wait */
+
+struct op {
+	__u64 start, end;
+};
+
+struct probe {
+	pthread_t thread;
+	const char *name;
+	void (*act)(struct probe *probe);	/* one operation */
+	long limit;				/* of operations */
+	long pause_us;				/* between them */
+	struct op *ops;
+	long n;
+	char *place;				/* of faults */
+	size_t size;
+};
+
+static atomic_bool probes_stop;
+static atomic_int probes_ready;
+
+static void act_mmap(struct probe *probe)
+{
+	void *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED || munmap(p, 4096))
+		die("mmap of a page: %s", strerror(errno));
+}
+
+static void act_maps(struct probe *probe)
+{
+	static char buf[65536];
+	int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		die("/proc/self/maps: %s", strerror(errno));
+	while (read(fd, buf, sizeof(buf)) > 0)
+		;
+	close(fd);
+}
+
+/*
+ * The first fault of a VMA needs mmap_lock; each place is one such VMA.  They
+ * are few, as they make /proc/self/maps long, and last by pauses.
+ */
+static void act_fault(struct probe *probe)
+{
+	touch(probe->place + probe->n * 2 * 4096);
+}
+
+static void fault_places(struct probe *probe)
+{
+	long i;
+
+	probe->size = FAULT_PLACES * 2 * 4096;
+	probe->place = mmap(NULL, probe->size, PROT_NONE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (probe->place == MAP_FAILED)
+		die("places to fault: %s", strerror(errno));
+	for (i = 0; i < FAULT_PLACES; i++)
+		if (mprotect(probe->place + i * 2 * 4096, 4096,
+			     PROT_READ | PROT_WRITE))
+			die("places to fault: %s", strerror(errno));
+}
+
+static void *probe_main(void *arg)
+{
+	struct probe *probe = arg;
+
+	atomic_fetch_add(&probes_ready, 1);
+	while (!atomic_load(&probes_stop) && probe->n < probe->limit) {
+		struct op *op = &probe->ops[probe->n];
+
+		op->start = now_ns();
+		probe->act(probe);
+		op->end = now_ns();
+		probe->n++;
+		if (probe->pause_us)
+			usleep(probe->pause_us);
+	}
+	return NULL;
+}
+
+static struct op *new_ops(void)
+{
+	struct op *ops = calloc(SAMPLES_MAX, sizeof(*ops));
+
+	if (!ops)
+		die("no memory for samples");
+	return ops;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+/* What of a probe's operations overlapped with [from, to). */
+static void report_probe(const char *what, struct probe *probe, int arm,
+			 __u64 from, __u64 to)
+{
+	double *ms = malloc(probe->n * sizeof(*ms) + 1);
+	char metric[128];
+	long i, n = 0;
+
+	for (i = 0; i < probe->n; i++)
+		if (probe->ops[i].end > from && probe->ops[i].start < to)
+			ms[n++] = (probe->ops[i].end - probe->ops[i].start) /
+				  1e6;
+	if (!n)
+		die("%s: no %s during a munmap of %.1f ms: too few CPUs?", what,
+		    probe->name, (to - from) / 1e6);
+	qsort(ms, n, sizeof(*ms), compare);
+	snprintf(metric, sizeof(metric), "%s_%s_max", what, probe->name);
+	report(metric, "ms", arm, ms[n - 1]);
+	snprintf(metric, sizeof(metric), "%s_%s_p99", what, probe->name);
+	report(metric, "ms", arm, ms[(n - 1) * 99 / 100]);
+	snprintf(metric, sizeof(metric), "%s_%s_ratio", what, probe->name);
+	report(metric, "of_munmap", arm, ms[n - 1] * 1e6 / (to - from));
+	snprintf(metric, sizeof(metric), "%s_%s_n", what, probe->name);
+	report(metric, "operations", arm, n);
+	free(ms);
+}
+
+enum scene {
+	SCENE_STALL,		/* one writer of mmap_lock */
+	SCENE_CONVOY,		/* a writer, a reader and a fault */
+	SCENE_HAMMER,		/* three writers: only the munmap counts */
+	SCENE_ALONE,		/* nobody: only the munmap counts */
+	NR_SCENES,
+};
+
+static const char * const scene_names[NR_SCENES] = {
+	[SCENE_STALL]	= "stall",
+	[SCENE_CONVOY]	= "convoy",
+	[SCENE_HAMMER]	= "hammer",
+	[SCENE_ALONE]	= "alone",
+};
+
+static struct op *op_buffers[3];
+
+static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
+{
+	struct probe probes[3] = { };
+	char what[64], metric[128];
+	__u64 from, to;
+	int i, n = 0;
+	void *p;
+
+	set_arm(arm);
+	switch (scene) {
+	case SCENE_CONVOY:
+		probes[n++] = (struct probe){ .name = "maps", .act = act_maps };
+		probes[n] = (struct probe){ .name = "fault", .act = act_fault,
+					    .pause_us = 2000 };
+		fault_places(&probes[n++]);
+		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap };
+		break;
+	case SCENE_HAMMER:
+		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap };
+		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap };
+		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap };
+		break;
+	case SCENE_STALL:
+		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap };
+		break;
+	default:
+		break;
+	}
+	p = map_populated(fill, len);
+	atomic_store(&probes_stop, false);
+	atomic_store(&probes_ready, 0);
+	for (i = 0; i < n; i++) {
+		if (!op_buffers[i])
+			op_buffers[i] = new_ops();
+		probes[i].ops = op_buffers[i];
+		probes[i].limit = probes[i].place ? FAULT_PLACES : SAMPLES_MAX;
+		if (pthread_create(&probes[i].thread, NULL, probe_main,
+				   &probes[i]))
+			die("cannot start a thread");
+	}
+	while (atomic_load(&probes_ready) < n)
+		usleep(100);
+	usleep(n ? 5000 : 0);
+	from = now_ns();
+	if (munmap(p, len))
+		die("munmap: %s", strerror(errno));
+	to = now_ns();
+	/* An operation that is held up now may last a little longer. */
+	usleep(n ? 2000 : 0);
+	atomic_store(&probes_stop, true);
+	for (i = 0; i < n; i++)
+		pthread_join(probes[i].thread, NULL);
+
+	snprintf(what, sizeof(what), "%s_%zum_%s", scene_names[scene],
+		 len / MIB, fill_names[fill]);
+	snprintf(metric, sizeof(metric), "%s_munmap", what);
+	report(metric, "ms", arm, (to - from) / 1e6);
+	for (i = 0; i < n && scene != SCENE_HAMMER; i++)
+		report_probe(what, &probes[i], arm, from, to);
+	for (i = 0; i < n; i++)
+		if (probes[i].place)
+			munmap(probes[i].place, probes[i].size);
+}
+
+/* Round 0: arms 0 1 2; round 1: arms 2 1 0; and so on. */
+static int arm_of_turn(int round, int turn)
+{
+	return round % 2 ? nr_arms - 1 - turn : turn;
+}
+
+static void run_scene(enum scene scene, enum fill fill, size_t len, int rounds)
+{
+	int round, turn;
+
+	for (round = 0; round < rounds; round++)
+		for (turn = 0; turn < nr_arms; turn++)
+			one_munmap(scene, fill, len, arm_of_turn(round, turn));
+}
+
+/* --- cost: all that the calling thread has to do, in ticks */
+
+static void *sleep_forever(void *arg)
+{
+	for (;;)
+		pause();
+	return NULL;
+}
+
+static void cost_once(const char *metric, enum fill fill, size_t len, int arm,
+		      bool warm)
+{
+	void *p = map_populated(fill, len);
+	__u64 from, to;
+
+	from = ticks();
+	munmap(p, len);
+	to = ticks();
+	if (!warm)
+		report(metric, "ticks", arm, to - from);
+}
+
+/*
+ * Many small ones, each with its first page touched.  The median: now and
+ * then one of them pays for a batch of freed pages, or for a timer.
+ */
+static void cost_small(const char *metric, size_t len, int arm, bool warm)
+{
+	static double cost[2001];
+	__u64 from;
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(cost); i++) {
+		char *p = map(FILL_4K, len);
+
+		if (!p)
+			die("mmap: %s", strerror(errno));
+		touch(p);
+		from = ticks();
+		munmap(p, len);
+		cost[i] = ticks() - from;
+	}
+	qsort(cost, ARRAY_SIZE(cost), sizeof(cost[0]), compare);
+	if (!warm)
+		report(metric, "ticks", arm, cost[ARRAY_SIZE(cost) / 2]);
+}
+
+static const struct cost {
+	const char *metric;
+	enum fill fill;
+	size_t len;
+	bool small;
+} costs[] = {
+	{ "cost_256m_4k", FILL_4K, 256 * MIB },
+	{ "cost_512m_thp", FILL_THP, 512 * MIB },
+	{ "cost_512m_zero", FILL_ZERO, 512 * MIB },
+	{ "cost_1t_sparse", FILL_SPARSE, 1024 * GIB },
+	{ "cost_256m_file", FILL_FILE, 256 * MIB },
+	{ "cost_256m_hugetlb", FILL_HUGETLB, 256 * MIB },
+	{ "cost_4k_small", FILL_4K, 4 * KIB, true },
+	{ "cost_64k_small", FILL_4K, 64 * KIB, true },
+	{ "cost_1m_small", FILL_4K, MIB, true },
+};
+
+static bool reserve_hugetlb(size_t len)
+{
+	FILE *f = fopen("/proc/sys/vm/nr_hugepages", "r+");
+	long n = 0;
+
+	if (!f)
+		return false;
+	fprintf(f, "%zu\n", len / (2 * MIB));
+	rewind(f);
+	if (fscanf(f, "%ld", &n) != 1)
+		n = 0;
+	fclose(f);
+	return n >= (long)(len / (2 * MIB));
+}
+
+static void run_costs(int rounds, const char *only)
+{
+	bool hugetlb = reserve_hugetlb(256 * MIB);
+	pthread_t idle;
+	size_t i;
+	int round, turn;
+
+	/* The process must have two threads to have sections at all. */
+	if (pthread_create(&idle, NULL, sleep_forever, NULL))
+		die("cannot start a thread");
+	for (i = 0; i < ARRAY_SIZE(costs); i++) {
+		const struct cost *c = &costs[i];
+
+		if (only && strcmp(only, c->metric))
+			continue;
+		if (c->fill == FILL_HUGETLB && !hugetlb) {
+			fprintf(stderr, "munmap: no huge pages of 2 MiB: %s is left out\n",
+				c->metric);
+			continue;
+		}
+		/* The first round of each only warms up. */
+		for (round = 0; round <= rounds; round++) {
+			for (turn = 0; turn < nr_arms; turn++) {
+				int arm = arm_of_turn(round, turn);
+
+				set_arm(arm);
+				if (c->small)
+					cost_small(c->metric, c->len, arm,
+						   !round);
+				else
+					cost_once(c->metric, c->fill, c->len,
+						  arm, !round);
+			}
+		}
+	}
+}
+
+/* --- command line */
+
+static void usage(FILE *f)
+{
+	fprintf(f,
+		"Usage: munmap --arms ARM,... [--rounds N] cost [METRIC]\n"
+		"       munmap --arms ARM,... [--rounds N] [--size MIB] [--fill KIND] SCENE\n"
+		"  ARM    a value of vm.munmap_section_kbytes, or a name: the knob is left alone\n"
+		"  SCENE  stall (one thread maps and unmaps), convoy (and one reads\n"
+		"         /proc/self/maps, and one faults), hammer (three threads map and\n"
+		"         unmap), alone\n"
+		"  KIND   4k, zero, thp, file (default 4k)\n");
+}
+
+static long count_option(const char *option, const char *text)
+{
+	char *end;
+	long n = strtol(text, &end, 10);
+
+	if (end == text || *end || n < 1 || n > 1 << 20)
+		die("--%s %s: must be a number above 0", option, text);
+	return n;
+}
+
+static int find(const char *what, const char *text, const char * const *names,
+		int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++)
+		if (!strcmp(text, names[i]))
+			return i;
+	die("no %s '%s'; see --help", what, text);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "arms", required_argument, NULL, 'a' },
+		{ "rounds", required_argument, NULL, 'r' },
+		{ "size", required_argument, NULL, 's' },
+		{ "fill", required_argument, NULL, 'f' },
+		{ "help", no_argument, NULL, 'h' },
+		{ }
+	};
+	enum fill fill = FILL_4K;
+	long rounds = 5, size = 1024;
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (c) {
+		case 'a':
+			parse_arms(optarg);
+			break;
+		case 'r':
+			rounds = count_option("rounds", optarg);
+			break;
+		case 's':
+			size = count_option("size", optarg);
+			break;
+		case 'f':
+			fill = find("kind", optarg, fill_names, FILL_HUGETLB);
+			break;
+		case 'h':
+			usage(stdout);
+			return 0;
+		default:
+			usage(stderr);
+			return 1;
+		}
+	}
+	if (!nr_arms || optind >= argc) {
+		usage(stderr);
+		return 1;
+	}
+	if (!strcmp(argv[optind], "cost"))
+		run_costs(rounds, argv[optind + 1]);
+	else
+		run_scene(find("scene", argv[optind], scene_names, NR_SCENES),
+			  fill, size * MIB, rounds);
+	return 0;
+}

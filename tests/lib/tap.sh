@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# shellcheck shell=bash
+#
+# TAP for test programs in bash.  Source it, call check once per test, and
+# done_testing at the end; a program that dies before that has no plan line,
+# which tests/run counts as a failure.
+#
+# After it is sourced the working folder is the top of the repository.
+
+TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+BUILD=$(realpath -m "${BUILD:-$TOP/build}")
+export BUILD
+cd "$TOP" || exit 1
+
+tap_count=0
+tap_failed=0
+
+# The test NAME passes; with a second argument it is skipped for that reason.
+ok() {
+	tap_count=$((tap_count + 1))
+	printf 'ok %d - %s%s\n' $tap_count "$1" "${2:+ # SKIP $2}"
+}
+
+# The test NAME fails; what comes in on standard input says why.
+not_ok() {
+	tap_count=$((tap_count + 1))
+	tap_failed=$((tap_failed + 1))
+	printf 'not ok %d - %s\n' $tap_count "$1"
+	sed 's/^/# /'
+}
+
+# check NAME COMMAND...: it passes when the command does.
+check() {
+	local name=$1 out
+	shift
+	if out=$("$@" 2>&1); then
+		ok "$name"
+	else
+		not_ok "$name" <<<"$out"
+	fi
+}
+
+# check_empty NAME TEXT: it passes when there is nothing to complain about.
+check_empty() {
+	if [ -z "$2" ]; then
+		ok "$1"
+	else
+		not_ok "$1" <<<"$2"
+	fi
+}
+
+# Print the plan, end the program.
+done_testing() {
+	printf '1..%d\n' $tap_count
+	[ $tap_failed -eq 0 ]
+	exit
+}
+
+# our_files [PATHSPEC...]: what git tracks or would take, and is still there.
+# shellcheck disable=SC2120 # other scripts do pass arguments
+our_files() {
+	git ls-files -co --exclude-standard -- "$@" | while read -r file; do
+		[ ! -f "$file" ] || printf '%s\n' "$file"
+	done
+}
+
+# Those of our files whose first line names this interpreter.
+our_scripts() {
+	# shellcheck disable=SC2119
+	our_files | while read -r file; do
+		IFS= read -r first <"$file" 2>/dev/null || true
+		[[ $first == '#!'*$1* ]] && printf '%s\n' "$file"
+	done
+}

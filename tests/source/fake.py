@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""A small kernel, packages of it, a signed archive with them, and a web server for that.
+
+So the scripts meet the real apt, gpg and git in seconds and without a network.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import hashlib
+import http.server
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from pathlib import Path
+
+import tap
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "kernel" / "scripts"
+PACKAGE = "linux-source-6.12"
+NEEDED = ("apt-get", "apt-cache", "dpkg", "dpkg-deb", "gpg", "git", "tar", "xz")
+
+
+@dataclass
+class Result:
+    """What a script did."""
+
+    code: int
+    out: str
+    err: str
+
+    def good(self) -> Result:
+        """It must have succeeded."""
+        if self.code:
+            raise AssertionError(f"exit status {self.code}\n{self.out}{self.err}")
+        return self
+
+    def bad(self, *parts: str) -> Result:
+        """It must have failed with exactly one line that has all the parts."""
+        if self.code == 0 or len(self.err.splitlines()) != 1 or ": error: " not in self.err:
+            raise AssertionError(f"not one error line: exit {self.code}\n{self.out}{self.err}")
+        tap.has(self.err, *parts)
+        return self
+
+
+def check_tools() -> None:
+    """Skip everything where the archive's tools are missing."""
+    for tool in NEEDED:
+        if not shutil.which(tool):
+            tap.skip_all(f"{tool} is not installed")
+
+
+def run(*command: object, cwd: Path | None = None, **env: str) -> str:
+    """Run a helper program that must succeed; returns its stdout."""
+    result = subprocess.run([str(word) for word in command], cwd=cwd, text=True,
+                            capture_output=True, env={**os.environ, **env}, check=False)
+    if result.returncode:
+        raise AssertionError(f"{command}: {result.stdout}{result.stderr}")
+    return result.stdout
+
+
+def scratch_folder() -> Path:
+    """A folder that goes when the test program ends."""
+    folder = Path(tempfile.mkdtemp(prefix="faultline-source-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def lines(name: str, first: int = 1, last: int = 60) -> str:
+    """A C file of numbered lines, each of which a patch can find."""
+    return "".join(f"int {name}_{number};\n" for number in range(first, last + 1))
+
+
+def kernel_tree(folder: Path, version: str) -> Path:
+    """A small kernel; the point release shows in the line numbers of mm/mmap.c."""
+    major, minor, point = version.split(".")
+    files = {
+        "Makefile": f"VERSION = {major}\nPATCHLEVEL = {minor}\nSUBLEVEL = {point}\n",
+        "mm/mmap.c": lines("old", 1, 200 - int(point)) + lines("mmap"),
+        "mm/memory.c": lines("memory"),
+        "mm/Makefile": "obj-y += mmap.o\n",
+        "scripts/tool.sh": "#!/bin/sh\n",
+        # As Debian's package: its last lines hide every new file from git.
+        ".gitignore": "*.o\n/*\n!/debian/\n",
+        ".gitattributes": "*.c diff=cpp\n",
+        "lib/built.o": "a tracked file that .gitignore covers\n",
+    }
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    (folder / "scripts/tool.sh").chmod(0o755)
+    (folder / "lib/link").symlink_to("built.o")
+    (folder / "lib/noise").write_bytes(random.Random(1).randbytes(1_500_000))
+    return folder
+
+
+def kernel_tarball(folder: Path, version: str, suffix: str = "xz", top: str = "linux") -> Path:
+    """A tarball of the small kernel."""
+    tree = folder / f"{top}-{version}"
+    if not tree.exists():
+        kernel_tree(tree, version)
+    option = {"xz": "-J", "gz": "-z", "zst": "--zstd"}[suffix]
+    path = folder / f"{top}-{version}.tar.{suffix}"
+    run("tar", "-c", option, "-f", path, "-C", folder, tree.name)
+    return path
+
+
+def source_package(folder: Path, version: str) -> Path:
+    """A Debian source package of the small kernel, named as apt names it."""
+    root = folder / f"deb-{version}"
+    source = root / "usr" / "src"
+    source.mkdir(parents=True)
+    tarball = kernel_tarball(folder, version.partition("-")[0])
+    shutil.copy(tarball, source / f"{PACKAGE}.tar.xz")
+    (root / "DEBIAN").mkdir()
+    (root / "DEBIAN" / "control").write_text(
+        f"Package: {PACKAGE}\nVersion: {version}\nArchitecture: all\nMaintainer: nobody\n"
+        "Description: a small kernel\n", encoding="utf-8")
+    path = folder / f"{PACKAGE}_{version}_all.deb"
+    run("dpkg-deb", "--root-owner-group", "-Znone", "--build", root, path)
+    shutil.rmtree(root)
+    return path
+
+
+class Archive:
+    """A signed Debian archive: <top>/debian and <top>/debian-security."""
+
+    def __init__(self, folder: Path, suites: dict[str, list[str]]) -> None:
+        self.top = folder / "www"
+        self.keyring = folder / "keyring.gpg"
+        self.packages: dict[str, Path] = {}
+        self._home = Path(tempfile.mkdtemp(prefix="fl-gpg-"))
+        atexit.register(self._close)
+        run("gpg", "--batch", "--quiet", "--passphrase", "", "--quick-generate-key",
+            "archive@example.invalid", "ed25519", "sign", "never", GNUPGHOME=str(self._home))
+        run("gpg", "--batch", "--quiet", "--export", "--output", self.keyring,
+            GNUPGHOME=str(self._home))
+        for suite, versions in suites.items():
+            self.publish(folder, suite, versions)
+
+    def _close(self) -> None:
+        subprocess.run(["gpgconf", "--homedir", str(self._home), "--kill", "gpg-agent"],
+                       check=False, capture_output=True)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def publish(self, folder: Path, suite: str, versions: list[str]) -> None:
+        """Write a suite with these versions of the package."""
+        root = self.top / ("debian-security" if suite.endswith("-security") else "debian")
+        (root / "pool").mkdir(parents=True, exist_ok=True)
+        stanzas = []
+        for version in versions:
+            if version not in self.packages:
+                self.packages[version] = source_package(folder, version)
+            package = self.packages[version]
+            shutil.copy(package, root / "pool")
+            stanzas.append(
+                f"Package: {PACKAGE}\nVersion: {version}\nArchitecture: all\n"
+                f"Maintainer: nobody\nFilename: pool/{package.name}\n"
+                f"Size: {package.stat().st_size}\nSHA256: {digest(package)}\n"
+                "Description: a small kernel\n")
+        arch = run("dpkg", "--print-architecture").strip()
+        dist = root / "dists" / suite
+        index = dist / "main" / f"binary-{arch}" / "Packages"
+        index.parent.mkdir(parents=True, exist_ok=True)
+        index.write_text("\n".join(stanzas), encoding="utf-8")
+        name = index.relative_to(dist)
+        release = dist / "Release"
+        release.write_text(
+            f"Origin: Test\nSuite: {suite}\nCodename: {suite}\nDate: {formatdate(usegmt=True)}\n"
+            f"Architectures: {arch}\nComponents: main\nSHA256:\n"
+            f" {digest(index)} {index.stat().st_size} {name}\n", encoding="utf-8")
+        run("gpg", "--batch", "--yes", "--quiet", "--clearsign", "--output", dist / "InRelease",
+            release, GNUPGHOME=str(self._home))
+        release.unlink()
+
+
+def digest(path: Path) -> str:
+    """sha256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class Server:
+    """Serves an archive on the loopback, with ranges, and fails when told to."""
+
+    def __init__(self, top: Path) -> None:
+        self.cut = 0                      # close the connection after so many bytes of a .deb
+        self.before_cut = lambda: None    # done before the rest of a cut file is sent
+        self.stop_at_cut = True
+        self.requests: list[tuple[str, str]] = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            """One request."""
+
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                """Be quiet."""
+
+            def do_GET(self) -> None:  # pylint: disable=invalid-name
+                """Send a file or the rest of it."""
+                wanted = self.headers.get("Range", "")
+                outer.requests.append((self.path, wanted))
+                path = top / self.path.lstrip("/")
+                if not path.is_file():
+                    self.send_error(404)
+                    return
+                data = path.read_bytes()
+                start = int(wanted.removeprefix("bytes=").rstrip("-") or 0)
+                self.send_response(206 if start else 200)
+                self.send_header("Last-Modified", formatdate(path.stat().st_mtime, usegmt=True))
+                self.send_header("Content-Length", str(len(data) - start))
+                if start:
+                    self.send_header("Content-Range",
+                                     f"bytes {start}-{len(data) - 1}/{len(data)}")
+                self.end_headers()
+                if outer.cut and path.suffix == ".deb":
+                    self.wfile.write(data[start:start + outer.cut])
+                    self.wfile.flush()
+                    outer.before_cut()
+                    start += outer.cut
+                    if outer.stop_at_cut:
+                        self.close_connection = True
+                        return
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                    self.wfile.write(data[start:])
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+
+def packaged_host(package: Path) -> Host:
+    """A machine without a queue whose pin is this package, which is in its cache already."""
+    fresh = Host(scratch_folder())
+    fresh.pin(package)
+    (fresh.build / "cache").mkdir(parents=True)
+    shutil.copy(package, fresh.cached(package))
+    return fresh
+
+
+@dataclass
+class Host:
+    """A machine with apt sources of its own, a kernel/ folder and a build folder."""
+
+    folder: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.folder / "etc" / "sources.list.d").mkdir(parents=True, exist_ok=True)
+        (self.kernel / "patches").mkdir(parents=True, exist_ok=True)
+        (self.kernel / "overlay").mkdir(exist_ok=True)
+        (self.folder / "apt.conf").write_text(
+            'Acquire::http::Proxy::127.0.0.1 "DIRECT";\nAcquire::Retries "0";\n',
+            encoding="utf-8")
+
+    @property
+    def kernel(self) -> Path:
+        """Stands for kernel/."""
+        return self.folder / "kernel"
+
+    @property
+    def build(self) -> Path:
+        """Stands for build/."""
+        return Path(self.env.get("BUILD", self.folder / "build"))
+
+    @property
+    def tree(self) -> Path:
+        """The work tree."""
+        return self.build / "tree"
+
+    def use(self, archive: Archive, url: str) -> None:
+        """A Debian 12 machine: its sources name bookworm's suites only."""
+        (self.folder / "etc" / "sources.list.d" / "debian.sources").write_text(
+            f"Types: deb\nURIs: {url}/debian\nSuites: bookworm bookworm-updates\n"
+            f"Components: main\n\nTypes: deb\nURIs: {url}/debian-security\n"
+            "Suites: bookworm-security\nComponents: main\n", encoding="utf-8")
+        self.env["FAULTLINE_APT_KEYRING"] = str(archive.keyring)
+
+    def pin(self, package: Path, **changes: str) -> None:
+        """Write kernel/upstream for a package file."""
+        version = package.name.split("_")[1]
+        values = {"package": PACKAGE, "version": version,
+                  "upstream": version.partition("-")[0], "file": package.name,
+                  "size": str(package.stat().st_size), "sha256": digest(package), **changes}
+        (self.kernel / "upstream").write_text(
+            "# a comment that stays\n" + "".join(f"{key}={value}\n"
+                                                 for key, value in values.items()),
+            encoding="utf-8")
+
+    def cached(self, package: Path) -> Path:
+        """The package's place in the cache."""
+        return self.build / "cache" / package.name
+
+    def script(self, name: str, *args: str, **env: str) -> Result:
+        """Run one of the scripts on this machine."""
+        clean = {key: value for key, value in os.environ.items() if key not in (
+            "UPSTREAM", "UPSTREAM_TARBALL", "FORCE", "DRY_RUN", "CONTINUE", "VERSION")}
+        full = {**clean, "FAULTLINE_KERNEL_DIR": str(self.kernel), "BUILD": str(self.build),
+                "FAULTLINE_APT_ETC": str(self.folder / "etc"),
+                "APT_CONFIG": str(self.folder / "apt.conf"), **self.env, **env}
+        result = subprocess.run([sys.executable, "-B", str(SCRIPTS / name), *args], env=full,
+                                text=True, capture_output=True, check=False)
+        return Result(result.returncode, result.stdout, result.stderr)
+
+    def overlay(self, path: str, text: str, mode: int = 0o644) -> None:
+        """Write an overlay file."""
+        file = self.kernel / "overlay" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        file.chmod(mode)
+
+    def git(self, *args: str, cwd: Path | None = None) -> str:
+        """git as a developer runs it in build/tree."""
+        who = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER")
+               for key, value in (("NAME", "Zoë Dev"), ("EMAIL", "zoe@example.invalid"))}
+        return run("git", "-c", "safe.directory=*", *args, cwd=cwd or self.tree,
+                   **who, GIT_AUTHOR_DATE="2026-02-03T04:05:06+0100").strip()
+
+    def change(self, path: str, old: str, new: str) -> None:
+        """Edit a file of build/tree."""
+        file = self.tree / path
+        text = file.read_text(encoding="utf-8")
+        tap.has(text, old)
+        file.write_text(text.replace(old, new), encoding="utf-8")
+
+    def commit(self, message: str) -> str:
+        """Commit everything in build/tree."""
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+
+def develop(machine: Host) -> None:
+    """A queue as a developer makes it: two hooks, an overlay, then an export."""
+    machine.overlay("mm/faultline/core.c", "int core;\n")
+    machine.overlay("tools/faultline.sh", "#!/bin/sh\n", 0o755)
+    machine.script("tree").good()
+    machine.change("mm/mmap.c", "int mmap_30;\n", "int mmap_30;\nint hook;\n")
+    machine.commit("mm: faultline: hook in mmap\n\nBecause.\n\nOrigin: vendor\nForwarded: no")
+    machine.change("mm/memory.c", "int memory_20;", "int memory_20_changed;")
+    machine.change("mm/faultline/core.c", "core", "better_core")
+    machine.commit("mm: memory: change Ünicode")
+    machine.script("export").good()
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Mode and content of every file below a folder."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            found[str(path.relative_to(folder))] = (0, os.readlink(path).encode())
+        elif path.is_file():
+            found[str(path.relative_to(folder))] = (path.stat().st_mode, path.read_bytes())
+    return found
+
+
+def mtimes(folder: Path) -> dict[str, int]:
+    """When each file of a work tree was written."""
+    return {str(path.relative_to(folder)): path.lstat().st_mtime_ns
+            for path in folder.rglob("*")
+            if ".git" not in path.relative_to(folder).parts and not path.is_dir()}

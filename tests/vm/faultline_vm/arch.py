@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What differs between the machines that a kernel can be booted on.
+
+A further architecture is a further entry in ARCHITECTURES, and a line in
+identify() that recognises its kernel image.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import RunnerError
+
+
+@dataclass(frozen=True)
+class Arch:
+    """One machine type: how QEMU is started and what the guest calls things."""
+
+    name: str
+    qemu: str
+    qemu_package: str
+    elf_machine: int
+    machine: str
+    cpu_tcg: str
+    cpu_kvm: str
+    # QEMU arguments that make one serial port, {chardev} is its backend.
+    serial: tuple[str, ...]
+    # Guest device of console, command output, status record, returned files.
+    ports: tuple[str, str, str, str]
+    # Kernel parameters that only this architecture knows or needs.
+    cmdline: tuple[str, ...]
+
+
+ARCHITECTURES = {
+    "x86_64": Arch(
+        name="x86_64",
+        qemu="qemu-system-x86_64",
+        qemu_package="qemu-system-x86",
+        elf_machine=62,
+        machine="q35",
+        # Without "fast string" instructions the kernel clears pages with
+        # plain stores, which TCG runs about twice as fast.
+        cpu_tcg="max,-erms,-fsrm",
+        cpu_kvm="host",
+        serial=("-device", "isa-serial,chardev={chardev}"),
+        ports=("ttyS0", "ttyS1", "ttyS2", "ttyS3"),
+        cmdline=(
+            "earlycon=uart8250,io,0x3f8,115200",
+            "console=ttyS0",
+            # The IO-APIC timer test and the TSC watchdog compare two clocks;
+            # on a busy host they differ, and the kernel panics or degrades.
+            "no_timer_check",
+            "tsc=reliable",
+            # A triple fault ends the machine at once, ACPI takes longer.
+            "reboot=t",
+            # Last resort to learn where a guest hangs with interrupts off.
+            "unknown_nmi_panic",
+        ),
+    ),
+}
+
+
+def identify(kernel: Path) -> tuple[Arch, str]:
+    """Return the architecture and the release string of a kernel image.
+
+    The release is empty if the image format does not carry one.
+    """
+    try:
+        with kernel.open("rb") as image:
+            head = image.read(0x10000)
+    except OSError as err:
+        raise RunnerError(
+            f"cannot read the kernel {kernel}: {err.strerror}; build one with "
+            "'make kernel', or name one with --kernel or KERNEL=") from err
+    if head[0x202:0x206] == b"HdrS" and len(head) > 0x210:
+        offset = struct.unpack_from("<H", head, 0x20E)[0] + 0x200
+        text = head[offset:offset + 200].split(b"\0")[0].decode("ascii", "replace")
+        return ARCHITECTURES["x86_64"], text.split(" ")[0]
+    if head[:4] == b"\x7fELF" and len(head) > 20:
+        order = "<" if head[5] == 1 else ">"
+        machine = struct.unpack_from(order + "H", head, 18)[0]
+        for arch in ARCHITECTURES.values():
+            if arch.elf_machine == machine:
+                return arch, ""
+    raise RunnerError(
+        f"{kernel} is not a kernel image for {' or '.join(ARCHITECTURES)}; "
+        "give a bzImage (arch/x86/boot/bzImage of a built tree)")

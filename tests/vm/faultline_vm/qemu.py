@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The QEMU command line and process."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from .arch import Arch
+from .errors import RunnerError
+
+CHANNELS = ("console", "output", "status", "returned")
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+# Text of a guest that floods a port waits here instead of in QEMU, where a
+# full buffer would slow the guest down and show up in its timing.
+_SOCKET_BUFFER = 1 << 20
+
+
+@dataclass
+class Machine:
+    """One virtual machine, as QEMU is told to make it."""
+
+    arch: Arch
+    kernel: Path
+    initramfs: Path
+    accel: str = "tcg"
+    cpus: int = 2
+    mem: int = 1024
+    icount: int | None = None
+    allow_warn: bool = False
+    append: list[str] = field(default_factory=list)
+    qemu_args: list[str] = field(default_factory=list)
+    quiet_console: bool = False
+
+    def kernel_command_line(self) -> str:
+        """Return the kernel parameters."""
+        words = [
+            *self.arch.cmdline,
+            "panic=-1", "oops=panic",
+            "printk.time=1", f"loglevel={4 if self.quiet_console else 7}",
+            "nokaslr", "mitigations=off",
+            # A busy host can keep an emulated CPU from running for a minute.
+            "watchdog_thresh=60", "workqueue.watchdog_thresh=240",
+            "rcupdate.rcu_cpu_stall_timeout=240",
+            "sysrq_always_enabled",
+            # With a panic: back traces of all CPUs and of blocked tasks.
+            "panic_print=0xc0",
+        ]
+        if not self.allow_warn:
+            words.append("panic_on_warn=1")
+        if self.icount is not None:
+            words += ["norandmaps", "random.trust_cpu=off"]
+        return " ".join(words + self.append)
+
+    def qemu_command(self, binary: str, backends: dict[str, str]) -> list[str]:
+        """Return QEMU's argument list; backends maps a channel to its -chardev."""
+        command = [
+            binary, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+            "-machine", self.arch.machine,
+            "-smp", str(self.cpus), "-m", str(self.mem),
+        ]
+        if self.accel == "kvm":
+            command += ["-accel", "kvm", "-cpu", self.arch.cpu_kvm]
+        elif self.icount is None:
+            command += ["-accel", "tcg,thread=multi", "-cpu", self.arch.cpu_tcg]
+        else:
+            # One host thread and a clock that counts instructions: the same
+            # input gives the same run, to the bit.
+            command += [
+                "-accel", "tcg,thread=single", "-cpu", self.arch.cpu_tcg,
+                "-icount", f"shift={self.icount},sleep=off",
+                "-rtc", "base=2025-01-01T00:00:00,clock=vm", "-seed", "1",
+            ]
+        for channel, backend in backends.items():
+            if channel == "monitor":
+                command += ["-chardev", f"{backend},id=monitor",
+                            "-mon", "chardev=monitor,mode=control"]
+                continue
+            command += ["-chardev", f"{backend},id={channel}"]
+            command += [word.format(chardev=channel) for word in self.arch.serial]
+        command += ["-kernel", str(self.kernel), "-initrd", str(self.initramfs),
+                    "-append", self.kernel_command_line()]
+        return command + self.qemu_args
+
+
+def find_qemu(arch: Arch) -> str:
+    """Return the path of the emulator for arch."""
+    path = shutil.which(arch.qemu)
+    if path is None:
+        raise RunnerError(f"{arch.qemu} is missing; install {arch.qemu_package}")
+    return path
+
+
+def _die_with_parent() -> None:
+    # A runner that is killed hard must not leave a machine behind.
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Process:
+    """A running QEMU: a socket per channel and a monitor."""
+
+    def __init__(self, machine: Machine, log: BinaryIO) -> None:
+        self.channels: dict[str, socket.socket] = {}
+        theirs: dict[str, socket.socket] = {}
+        for name in (*CHANNELS, "monitor"):
+            ours, other = socket.socketpair()
+            for end in (ours, other):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+            self.channels[name] = ours
+            theirs[name] = other
+        self._monitor = self.channels.pop("monitor")
+        self._greeted = False
+        self.command = machine.qemu_command(find_qemu(machine.arch), {
+            name: f"socket,fd={end.fileno()}" for name, end in theirs.items()})
+        self._process = subprocess.Popen(
+            self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+            pass_fds=[end.fileno() for end in theirs.values()],
+            preexec_fn=_die_with_parent)
+        for end in theirs.values():
+            end.close()
+
+    def kill(self) -> None:
+        """End QEMU now."""
+        self._process.kill()
+
+    def wait(self) -> int:
+        """Wait for QEMU's end and return its status."""
+        try:
+            # Its ports are closed by now, so it is on its way out.
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        for channel in (*self.channels.values(), self._monitor):
+            channel.close()
+        return self._process.wait()
+
+    def monitor(self, command: str, **arguments: str) -> bool:
+        """Run one monitor command (QMP); False if it did not work."""
+        try:
+            if not self._greeted:
+                self._greeted = True
+                self._exchange("qmp_capabilities", {})
+            return self._exchange(command, arguments)
+        except OSError:
+            return False
+
+    def sysrq(self, key: str) -> bool:
+        """Send a magic SysRq key over the console's serial line."""
+        if not self.monitor("chardev-send-break", id="console"):
+            return False
+        try:
+            self.channels["console"].sendall(key.encode())
+        except OSError:
+            return False
+        return True
+
+    def _exchange(self, command: str, arguments: dict[str, str]) -> bool:
+        self._monitor.settimeout(2)
+        request = {"execute": command, "arguments": arguments}
+        self._monitor.sendall(json.dumps(request).encode() + b"\n")
+        deadline = time.monotonic() + 2
+        pending = b""
+        while time.monotonic() < deadline:
+            data = self._monitor.recv(65536)
+            if not data:
+                return False
+            *lines, pending = (pending + data).split(b"\n")
+            for line in lines:
+                answer = json.loads(line) if line.strip() else {}
+                if "return" in answer or "error" in answer:
+                    return "return" in answer
+        return False
