@@ -70,7 +70,8 @@ shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@tests/vm/shell --kernel $(BUILD)/$(FLAVOUR)/arch/x86/boot/bzImage
 
 .PHONY: bench
-bench: tree ## measure BENCH=munmap
+bench: tree ## measure BENCH=munmap, stock and ours in one run
+	@kernel/scripts/build microvm-stock
 	@kernel/scripts/build microvm
 	@tests/bench/run $(BENCH)
 

@@ -74,8 +74,9 @@ def scratch_folder() -> Path:
 
 
 def lines(name: str, first: int = 1, last: int = 60) -> str:
-    """A C file of numbered lines, each of which a patch can find."""
-    return "".join(f"int {name}_{number};\n" for number in range(first, last + 1))
+    """A C file of numbered lines, each of which a patch can find, and a label here and there."""
+    return "".join(f"int {name}_{number};\n" if number % 16 else "label:\n"
+                   for number in range(first, last + 1))
 
 
 def kernel_tree(folder: Path, version: str) -> Path:
@@ -229,10 +230,12 @@ class Server:
                     if outer.stop_at_cut:
                         self.close_connection = True
                         return
-                with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                with contextlib.suppress(ConnectionError):
                     self.wfile.write(data[start:])
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        # apt may close a connection whenever it likes; that is no news.
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 

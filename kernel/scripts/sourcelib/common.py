@@ -125,7 +125,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 def disk_full(where: Path | str) -> Fail:
     """The error for a write that found no room."""
-    return Fail(f"disk full while writing below {where}: free some space there "
+    return Fail(f"disk full (or quota used up) while writing below {where}: free some space there "
                 "(or set BUILD= to a folder on a larger disk) and run this again")
 
 

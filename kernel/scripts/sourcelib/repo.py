@@ -7,10 +7,10 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
+from typing import IO
 
-from .common import Fail, disk_full, say, shown
+from .common import Fail, disk_full, shown
 
 BRANCH = "faultline"
 UPSTREAM = "upstream"
@@ -20,11 +20,13 @@ IDENTITY = {"NAME": "Faultline", "EMAIL": "faultline@localhost"}
 
 # No user setting may change what we write; the user's own git commands keep theirs.
 # The function names in hunk headers come from patterns that differ between versions of git,
-# so ours are given.
+# so one of our own is given to every language, and to files without (see attributes).
+ATTRIBUTES = Path(__file__).with_name("attributes")
 FUNCTION = r"!^[A-Za-z_][A-Za-z0-9_]*:[ \t]*$" + "\n" + r"^([A-Za-z_$].*)$"
-SETTINGS = ["safe.directory=*", "core.attributesFile=/dev/null", "core.autocrlf=false",
+SETTINGS = ["safe.directory=*", f"core.attributesFile={ATTRIBUTES}", "core.autocrlf=false",
             "core.quotePath=false", "gc.auto=0", "maintenance.auto=false",
-            *(f"diff.{language}.xfuncname={FUNCTION}" for language in ("cpp", "dts", "rust"))]
+            *(f"diff.{language}.xfuncname={FUNCTION}"
+              for language in ("faultline", "cpp", "dts", "rust"))]
 
 # (mode, object) of each path.
 Tree = dict[str, tuple[str, str]]
@@ -61,19 +63,25 @@ class Repo:
                                 input=data, env={**self._env, **(env or {})},
                                 capture_output=True, check=False)
         errors = result.stderr.decode(errors="replace")
-        if "No space left on device" in errors:
+        # A checkout without room says only the latter.
+        if re.search("No space left on device|unable to write file", errors):
             raise disk_full(self.folder.parent)
         if result.returncode:
-            raise GitError(errors)
+            raise GitError(errors or f"exit status {result.returncode}")
         return result.stdout, errors
+
+    def start(self, *args: str, log: IO[str]) -> subprocess.Popen[bytes]:
+        """Start a git command that reads from a pipe."""
+        return subprocess.Popen(["git", *self._settings, *args], cwd=self.folder, env=self._env,
+                                stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     def text(self, *args: str, data: bytes = b"", env: dict[str, str] | None = None) -> str:
         """What git printed; a failure that nobody expects is the user's error line."""
         try:
             return self.call(*args, data=data, env=env)[0].decode(errors="replace").strip()
         except GitError as error:
-            lines = str(error).strip().splitlines() or ["no reason given"]
-            raise Fail(f"git {args[0]} failed in {shown(self.folder)}: {lines[-1]}: check that "
+            reason = str(error).strip().splitlines()[-1]
+            raise Fail(f"git {args[0]} failed in {shown(self.folder)}: {reason}: check that "
                        "folder with git, or move it away") from error
 
     def try_text(self, *args: str) -> str:
@@ -115,24 +123,6 @@ class Repo:
         for key, value in (("feature.manyFiles", "true"), ("gc.auto", "0"),
                            ("core.autocrlf", "false"), ("checkout.workers", "0")):
             self.text("config", key, value)
-
-    def import_folder(self, folder: Path, message: str, index: Path) -> str:
-        """Make a commit of everything in an unpacked source; returns its id."""
-        begin = time.monotonic()
-        say("making git objects of the source ...")
-        env = {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(folder),
-               "GIT_INDEX_FILE": str(index)}
-        # bigFileThreshold: straight into one pack, instead of a loose object per file.
-        try:
-            self.call("-c", "core.bigFileThreshold=1", "-c", "core.compression=1",
-                      "add", "--all", "--force", ".", env=env, cwd=folder)
-            tree = self.text("write-tree", env=env)
-        except GitError as error:
-            raise Fail(f"git add of the source failed: {str(error).strip()}") from error
-        commit = self.text("commit-tree", tree, "-F", "-", data=message.encode(),
-                           env=stamp("2000-01-01T00:00:00+00:00"))
-        say(f"making git objects of the source: done in {time.monotonic() - begin:.0f} s")
-        return commit
 
     def backup(self, commit: str) -> str:
         """Keep a commit on a branch of its own; returns the branch."""

@@ -9,13 +9,12 @@ import re
 import shutil
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from .common import CHUNK, Fail, Paths, Progress, disk_full, lock, need_space, say, sha256, shown
+from .common import Fail, Paths, lock, say, shown
 from .pin import Pin
 from .registry import Registry, verify
 
@@ -31,16 +30,12 @@ environment:
 """
 
 # By magic bytes and not by name. -T0: the package's xz has blocks, so all CPUs can unpack.
+XZ = b"\xfd7zXZ"
 DECOMPRESSORS = {
-    b"\xfd7zXZ": ["xz", "-dc", "-T0"],
+    XZ: ["xz", "-dc", "-T0"],
     b"\x1f\x8b": ["gzip", "-dc"],
     b"\x28\xb5\x2f\xfd": ["zstd", "-dcq"],
 }
-
-# For the check of free space only: a kernel tarball unpacks to about ten times its size, and
-# the git objects made from it take a quarter of that.
-UNPACK_RATIO = 10
-OBJECT_SHARE = 4
 
 
 @dataclass(frozen=True)
@@ -102,13 +97,15 @@ def obtain(paths: Paths, source: Source) -> Source:
         return replace(source, path=registry.download(pin))
 
 
-def compressor_of(path: Path) -> bytes:
-    """The magic bytes of a compressed file that we can unpack."""
+def decompressor(path: Path) -> list[str]:
+    """The command that unpacks the tarball, or the one in the package."""
     with open(path, "rb") as file:
-        head = file.read(8)
-    for magic in DECOMPRESSORS:
+        head = XZ if path.suffix == ".deb" else file.read(8)
+    for magic, command in DECOMPRESSORS.items():
         if head.startswith(magic):
-            return magic
+            if not shutil.which(command[0]):
+                raise Fail(f"{command[0]} is needed to unpack {path.name}: install it")
+            return command
     raise Fail(f"{path} is no .tar.xz, .tar.gz or .tar.zst: name an upstream "
                "linux-6.12.y tarball")
 
@@ -131,91 +128,6 @@ def tar_stream(path: Path) -> Iterator[IO[bytes]]:
                     deb.kill()
                     return
     raise Fail(f"{path.name} has no usr/src/linux-source-*.tar.xz: it is no kernel source package")
-
-
-def pump(stream: IO[bytes], command: list[str], folder: Path, progress: Progress) -> None:
-    """stream | decompressor | tar -x in `folder`; all three must succeed."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              stderr=log) as unpack:
-            assert unpack.stdin and unpack.stdout
-            # -m: files are as new as the unpacking, so that make never takes an object built
-            # from another version for newer than its source.
-            with subprocess.Popen(
-                    ["tar", "-x", "-m", "-f", "-", "--strip-components=1", "--no-same-owner",
-                     "--no-same-permissions", "-C", str(folder)],
-                    stdin=unpack.stdout, stderr=log) as tar:
-                unpack.stdout.close()
-                done = 0
-                with contextlib.suppress(BrokenPipeError):
-                    while chunk := stream.read(CHUNK):
-                        unpack.stdin.write(chunk)
-                        done += len(chunk)
-                        progress.update(done)
-                with contextlib.suppress(BrokenPipeError):
-                    unpack.stdin.close()
-        if unpack.returncode == 0 and tar.returncode == 0:
-            return
-        log.seek(0)
-        text = log.read()
-    if "No space left on device" in text:
-        raise disk_full(folder.parent)
-    reason = next(iter(text.splitlines()), "the tarball ends early")
-    raise Fail(f"the source cannot be unpacked, it is truncated or damaged ({reason}): get the "
-               "file again")
-
-
-def unpack(source: Source, folder: Path) -> str:
-    """Unpack into an empty folder; returns the kernel version found there, 6.12.y."""
-    path = source.path
-    assert path is not None
-    size = path.stat().st_size
-    need_space(folder, size * UNPACK_RATIO * (OBJECT_SHARE + 1) // OBJECT_SHARE,
-               "the kernel source")
-    command = DECOMPRESSORS[b"\xfd7zXZ" if path.suffix == ".deb" else compressor_of(path)]
-    if not shutil.which(command[0]):
-        raise Fail(f"{command[0]} is needed to unpack {path.name}: install it")
-    progress = Progress(f"unpacking {path.name}", size)
-    with tar_stream(path) as stream:
-        pump(stream, command, folder, progress)
-    progress.finish()
-    version = kernel_version(folder, source.title)
-    unignore(folder)
-    return version
-
-
-def unignore(folder: Path) -> None:
-    """Take the lines out of .gitignore by which Debian's package ignores every file.
-
-    Debian's own repository has nothing but debian/; in ours, git would pass over each new file
-    that a developer makes.
-    """
-    path = folder / ".gitignore"
-    if path.is_file():
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if line.strip() not in ("/*", "!/debian/")]
-        if kept != lines:
-            path.write_text("".join(kept), encoding="utf-8")
-
-
-def kernel_version(folder: Path, title: str) -> str:
-    """Check that a folder is a 6.12.y kernel tree, by its Makefile."""
-    makefile = folder / "Makefile"
-    text = makefile.read_text(errors="replace") if makefile.is_file() else ""
-    values = dict(re.findall(r"(?m)^(VERSION|PATCHLEVEL|SUBLEVEL)\s*=\s*(\d+)", text))
-    version = ".".join(values.get(key, "?") for key in ("VERSION", "PATCHLEVEL", "SUBLEVEL"))
-    if not re.fullmatch(r"6\.12\.\d+", version):
-        found = "no kernel tree" if "?" in version else f"Linux {version}"
-        raise Fail(f"{title} is {found}, and Faultline is made for Linux 6.12.y: name such a "
-                   "source")
-    return version
-
-
-def origin(source: Source, version: str) -> str:
-    """The text that tells in the git history where the source came from."""
-    assert source.path is not None
-    digest = source.pin.sha256 if source.pin else sha256(source.path)
-    return f"Linux {version} ({source.title})\n\nsha256: {digest}\nfile: {source.path.name}\n"
 
 
 def describe(source: Source) -> str:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from .branch import Builder
 from .common import Fail, Paths, flag, lock, say, shown, write_atomic
+from .importer import import_source
 from .patchqueue import Queue
 from .repo import BRANCH, UPSTREAM, Repo
-from .source import Source, obtain, origin, unpack
+from .source import Source, obtain
 
 
 @dataclass
@@ -71,50 +72,49 @@ class WorkTree:
         """Remember the state."""
         write_atomic(self._file, json.dumps(asdict(state), indent=1).encode())
 
-    def create(self, source: Source, alternate: Path | None = None) -> State:
-        """Unpack a source into a new repository; the folder appears when it is complete."""
-        part = self.folder.with_name(f".{self.folder.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        new = WorkTree(part)
+    @contextlib.contextmanager
+    def begin(self, source: Source, files_too: bool,
+              alternate: Path | None = None) -> Iterator[WorkTree]:
+        """A repository with the source as branch and tag, and no file written yet.
+
+        It is in a folder beside this one, and gone at the end unless it was finished.
+        """
+        part = WorkTree(self.folder.with_name(f".{self.folder.name}.part"))
+        shutil.rmtree(part.folder, ignore_errors=True)
+        part.folder.mkdir(parents=True)
         try:
-            version = unpack(source, part)
-            new.repo.init()
+            part.repo.init()
             if alternate:
-                info = new.repo.git_dir / "objects" / "info"
+                info = part.repo.git_dir / "objects" / "info"
                 info.mkdir(parents=True, exist_ok=True)
                 (info / "alternates").write_text(f"{alternate / 'objects'}\n", encoding="utf-8")
-            commit = new.repo.import_folder(part, origin(source, version),
-                                            new.repo.git_dir / "index")
-            new.repo.text("update-ref", f"refs/heads/{BRANCH}", commit)
-            new.repo.text("update-ref", f"refs/tags/{UPSTREAM}", commit)
-            new.repo.text("update-ref", source_ref(source), commit)
-            state = State(source=source.key, title=source.title, made=commit, saved=commit)
-            new.store(state)
-            part.rename(self.folder)
-            return state
+            commit = import_source(part.repo, source, files_too)
+            for name in (f"refs/heads/{BRANCH}", f"refs/tags/{UPSTREAM}", source_ref(source)):
+                part.repo.text("update-ref", name, commit)
+            yield part
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(part.folder, ignore_errors=True)
 
-    def import_source(self, paths: Paths, source: Source) -> str:
-        """The commit of a source; one that is new here is unpacked beside the work tree."""
+    def finish(self, source: Source, part: WorkTree) -> None:
+        """Write the files of the branch of `part`, and put it where this tree belongs."""
+        tip = part.repo.commit_of("HEAD")
+        say("writing the files ...")
+        part.repo.checkout("", tip, True)
+        part.store(State(source=source.key, title=source.title, made=tip, saved=tip))
+        part.folder.rename(self.folder)
+
+    def create(self, source: Source) -> None:
+        """Make the tree of a source; the folder appears when it is complete."""
+        with self.begin(source, True) as part:
+            self.finish(source, part)
+
+    def base_of(self, paths: Paths, source: Source) -> str:
+        """The commit of a source, which is imported unless it was here before."""
         known = self.repo.commit_of(source_ref(source))
-        if known:
-            return known
-        source = obtain(paths, source)
-        part = self.folder.with_name(f".{self.folder.name}.upstream")
-        index = self.repo.git_dir / "faultline-import.index"
-        shutil.rmtree(part, ignore_errors=True)
-        index.unlink(missing_ok=True)
-        part.mkdir(parents=True)
-        try:
-            version = unpack(source, part)
-            commit = self.repo.import_folder(part, origin(source, version), index)
-            self.repo.text("update-ref", source_ref(source), commit)
-            return commit
-        finally:
-            index.unlink(missing_ok=True)
-            shutil.rmtree(part, ignore_errors=True)
+        if not known:
+            known = import_source(self.repo, obtain(paths, source), False)
+            self.repo.text("update-ref", source_ref(source), known)
+        return known
 
     def require_branch(self, hint: str) -> str:
         """Our branch must be checked out; returns its tip."""

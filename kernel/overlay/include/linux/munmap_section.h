@@ -16,6 +16,7 @@ struct list_head;
 
 DECLARE_STATIC_KEY_FALSE(munmap_section_key);
 DECLARE_STATIC_KEY_FALSE(munmap_section_marks_key);
+extern unsigned long munmap_section_min_len;
 
 /* Operations that one mm can have in flight: bits of vma->munmap_pending. */
 #define MUNMAP_SECTION_MAX_OPS		8
@@ -65,6 +66,9 @@ static inline bool munmap_section_wanted(struct mm_struct *mm,
 					 unsigned long start, size_t len)
 {
 	if (!static_branch_unlikely(&munmap_section_key))
+		return false;
+	/* Pairs with WRITE_ONCE() in munmap_section_apply(). */
+	if (len < READ_ONCE(munmap_section_min_len))
 		return false;
 	return __munmap_section_wanted(mm, start, len);
 }

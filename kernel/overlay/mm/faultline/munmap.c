@@ -80,8 +80,14 @@ DEFINE_STATIC_KEY_FALSE(munmap_section_key);
  */
 DEFINE_STATIC_KEY_FALSE(munmap_section_marks_key);
 
+/* A range that is shorter cannot be two sections. */
+unsigned long munmap_section_min_len __read_mostly;
+
 static void munmap_section_apply(unsigned long kbytes)
 {
+	/* Pairs with READ_ONCE() in munmap_section_wanted(). */
+	WRITE_ONCE(munmap_section_min_len,
+		   2 * ALIGN(kbytes * SZ_1K, PMD_SIZE));
 	if (kbytes) {
 		/* First, so that it is on when the first mark is set. */
 		static_branch_enable(&munmap_section_marks_key);
@@ -122,7 +128,7 @@ struct faultline_toggle munmap_section_toggle = {
 #define BUDGET_GROWTH_MAX	4
 
 /* Sections that take less than the first are doubled, than the last halved. */
-#define SECTION_CHEAP_NS	(1 * NSEC_PER_MSEC)
+#define SECTION_CHEAP_NS	(2 * NSEC_PER_MSEC)
 #define SECTION_DEAR_NS		(4 * NSEC_PER_MSEC)
 
 /* How long a waiter may take to wake up before we make room for it. */
@@ -144,8 +150,11 @@ static unsigned long mm_mapped_pages(struct mm_struct *mm)
 {
 	unsigned long pages = get_mm_rss(mm) + get_mm_counter(mm, MM_SWAPENTS);
 
-	/* RSS leaves out the zero page, but its entries cost time as well. */
-	pages = max(pages, mm_pgtables_bytes(mm) / sizeof(pte_t));
+	/*
+	 * RSS leaves out the zero page, but its entries cost time as well.
+	 * Of the tables of sparse memory, half can be of the upper levels.
+	 */
+	pages = max(pages, mm_pgtables_bytes(mm) / sizeof(pte_t) / 2);
 #ifdef CONFIG_HUGETLB_PAGE
 	pages = max_t(unsigned long, pages, atomic_long_read(&mm->hugetlb_usage));
 #endif
@@ -163,7 +172,7 @@ bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 
 	mmap_assert_write_locked(mm);
 
-	if (!section || len < 2 * section)
+	if (!section)
 		return false;
 	if (offset_in_page(start) || start > TASK_SIZE || len > TASK_SIZE - start)
 		return false;
@@ -174,19 +183,16 @@ bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 
 /* === Sizing a section ===================================================== */
 
-/*
- * Work that the part [addr, end) of one PMD entry holds.  The caller has
- * mmap_lock for writing, so the table that @pmd is in cannot go away.
- * @pmd itself can change (khugepaged retracts tables of file mappings with
- * the i_mmap lock only, rmap unmaps huge pages): this is an estimate.
- */
-static long pmd_work(pmd_t *pmd, unsigned long addr, unsigned long end)
+/* The budget of a section of so many bytes. */
+static long section_budget(unsigned long section)
 {
-	pmd_t val = pmdp_get_lockless(pmd);
+	return WORK_PTE_TABLE * (section >> PMD_SHIFT);
+}
 
-	if (pmd_none(val))
-		return 0;
-	if (!pmd_present(val) || pmd_leaf(val))
+/* Work that the part [addr, end) of a PMD entry, not a hole, stands for. */
+static long pmd_work(pmd_t pmd, unsigned long addr, unsigned long end)
+{
+	if (!pmd_present(pmd) || pmd_leaf(pmd))
 		return WORK_LEAF;
 	/* Many small VMAs can share a table: count it once, not for each. */
 	return max(WORK_LEAF,
@@ -197,6 +203,11 @@ static long pmd_work(pmd_t *pmd, unsigned long addr, unsigned long end)
  * Spend *@budget, which is not used up, on [addr, end) and return where it ran
  * out, a multiple of PMD_SIZE, or @end if it did not.  Holes are skipped by
  * the level that they are in.
+ *
+ * The caller has mmap_lock for writing, so no table above the last level can
+ * go away.  The entries for the last level can (khugepaged retracts tables of
+ * file mappings with the i_mmap lock only, rmap unmaps huge pages) and are
+ * read once: this is an estimate.
  */
 static unsigned long spend_budget(struct mm_struct *mm, unsigned long addr,
 				  unsigned long end, long *budget)
@@ -229,11 +240,14 @@ static unsigned long spend_budget(struct mm_struct *mm, unsigned long addr,
 
 		for (pmd = pmd_offset(pud, addr); addr < next; pmd++) {
 			unsigned long pmd_end = pmd_addr_end(addr, next);
+			pmd_t entry = pmdp_get_lockless(pmd);
 
-			*budget -= pmd_work(pmd, addr, pmd_end);
+			if (!pmd_none(entry)) {
+				*budget -= pmd_work(entry, addr, pmd_end);
+				if (*budget <= 0)
+					return pmd_end;
+			}
 			addr = pmd_end;
-			if (*budget <= 0)
-				return addr;
 		}
 skip:
 		addr = next;
@@ -344,16 +358,13 @@ static bool section_plan(struct munmap_section *op, unsigned long *start,
 
 /*
  * Choose the budget of the next section: larger where the fixed cost of a
- * section, or waiting for the lock, is out of proportion to the work, but
- * not so that others are stalled for longer than SECTION_DEAR_NS.  A section
- * that did not use up its budget tells nothing about larger ones.
+ * section, and of getting the lock back, would be out of proportion to the
+ * work, but not so that others wait for longer than SECTION_DEAR_NS.  A
+ * section that did not use up its budget tells nothing about larger ones.
  */
-static void section_adapt(struct munmap_section *op, long work, u64 zap_ns,
-			  u64 wait_ns)
+static void section_adapt(struct munmap_section *op, long work, u64 zap_ns)
 {
-	if (work >= op->budget &&
-	    (zap_ns < SECTION_CHEAP_NS ||
-	     (wait_ns > zap_ns / 8 && zap_ns < SECTION_DEAR_NS / 2)))
+	if (work >= op->budget && zap_ns < SECTION_CHEAP_NS)
 		op->budget = min(op->budget * 2, op->floor * BUDGET_GROWTH_MAX);
 	else if (zap_ns > SECTION_DEAR_NS)
 		op->budget = max(op->budget / 2, op->floor);
@@ -439,7 +450,7 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 		.start	= start,
 		.end	= end,
 		.nr	= nr,
-		.floor	= WORK_PTE_TABLE * (section >> PMD_SHIFT),
+		.floor	= section_budget(section),
 	};
 	op->budget = op->floor;
 
@@ -531,7 +542,7 @@ int munmap_section_run(struct munmap_section *op, struct list_head *uf)
 		locked = ktime_get_ns();
 		trace_munmap_section(mm, start, end, work, zapped - begin,
 				     locked - zapped, contended);
-		section_adapt(op, work, zapped - begin, locked - zapped);
+		section_adapt(op, work, zapped - begin);
 		start = end;
 	}
 
@@ -557,6 +568,30 @@ static bool vma_wants_unmap_event(const struct vm_area_struct *vma)
 #else
 	return false;
 #endif
+}
+
+/* Is the whole range no more than one section?  Then upstream does better. */
+static bool range_is_section(struct mm_struct *mm, unsigned long start,
+			     unsigned long end)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	long budget = section_budget(munmap_section_bytes());
+	struct vm_area_struct *vma;
+
+	for_each_vma_range(vmi, vma, end) {
+		unsigned long from = max(vma->vm_start, start);
+		unsigned long to = min(vma->vm_end, end);
+
+		if (is_vm_hugetlb_page(vma))
+			budget -= (to - from) / huge_page_size(hstate_vma(vma));
+		else
+			spend_budget(mm, from, to, &budget);
+		budget -= WORK_LEAF;
+		if (budget <= 0)
+			return false;
+	}
+
+	return true;
 }
 
 /*
@@ -599,14 +634,14 @@ static int range_split_edges(struct mm_struct *mm, unsigned long start,
 		/* As upstream: a hole must not leave more VMAs than allowed. */
 		if (vma->vm_end > end && mm->map_count >= sysctl_max_map_count)
 			return -ENOMEM;
-		err = __split_vma(&first, vma, start, 1);
+		err = munmap_split_vma(&first, vma, start, 1);
 		if (err)
 			return err;
 	}
 
 	vma = vma_find(&last, end);
 	if (vma && vma->vm_end > end)
-		return __split_vma(&last, vma, end, 0);
+		return munmap_split_vma(&last, vma, end, 0);
 
 	return 0;
 }
@@ -632,6 +667,8 @@ int munmap_sectioned(struct mm_struct *mm, unsigned long start, size_t len,
 	struct vm_area_struct *vma;
 	int err;
 
+	if (range_is_section(mm, start, end))
+		goto upstream;
 	if (range_is_atomic(mm, start, end))
 		goto atomic;
 
@@ -648,6 +685,7 @@ int munmap_sectioned(struct mm_struct *mm, unsigned long start, size_t len,
 
 atomic:
 	count_vm_event(MUNMAP_SECTION_ATOMIC);
+upstream:
 	vma_iter_init(&vmi, mm, start);
 	err = do_vmi_munmap(&vmi, mm, start, len, uf, true);
 	if (!err)

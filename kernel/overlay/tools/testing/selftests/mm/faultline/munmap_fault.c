@@ -96,6 +96,12 @@ static char *make_range(size_t edge)
 	return p ? p + edge : NULL;
 }
 
+static long not_good(const char *what)
+{
+	ksft_print_msg("after the error: %s (errno %d)\n", what, errno);
+	return -1;
+}
+
 /*
  * What is left after an error is a high part of the range, with its content,
  * and behaves as if nothing had been tried: no mark of the munmap remains.
@@ -104,21 +110,20 @@ static char *make_range(size_t edge)
 static long check_rest(char *p, size_t edge)
 {
 	size_t left = mapped_bytes(p, RANGE), gone = RANGE - left, i;
-	size_t ps = page_size();
 	char *rest = p + gone, *moved, *whole = p - edge;
+	size_t ps = page_size();
 	int status;
 	pid_t pid;
 
 	if (mapped_bytes(p, gone) || mapped_bytes(rest, left) != left)
-		return -1;
-	/* The content is that of page (edge + gone) / ps on. */
+		return not_good("a hole inside of what is left");
+	if (mapped_bytes(whole, edge) != edge ||
+	    mapped_bytes(p + RANGE, edge) != edge)
+		return not_good("an edge is gone");
 	for (i = 0; i < left / ps; i++)
 		if (word_read(rest + i * ps) !=
 		    page_word(TAG, (edge + gone) / ps + i))
-			return -1;
-	if (mapped_bytes(whole, edge) != edge ||
-	    mapped_bytes(p + RANGE, edge) != edge)
-		return -1;
+			return not_good("wrong content");
 	if (!left)
 		return 0;
 	/* fork() takes it along, */
@@ -126,16 +131,19 @@ static long check_rest(char *p, size_t edge)
 	if (!pid)
 		_exit(mapped_bytes(rest, left) != left);
 	if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
-		return -1;
+		return not_good("fork() lost it");
 	/* mprotect() can change it and change it back, */
 	if (mprotect(rest, left, PROT_READ) ||
 	    mprotect(rest, left, PROT_READ | PROT_WRITE))
-		return -1;
+		return not_good("mprotect() failed");
 	/* and mremap() moves all of it. */
 	fill_pages(rest, left, TAG + 1);
-	moved = mremap(rest, left, left, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
-	if (moved == MAP_FAILED || bad_pages(moved, left, TAG + 1))
-		return -1;
+	moved = mremap(rest, left, left, MREMAP_MAYMOVE | MREMAP_DONTUNMAP,
+		       NULL);
+	if (moved == MAP_FAILED)
+		return not_good("mremap() failed");
+	if (bad_pages(moved, left, TAG + 1))
+		return not_good("wrong content when moved");
 	munmap(moved, left);
 	return left;
 }
