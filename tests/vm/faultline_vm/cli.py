@@ -255,9 +255,13 @@ def _run(options: argparse.Namespace) -> int:
         notes.say(f"{release or machine.kernel.name} on {choice.accel.upper()} ({choice.why}), "
                   f"{machine.cpus} CPUs, {machine.mem} MiB")
         outcome, lines = _boot(options, machine, directory)
+        flake = None
         if outcome.console.host_flake:
-            notes.always("the emulated timer lost against a busy host "
-                         "(IO-APIC + timer doesn't work); trying once more")
+            flake = "the emulated timer lost against a busy host (IO-APIC + timer doesn't work)"
+        elif outcome.console.stale_int3 and not outcome.boot_seconds and choice.accel == "tcg":
+            flake = "emulated CPUs ran an int3 that was patched away while the kernel booted"
+        if flake:
+            notes.always(f"{flake}; trying once more")
             (directory / "console.log").rename(directory / "console.log.first-try")
             outcome, lines = _boot(options, machine, directory)
     finally:

@@ -66,6 +66,11 @@ _OOM = re.compile(r"(?:Out of memory|Memory cgroup out of memory): Killed proces
 # nothing about the kernel, so it earns one more try.
 _HOST_FLAKE = re.compile(r"Kernel panic - not syncing: IO-APIC \+ timer doesn't work")
 
+# QEMU's multi-threaded TCG may run an int3 that the kernel has already patched
+# away (seen with QEMU 7.2, on stock kernels too).  While the kernel boots it
+# says nothing; once the command runs it is as bad as any oops.
+_STALE_INT3 = re.compile(r"Oops: int3: ")
+
 
 @dataclass(frozen=True)
 class Trouble:
@@ -94,6 +99,7 @@ class Console:
         self.allowed: list[Trouble] = []
         self.killed: list[str] = []
         self.host_flake = False
+        self.stale_int3 = False
         self.lines = 0
         self._allow_warn = allow_warn
         self._partial = b""
@@ -121,6 +127,8 @@ class Console:
             return
         if _HOST_FLAKE.match(text):
             self.host_flake = True
+        if _STALE_INT3.match(text):
+            self.stale_int3 = True
         if match := _OOM.match(text):
             self.killed.append(match[0])
             return

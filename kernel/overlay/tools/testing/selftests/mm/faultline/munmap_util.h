@@ -85,12 +85,12 @@ static inline const char *munmap_knob_set(long kbytes)
 /*
  * The values that a test which changes the knob all the time goes through.
  *
- * Going to 0 and back rewrites code that the other CPUs run.  QEMU before 8.1
- * can go on with code it has translated a moment earlier, if each CPU has a
- * thread of its own ("-accel tcg,thread=multi"): the kernel then dies of a
- * breakpoint that is long gone, upstream's static keys included.  So 0 is
- * left out on an emulated CPU, unless FAULTLINE_FLIP_OFF is set: a run with
- * one thread ("thread=single", or -icount) should set it.
+ * Going to 0 and back rewrites code that the other CPUs run.  Under QEMU 7.2
+ * with a thread per CPU ("-accel tcg,thread=multi") the kernel then dies now
+ * and then of a breakpoint that is no longer in memory; a stock kernel does
+ * the same when a static key of its own is flipped often.  So 0 is left out
+ * on an emulated CPU, unless FAULTLINE_FLIP_OFF is set: a run with one thread
+ * ("thread=single", or -icount) should set it.
  */
 static inline const long *munmap_flip_values(int *n)
 {
