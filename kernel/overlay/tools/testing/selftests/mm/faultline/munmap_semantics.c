@@ -1002,6 +1002,7 @@ static void *uffd_read(void *arg)
 		{ .fd = r->stop_fd, .events = POLLIN },
 	};
 	struct uffd_msg msg;
+	bool late;
 
 	for (;;) {
 		if (poll(fds, 2, -1) < 0)
@@ -1012,9 +1013,11 @@ static void *uffd_read(void *arg)
 			 * the event is read.
 			 */
 			usleep(20000);
+			late = atomic_load(&r->unmap_returned);
+			/* This lets the caller go, so look before it. */
 			if (read(r->fd, &msg, sizeof(msg)) != sizeof(msg))
 				continue;
-			r->late |= atomic_load(&r->unmap_returned);
+			r->late |= late;
 			r->events++;
 			if (msg.event != UFFD_EVENT_UNMAP)
 				continue;
