@@ -7,6 +7,19 @@
 BUILD ?= build
 # What `make kernel` builds; see kernel/scripts/flavour.py.
 FLAVOUR ?= microvm
+# The number of a later build of one release: packages of REBUILD=2 are newer.
+REBUILD ?=
+export REBUILD
+# Who signs `make repo`: a key of yours in the keyring GNUPGHOME (nothing: a
+# key made for tests).  And the base of the addresses it is reached by.
+REPO_KEY ?=
+REPO_URL ?=
+# Key and certificate (PEM) for Secure Boot; nothing: not signed.
+SECUREBOOT_KEY ?=
+SECUREBOOT_CERT ?=
+export SECUREBOOT_KEY SECUREBOOT_CERT
+# Which host `make test-images` and `make image-shell` boot: deb or rpm.
+FORMAT ?=
 # What `make bench` measures.
 BENCH ?= munmap
 # What `make test` runs: suites, or SUITE/PROGRAM; nothing means all.
@@ -56,6 +69,41 @@ rebase: deps ## move the pin to another point release: VERSION=6.12.x
 .PHONY: kernel
 kernel: tree ## compile FLAVOUR=microvm, microvm-debug, ...
 	@kernel/scripts/build $(FLAVOUR)
+
+# --- Packages
+
+# A rebuild has folders of its own.
+variant = $(FLAVOUR)$(if $(REBUILD),.$(REBUILD))
+
+.PHONY: stage
+stage: tree ## compile FLAVOUR with modules, perf, headers: what packages hold
+	@kernel/scripts/stage $(FLAVOUR)
+ifneq ($(SECUREBOOT_KEY)$(SECUREBOOT_CERT),)
+	@packaging/secureboot/sign-stage --key '$(SECUREBOOT_KEY)' --cert '$(SECUREBOOT_CERT)' \
+		$(BUILD)/stage/$(variant)
+endif
+
+.PHONY: deb
+deb: stage ## DEB packages of FLAVOUR=microvm or cloud, in build/packages
+	@packaging/deb/build $(BUILD)/stage/$(variant) $(BUILD)/packages/$(variant)/deb
+
+.PHONY: rpm
+rpm: stage ## RPM packages of FLAVOUR=microvm or cloud, in build/packages
+	@packaging/rpm/build $(BUILD)/stage/$(variant) $(BUILD)/packages/$(variant)/rpm
+
+.PHONY: packages
+packages: deb rpm ## both; REBUILD=2 makes the next build of a release
+
+.PHONY: source-packages
+source-packages: tree ## .dsc and .src.rpm, which build without this repository
+	@packaging/deb/source $(BUILD)/packages/source/deb
+	@packaging/rpm/source $(BUILD)/packages/source/rpm
+
+.PHONY: repo
+repo: packages ## signed apt and dnf repositories with the packages of FLAVOUR
+	@packaging/repo/make-repo --out $(BUILD)/repo/$(FLAVOUR) \
+		$(if $(REPO_KEY),--key $(REPO_KEY)) $(if $(REPO_URL),--url $(REPO_URL)) \
+		--deb $(BUILD)/packages/$(variant)/deb --rpm $(BUILD)/packages/$(variant)/rpm
 
 # --- In a VM
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Flavours of the kernel: what they are made of, and how they are configured.
 
-Used by kernel/scripts/configure and kernel/scripts/build, and by tests that
-need a flavour's folder or state.
+Used by kernel/scripts/configure, build and stage, and by tests that need a
+flavour's folder or state.
 """
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import hashlib
 import json
 import os
@@ -17,9 +18,25 @@ import subprocess
 import sys
 
 from sourcelib.common import Fail, Paths, shown, write_atomic
+from sourcelib.source import debian_config
 
+# What `--help` of the programs says of the environment.
+ENVIRONMENT = """\
+environment:
+  REBUILD=N           the N-th build of one release: -faultline1.N, in a folder of its own
+  KERNEL_TREE=path    a kernel source with overlay and patches in it, instead of build/tree;
+                      it needs no git (source packages build so)
+  BASE_CONFIGS=path   folder with the configurations of Debian that flavours are based on,
+                      instead of those of the pinned linux-config package
+  SOURCE_DATE_EPOCH   the date in the kernel's banner, instead of that of the CHANGELOG
+  BUILD=folder        everything generated goes there (default: build/)
+"""
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PATHS = Paths.from_env()
 FRAGMENTS = PATHS.kernel / "config"
+KERNEL_TREE = (pathlib.Path(os.environ["KERNEL_TREE"]).absolute()
+               if os.environ.get("KERNEL_TREE") else None)
 LOGS = PATHS.build / "log"
 
 
@@ -33,16 +50,28 @@ class Flavour:
     # localversion-faultline gives our tree; stock has nothing of that.
     localversion: str = ""
     stock: bool = False
+    # The configuration of Debian's that the fragments change; else everything
+    # that they do not name is off.
+    base: str = ""
+    # The N of a rebuild.
+    rebuild: str = ""
 
     @property
     def tree(self) -> pathlib.Path:
         """The source tree it is built from."""
-        return PATHS.stock if self.stock else PATHS.tree
+        if self.stock:
+            return PATHS.stock
+        return KERNEL_TREE or PATHS.tree
+
+    @property
+    def out_name(self) -> str:
+        """What its folders below build/ are called."""
+        return f"{self.name}.{self.rebuild}" if self.rebuild else self.name
 
     @property
     def out(self) -> pathlib.Path:
         """The O= folder."""
-        return PATHS.build / self.name
+        return PATHS.build / self.out_name
 
     @property
     def lock(self) -> pathlib.Path:
@@ -67,14 +96,22 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     # off (allnoconfig is the base, so what is not named is off).
     Flavour("microvm-off", ("microvm.config",), "-off"),
     Flavour("microvm-stock", ("microvm.config",), "-stock", stock=True),
+    Flavour("cloud", ("faultline.config", "cloud.config"), base="config.amd64_none_cloud-amd64"),
 )}
 
 
 def find(name: str) -> Flavour:
-    """The flavour of that name."""
+    """The flavour of that name; of the rebuild that REBUILD= asks for."""
     if name not in FLAVOURS:
         raise Fail(f"no flavour '{name}'; flavours are: {' '.join(FLAVOURS)}")
-    return FLAVOURS[name]
+    flavour, rebuild = FLAVOURS[name], os.environ.get("REBUILD", "")
+    if not rebuild:
+        return flavour
+    if not re.fullmatch(r"[1-9]\d{0,3}", rebuild):
+        raise Fail(f"REBUILD={rebuild} is no number from 1 to 9999: leave it out for the first "
+                   "build of a release, and count from 2")
+    return dataclasses.replace(flavour, rebuild=rebuild,
+                               localversion=f".{rebuild}{flavour.localversion}")
 
 
 def environment() -> dict[str, str]:
@@ -123,6 +160,9 @@ def tree_state(flavour: Flavour) -> TreeState:
     if not (tree / "Makefile").exists():
         raise Fail(f"no kernel tree at {shown(tree)}: "
                    f"run '{'kernel/scripts/tree --stock' if flavour.stock else 'make tree'}'")
+    if tree == KERNEL_TREE:
+        # Nobody can say what has changed in it, so make has to look.
+        return TreeState("KERNEL_TREE", ("anything",))
     if not (tree / ".git").exists():
         raise Fail(f"{shown(tree)} is no git work tree: remove it, then run 'make tree'")
     head = output("git", "-C", tree, "rev-parse", "HEAD").strip()
@@ -166,6 +206,21 @@ class State:
         write_atomic(self._path, json.dumps(self.data, indent=1).encode() + b"\n")
 
 
+def source_date_epoch() -> int:
+    """The date of the release, in seconds since 1970: that of the newest CHANGELOG entry."""
+    if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
+        if not epoch.isdigit():
+            raise Fail(f"SOURCE_DATE_EPOCH={epoch} is no number of seconds since 1970: unset it")
+        return int(epoch)
+    changelog = ROOT / "CHANGELOG"
+    newest = re.search(r"\b\d{4}-\d\d-\d\d\b", changelog.read_text(encoding="utf-8"))
+    if not newest:
+        raise Fail(f"{shown(changelog)} has no date (YYYY-MM-DD) for the kernel's banner: "
+                   "add its newest entry, or set SOURCE_DATE_EPOCH")
+    midnight = datetime.datetime.fromisoformat(f"{newest[0]}T00:00:00+00:00")
+    return int(midnight.timestamp())
+
+
 # --- Configuration
 
 SET = re.compile(r"CONFIG_(\w+)=(.+)")
@@ -206,8 +261,12 @@ def read_config(path: pathlib.Path) -> dict[str, str]:
 def kconfig_symbols(tree: pathlib.Path) -> set[str]:
     """All symbols that the Kconfig files of a tree define."""
     # grep takes 0.1 s for what costs Python a second.
-    text = output("git", "-C", tree, "grep", "-hE", "--untracked", "--no-exclude-standard",
-                  r"^[[:space:]]*(menu)?config[[:space:]]+[A-Za-z0-9_]+", "--", "*Kconfig*")
+    line = r"^[[:space:]]*(menu)?config[[:space:]]+[A-Za-z0-9_]+"
+    if tree == KERNEL_TREE:
+        text = output("grep", "-rhE", "--include=*Kconfig*", line, tree)
+    else:
+        text = output("git", "-C", tree, "grep", "-hE", "--untracked", "--no-exclude-standard",
+                      line, "--", "*Kconfig*")
     return {line.split()[1] for line in text.splitlines()}
 
 
@@ -227,7 +286,8 @@ def check_symbols(flavour: Flavour) -> dict[str, tuple[str, str]]:
 
 def kconfig_state(flavour: Flavour, state: TreeState) -> str | None:
     """What the meaning of a fragment depends on; None when it is being edited."""
-    if any("Kconfig" in name or "kconfig" in name for name in state.dirty):
+    if flavour.tree == KERNEL_TREE or any(
+            "Kconfig" in name or "kconfig" in name for name in state.dirty):
         return None
     return digest(output("git", "-C", flavour.tree, "ls-files", "-s", "--",
                          "*Kconfig*", "scripts/kconfig", "scripts/*.include"))
@@ -239,8 +299,9 @@ def configure(flavour: Flavour, tree: TreeState) -> bool:
     The caller holds the lock.  On a fault the old .config stays.
     """
     state = State(flavour)
-    fragments = digest(*((FRAGMENTS / name).read_bytes() if (FRAGMENTS / name).exists() else b""
-                         for name in flavour.fragments))
+    base = base_config(flavour)
+    sources = [*([base] if base else []), *(FRAGMENTS / name for name in flavour.fragments)]
+    fragments = digest(*(path.read_bytes() if path.exists() else b"" for path in sources))
     then = state.data.get("config", {})
     if then.get("head") == tree.head and not tree.dirty:
         kconfig = then.get("kconfig")
@@ -260,7 +321,7 @@ def configure(flavour: Flavour, tree: TreeState) -> bool:
     new = flavour.out / ".config.new"
     log = LOGS / f"{flavour.name}-config.log"
     LOGS.mkdir(parents=True, exist_ok=True)
-    merge_config(flavour, new, log)
+    merge_config(flavour, base, new, log)
     got = read_config(new)
     lost = [(symbol, value, where, got.get(symbol, "n"))
             for symbol, (value, where) in wanted.items() if got.get(symbol, "n") != value]
@@ -282,11 +343,26 @@ def configure(flavour: Flavour, tree: TreeState) -> bool:
     return changed
 
 
-def merge_config(flavour: Flavour, target: pathlib.Path, log: pathlib.Path) -> None:
-    """Run the kernel's own merge on an allnoconfig base."""
+def base_config(flavour: Flavour) -> pathlib.Path | None:
+    """The configuration of Debian's that the flavour starts from."""
+    if not flavour.base:
+        return None
+    if folder := os.environ.get("BASE_CONFIGS"):
+        path = pathlib.Path(folder) / flavour.base
+        if not path.is_file():
+            raise Fail(f"BASE_CONFIGS={folder} has no {flavour.base}, which flavour "
+                       f"{flavour.name} is based on")
+        return path.absolute()
+    return debian_config(PATHS, flavour.base)
+
+
+def merge_config(flavour: Flavour, base: pathlib.Path | None, target: pathlib.Path,
+                 log: pathlib.Path) -> None:
+    """Run the kernel's own merge on the base, or on allnoconfig."""
     # It calls make in its working folder, so that is the source tree; the
     # temporary files it makes there are ignored by the kernel's .gitignore.
-    command = ["scripts/kconfig/merge_config.sh", "-n", "-O", str(flavour.out),
+    command = ["scripts/kconfig/merge_config.sh", *([] if base else ["-n"]),
+               "-O", str(flavour.out), *([str(base)] if base else []),
                *(str(FRAGMENTS / name) for name in flavour.fragments)]
     env = environment() | {"KCONFIG_CONFIG": str(target)}
     with open(log, "w", encoding="utf-8") as sink:

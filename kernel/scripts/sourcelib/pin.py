@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The pin, kernel/upstream: which source package our files are made for."""
+"""The pins: which source package our files are made for (kernel/upstream), and which
+package has the distribution's configurations (kernel/upstream-config)."""
 
 from __future__ import annotations
 
@@ -45,9 +46,9 @@ class Pin:
         return cls(**{**values, "size": int(values["size"])})  # type: ignore[arg-type]
 
     @classmethod
-    def load(cls, kernel: Path) -> Pin:
-        """Read kernel/upstream."""
-        path = kernel / "upstream"
+    def load(cls, kernel: Path, name: str = "upstream") -> Pin:
+        """Read kernel/upstream, or another pin beside it."""
+        path = kernel / name
         if not path.is_file():
             raise Fail(f"{path} is missing: restore it with git")
         lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())

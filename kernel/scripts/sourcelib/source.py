@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import lzma
 import os
 import re
 import shutil
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from .common import Fail, Paths, lock, say, shown
+from .common import Fail, Paths, lock, say, shown, write_atomic
 from .pin import Pin
 from .registry import Registry, verify
 
@@ -134,3 +135,26 @@ def describe(source: Source) -> str:
     """One line about a source that is here."""
     assert source.path is not None
     return f"{source.title}: {shown(source.path)}"
+
+
+def debian_config(paths: Paths, name: str) -> Path:
+    """A configuration of the distribution, from the package that kernel/upstream-config pins."""
+    pin = Pin.load(paths.kernel, "upstream-config")
+    target = paths.cache / "config" / pin.sha256[:12] / name
+    if target.is_file():
+        return target
+    source = obtain(paths, pinned(pin))
+    assert source.path is not None
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(source.path)],
+                          stdout=subprocess.PIPE) as deb:
+        with tarfile.open(fileobj=deb.stdout, mode="r|") as files:
+            for member in files:
+                if member.name.endswith(f"/{name}.xz"):
+                    packed = files.extractfile(member)
+                    assert packed is not None
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    write_atomic(target, lzma.decompress(packed.read()))
+                    deb.kill()
+                    return target
+    raise Fail(f"{pin.file} has no {name}: kernel/upstream-config and kernel/scripts/flavour.py "
+               "do not fit together")
