@@ -44,26 +44,33 @@ help: ## this list
 
 # --- Host packages
 
+# The other verbs install only the groups that they need.
+DEPS := packaging/build-deps/install
+
 .PHONY: deps
-deps: ## install the host packages that are missing
-	@packaging/build-deps/install
+deps: ## install the host packages that are missing, for all verbs
+	@$(DEPS)
 
 # --- The kernel branch
 
 .PHONY: fetch
-fetch: deps ## download the pinned source (UPSTREAM=latest, UPSTREAM_TARBALL=FILE)
+fetch: ## download the pinned source (UPSTREAM=latest, UPSTREAM_TARBALL=FILE)
+	@$(DEPS) build
 	@kernel/scripts/fetch
 
 .PHONY: tree
-tree: deps ## make the kernel branch in build/tree: source, overlay, patches
+tree: ## make the kernel branch in build/tree: source, overlay, patches
+	@$(DEPS) build
 	@kernel/scripts/tree
 
 .PHONY: export
-export: deps ## write the commits of build/tree back to overlay and patches
+export: ## write the commits of build/tree back to overlay and patches
+	@$(DEPS) build
 	@kernel/scripts/export
 
 .PHONY: rebase
-rebase: deps ## move the pin to another point release: VERSION=6.12.x
+rebase: ## move the pin to another point release: VERSION=6.12.x
+	@$(DEPS) build
 	@kernel/scripts/rebase $(VERSION)
 
 .PHONY: kernel
@@ -77,6 +84,7 @@ variant = $(FLAVOUR)$(if $(REBUILD),.$(REBUILD))
 
 .PHONY: stage
 stage: tree ## compile FLAVOUR with modules, perf, headers: what packages hold
+	@$(DEPS) package
 	@kernel/scripts/stage $(FLAVOUR)
 ifneq ($(SECUREBOOT_KEY)$(SECUREBOOT_CERT),)
 	@packaging/secureboot/sign-stage --key '$(SECUREBOOT_KEY)' --cert '$(SECUREBOOT_CERT)' \
@@ -96,6 +104,7 @@ packages: deb rpm ## both; REBUILD=2 makes the next build of a release
 
 .PHONY: source-packages
 source-packages: tree ## .dsc and .src.rpm, which build without this repository
+	@$(DEPS) package
 	@packaging/deb/source $(BUILD)/packages/source/deb
 	@packaging/rpm/source $(BUILD)/packages/source/rpm
 
@@ -109,16 +118,19 @@ repo: packages ## signed apt and dnf repositories with the packages of FLAVOUR
 
 .PHONY: run
 run: tree ## build microvm, boot it and show the switches at work
+	@$(DEPS) vm
 	@kernel/scripts/build microvm
 	@tests/demo
 
 .PHONY: shell
 shell: tree ## a shell in a VM with the kernel of FLAVOUR
+	@$(DEPS) vm
 	@kernel/scripts/build $(FLAVOUR)
 	@tests/vm/shell --kernel $(BUILD)/$(FLAVOUR)/arch/x86/boot/bzImage
 
 .PHONY: bench
 bench: tree ## measure BENCH=munmap, stock and ours in one run
+	@$(DEPS) vm
 	@kernel/scripts/build microvm-stock
 	@kernel/scripts/build microvm
 	@tests/bench/run $(BENCH)
@@ -126,10 +138,10 @@ bench: tree ## measure BENCH=munmap, stock and ours in one run
 # --- Tests
 
 .PHONY: test
-test: tree ## run every test, or SUITE="NAME..."
+test: deps tree ## run every test, or SUITE="NAME..."
 	@tests/run $(SUITE)
 
-test-%: tree ## run one suite: test-source, test-runner, ...
+test-%: deps tree ## run one suite: test-source, test-runner, ...
 	@tests/run $*
 
 .PHONY: lint
