@@ -18,8 +18,10 @@ REPO_URL ?=
 SECUREBOOT_KEY ?=
 SECUREBOOT_CERT ?=
 export SECUREBOOT_KEY SECUREBOOT_CERT
-# Which host `make test-images` and `make image-shell` boot: deb or rpm.
+# Which hosts `make test-images` boots, deb or rpm (nothing: both), and whether
+# it leaves nothing out (FULL=1).
 FORMAT ?=
+FULL ?=
 # What `make bench` measures.
 BENCH ?= munmap
 # What `make test` runs: suites, or SUITE/PROGRAM; nothing means all.
@@ -143,6 +145,11 @@ test: deps tree ## run every test, or SUITE="NAME..."
 
 test-%: deps tree ## run one suite: test-source, test-runner, ...
 	@tests/run $*
+
+.PHONY: test-images
+test-images: deps tree ## VMs install FLAVOUR=microvm or cloud; FORMAT=deb or rpm, FULL=1
+	@FLAVOUR=$(FLAVOUR) FULL=$(FULL) tests/run $(if $(FORMAT),\
+		images/$(FORMAT)-lifecycle images/$(FORMAT)-failures,images)
 
 .PHONY: lint
 lint: test-lint ## style and consistency of everything tracked
