@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What packaging/rpm/build and packaging/rpm/source share: versions, and a private rpmbuild."""
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "kernel/scripts"))
+from sourcelib.common import Fail, say, shown  # noqa: E402
+
+SPEC = ROOT / "packaging/rpm/kernel-faultline.spec"
+# As in the patch queue.
+PACKAGER = "Faultline maintainers <maintainers@faultline.invalid>"
+LOG_LINES = 15
+
+ENTRY = re.compile(r"(\d+\.\d+\.\d+)-faultline(\d+)(?:\.\d+)? \((\d{4}-\d\d-\d\d)\)")
+KVER = re.compile(r"(\d+\.\d+\.\d+)-faultline(\d+(?:\.\d+)?)")
+
+
+def versions(kver: str) -> tuple[str, str]:
+    """Version and release of the packages of a kernel.
+
+    rpm takes a dash in a version for the start of the release, so there is room for one.
+    """
+    match = KVER.fullmatch(kver)
+    if not match:
+        raise Fail(f"the kernel release '{kver}' cannot be packaged: its form has to be "
+                   "6.12.x-faultlineN")
+    return match[1], match[2]
+
+
+def changes(text: str, release: str) -> str:
+    """CHANGELOG in rpm's form; a rebuild gets an entry of its own."""
+    out: list[str] = []
+    for line in text.splitlines():
+        if match := ENTRY.fullmatch(line):
+            date = datetime.date.fromisoformat(match[3]).strftime("%a %b %d %Y")
+            head = f"* {date} {PACKAGER} - {match[1]}-"
+            if not out and release != match[2]:
+                out += [f"{head}{release}", "- Built again from the same source.", ""]
+            out.append(f"{head}{match[2]}")
+        elif out and line.startswith("  * "):
+            out.append(f"- {line[4:]}")
+        elif out and (line == "" or line.startswith("    ")):
+            out.append(line[2:])
+    if not out:
+        raise Fail("CHANGELOG has no entry of the form '6.12.x-faultlineN (YYYY-MM-DD)': add one")
+    return "\n".join(out).replace("%", "%%").strip() + "\n"
+
+
+def write_spec(work: pathlib.Path, head: str, changelog: str) -> pathlib.Path:
+    """The spec, with what it says before its own lines and how it ends."""
+    spec = work / "SPECS" / SPEC.name
+    spec.write_text(head + SPEC.read_text(encoding="utf-8") + changelog, encoding="utf-8")
+    return spec
+
+
+@contextlib.contextmanager
+def workspace(out: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A folder that goes away, beside the result, so that the result can be renamed into place."""
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".rpmbuild-", dir=out) as name:
+        work = pathlib.Path(name)
+        for folder in ("SPECS", "SOURCES", "BUILD", "tmp"):
+            (work / folder).mkdir()
+        yield work
+
+
+def rpmbuild(work: pathlib.Path, epoch: str, stage: str, *arguments: str) -> None:
+    """Run it, without the user's macros and database, and with nothing of the environment."""
+    # A source package keeps the spec with all macros expanded, also the names
+    # of folders.  For scripts, which change the folder, they have to be full.
+    top = "." if stage == "-bs" else str(work)
+    log = work / "log"
+    env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(work), "LC_ALL": "C",
+           "TZ": "UTC", "SOURCE_DATE_EPOCH": epoch}
+    command = ["rpmbuild", stage, "--quiet", "--define", f"_topdir {top}",
+               "--define", f"_tmppath {top}/tmp", *arguments]
+    try:
+        with open(log, "wb") as sink:
+            status = subprocess.run(command, env=env, umask=0o022, check=False, cwd=work,
+                                    stdin=subprocess.DEVNULL, stdout=sink,
+                                    stderr=subprocess.STDOUT).returncode
+    except FileNotFoundError:
+        raise Fail("rpmbuild is not installed: run 'make deps'") from None
+    if status:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        for line in lines[-LOG_LINES:]:
+            print(f"  {line}", file=sys.stderr)
+        raise Fail("rpmbuild failed: correct what is above; no package was written")
+
+
+def publish(packages: list[pathlib.Path], out: pathlib.Path) -> None:
+    """Move the packages to their place, now that there are all of them."""
+    for path in sorted(packages):
+        target = out / path.name
+        path.replace(target)
+        say(f"{shown(target)}  {target.stat().st_size / 1024:.0f} KiB")
