@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One virtual host: a disk that lives through boots, power cuts included.
+
+Each boot is one QEMU, on a layer of its own over the disk as the boot before left it. The
+guest has no agent: systemd takes a unit and the script it runs from SMBIOS credentials, and
+what the script says comes back over serial ports of their own.
+"""
+
+from __future__ import annotations
+
+import base64
+import resource
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from faultline_vm import accel, console, session
+from faultline_vm.arch import Arch, identify
+from faultline_vm.errors import RunnerError
+from faultline_vm.qemu import Machine as KernelMachine
+from sourcelib.common import Fail
+
+# Debian's name and Fedora's; without secure boot, which is packaging/secureboot's to test.
+FIRMWARE = (("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
+            ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"))
+
+UNIT = """\
+[Unit]
+Description=Steps of a test
+DefaultDependencies=no
+After=multi-user.target boot-complete.target systemd-bless-boot.service
+SuccessAction=poweroff-force
+FailureAction=poweroff-force
+
+[Service]
+Type=oneshot
+ImportCredential=faultline.*
+StandardOutput=file:/dev/ttyS1
+StandardError=inherit
+ExecStartPre=/bin/sh -c 'echo "start $$(uname -r)" >/dev/ttyS2'
+ExecStart=/bin/bash ${CREDENTIALS_DIRECTORY}/faultline.steps
+ExecStopPost=/bin/sh -c 'read -r t </proc/sys/kernel/tainted; \
+    echo "taint $$t" >/dev/ttyS2; echo "exit $EXIT_CODE $EXIT_STATUS" >/dev/ttyS2'
+"""
+
+
+def children_cpu() -> float:
+    """What the programs that this one has waited for took of the CPU."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+class PowerCut(Exception):
+    """Ends a machine as it stands."""
+
+
+@dataclass
+class Machine:
+    """What session.boot() needs to know of a machine that boots from its disk."""
+
+    arch: Arch
+    accel: str
+    disk: Path
+    firmware: Path
+    variables: Path
+    credentials: dict[str, str]
+    append: list[str]
+    cpus: int = 1
+    mem: int = 1536
+    reboots: bool = False
+    allow_warn: bool = False
+
+    def qemu_command(self, binary: str, backends: dict[str, str]) -> list[str]:
+        """QEMU's arguments."""
+        command = [
+            binary, "-nodefaults", "-no-user-config", "-display", "none",
+            # No disks and keyboard of old: the guest would load drivers for them.
+            "-machine", f"{self.arch.machine},sata=off,i8042=off",
+            "-smp", str(self.cpus), "-m", str(self.mem),
+            # One thread: several are slower here, and QEMU 7.2's may run a breakpoint that
+            # the kernel has taken back when it flips a static key.
+            "-accel", "kvm" if self.accel == "kvm" else "tcg,thread=single",
+            "-cpu", self.arch.cpu_kvm if self.accel == "kvm" else self.arch.cpu_tcg,
+            "-drive", f"if=pflash,format=raw,readonly=on,file={self.firmware}",
+            "-drive", f"if=pflash,format=raw,file={self.variables}",
+            # A disk with a write cache: what the guest has flushed is on it, what it
+            # has only written may be, and what it has not yet written is lost.
+            "-drive", f"if=none,id=disk,format=qcow2,cache=writeback,file={self.disk}",
+            "-device", "nvme,serial=faultline,drive=disk,bootindex=0",
+            "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=",
+        ]
+        if not self.reboots:
+            command.append("-no-reboot")
+        for channel, backend in backends.items():
+            if channel == "monitor":
+                command += ["-chardev", f"{backend},id=monitor",
+                            "-mon", "chardev=monitor,mode=control"]
+                continue
+            command += ["-chardev", f"{backend},id={channel}"]
+            command += [word.format(chardev=channel) for word in self.arch.serial]
+        strings = [f"io.systemd.credential.binary:{name}={base64.b64encode(text.encode()).decode()}"
+                   for name, text in self.credentials.items()]
+        strings.append("io.systemd.boot.kernel-cmdline-extra=" + " ".join(self.append))
+        for text in strings:
+            command += ["-smbios", f"type=11,value={text.replace(',', ',,')}"]
+        return command
+
+
+@dataclass
+class Boot:
+    """What a boot showed."""
+
+    name: str
+    log: Path
+    troubles: list[str] = field(default_factory=list)
+    # "" or why it is no good, whatever its steps say.
+    fault: str = ""
+    cut: bool = False
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    boot_seconds: float | None = None
+
+
+class Host:
+    """A disk and the firmware's variables, from boot to boot."""
+
+    def __init__(self, folder: Path, image: Path, kernel: Path, kvm_cache: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.boots = 0
+        self.arch = identify(kernel)[0]
+        trial = KernelMachine(self.arch, kernel, kernel)
+        self.accel = accel.choose("auto", trial, kvm_cache)
+        for code, variables in FIRMWARE:
+            if Path(code).exists():
+                break
+        else:
+            raise Fail("no UEFI firmware here: install ovmf")
+        self.firmware = Path(code)
+        self.disk = image
+        self.form = "raw"
+        self.variables = Path(variables)
+
+    def boot(self, name: str, steps: str, *, on_line: Callable[[str], None],
+             cpus: int = 1, reboots: bool = False, cut_at: str = "",
+             expected: tuple[str, ...] = (), timeout: float = 1800) -> Boot:
+        """Boot, run steps (a bash script), and wait for the machine's end.
+
+        cut_at cuts the power when the script says that line. expected names the kinds of
+        kernel trouble that this boot is to show.
+        """
+        self.boots += 1
+        folder = self.folder / f"{self.boots:02}-{name}"
+        for attempt in (1, 2):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            boot, flake = self._try(Boot(name, folder / "console.log"),
+                                    self._prepared(folder, steps, cpus, reboots), on_line,
+                                    cut_at, expected, timeout)
+            if attempt == 2 or not flake:
+                break
+            on_line("# an emulated timer failed while the kernel started: once more")
+        self.disk, self.form = folder / "disk.qcow2", "qcow2"
+        self.variables = folder / "variables.fd"
+        return boot
+
+    def _layer(self, folder: Path) -> tuple[Path, Path]:
+        disk, variables = folder / "disk.qcow2", folder / "variables.fd"
+        try:
+            subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", self.form,
+                            "-b", self.disk, disk], check=True)
+        except FileNotFoundError:
+            raise Fail("qemu-img is not installed: run 'make deps'") from None
+        shutil.copyfile(self.variables, variables)
+        return disk, variables
+
+    def machine(self, folder: Path, credentials: dict[str, str], append: list[str]) -> Machine:
+        """The machine of one boot, on a layer of its own."""
+        disk, variables = self._layer(folder)
+        return Machine(self.arch, self.accel.accel, disk, self.firmware, variables, credentials,
+                       append)
+
+    def _prepared(self, folder: Path, steps: str, cpus: int, reboots: bool) -> Machine:
+        (folder / "steps").write_text(steps)
+        machine = self.machine(
+            folder, {"systemd.extra-unit.faultline-test.service": UNIT, "faultline.steps": steps},
+            ["systemd.wants=faultline-test.service", "printk.time=1", "oops=panic",
+             "sysrq_always_enabled"])
+        machine.cpus, machine.reboots = cpus, reboots
+        return machine
+
+    def _try(self, boot: Boot, machine: Machine, on_line: Callable[[str], None], cut_at: str,
+             expected: tuple[str, ...], timeout: float) -> tuple[Boot, bool]:
+        pending = b""
+
+        def take(data: bytes) -> None:
+            nonlocal pending
+            *lines, pending = (pending + data).split(b"\n")
+            for raw in lines:
+                line = raw.decode("utf-8", "replace").rstrip("\r")
+                if cut_at and line == cut_at:
+                    raise PowerCut
+                on_line(line)
+
+        began, used = time.monotonic(), children_cpu()
+        try:
+            outcome = session.boot(machine, boot.log.parent, timeout=timeout, on_output=take)
+        except PowerCut:
+            boot.cut = True
+            return boot, False
+        except RunnerError as err:
+            raise Fail(str(err)) from err
+        finally:
+            boot.seconds = time.monotonic() - began
+            boot.cpu_seconds = children_cpu() - used
+        boot.boot_seconds = outcome.boot_seconds
+        self._judge(boot, outcome, expected)
+        return boot, outcome.console.host_flake and "start" not in outcome.records
+
+    def _judge(self, boot: Boot, outcome: session.Outcome, expected: tuple[str, ...]) -> None:
+        kinds = {item.kind for item in outcome.console.trouble}
+        boot.troubles = [f"{item.kind}: {item.text}" for item in outcome.console.trouble
+                         if item.kind not in expected]
+        missing = [kind for kind in expected if kind not in kinds]
+        taints = console.taint_trouble(int(outcome.records.get("taint", "0") or 0), False)
+        if outcome.cut:
+            boot.fault = f"no end after {outcome.seconds:.0f} s ({outcome.cut})"
+        elif boot.troubles:
+            boot.fault = boot.troubles[0]
+        elif missing:
+            boot.fault = f"the kernel's log does not show: {', '.join(missing)}"
+        elif taints:
+            boot.fault = f"the kernel is tainted: {', '.join(taints)}"
+        elif "start" not in outcome.records:
+            boot.fault = ("the host did not come up" if outcome.qemu_status == 0
+                          else f"QEMU failed: {outcome.qemu_output}")
+        elif outcome.records.get("exit") != "exited 0":
+            boot.fault = f"the steps ended with {outcome.records.get('exit', 'no status')}"

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The disks that hosts start from, made by mkosi and kept until an input changes.
+
+What depends on this machine is given to mkosi on its command line: the mirrors (those in
+the apt sources of this host), the package of the stock kernel (Debian's build of the pinned
+version) and folders below build/.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from sourcelib.common import Fail, Paths, lock, say, shown
+from sourcelib.pin import Pin
+from sourcelib.registry import Registry, host_sources, wanted_sources
+
+ROOT = Path(__file__).resolve().parents[3]
+FORMATS = ("deb", "rpm")
+RELEASE = "trixie"
+OLDEST_MKOSI = 25
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+# What the images depend on, next to this file; a folder stands for all in it.
+BASE_INPUTS = ("mkosi.conf", "mkosi.profiles/base", "kernel/upstream")
+DISK_INPUTS = {"deb": ("mkosi.profiles/host", "mkosi.profiles/deb"),
+               "rpm": ("mkosi.profiles/host", "mkosi.profiles/rpm", "tests/package/shim")}
+
+
+class Images:
+    """The folder build/images and what is in it."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths = paths
+        self.folder = paths.build / "images"
+        self.base = self.folder / "base"
+
+    def disk(self, form: str) -> Path:
+        """The disk of a format."""
+        return self.folder / f"{form}.raw"
+
+    def kernel(self) -> Path:
+        """The stock kernel, as a file that QEMU boots; made with the base."""
+        return self.folder / "base.vmlinuz"
+
+    def build(self, form: str) -> Path:
+        """Have the disk of a format, as its inputs say."""
+        base = self._digest(BASE_INPUTS)
+        digest = self._digest(BASE_INPUTS + DISK_INPUTS[form])
+        with lock(self.folder / f"{form}.lock"):
+            if self._current(form, digest) and self.disk(form).is_file():
+                return self.disk(form)
+            with lock(self.folder / "base.lock"):
+                if not (self._current("base", base) and self.base.is_dir()):
+                    self._build_base(base)
+            self._build_disk(form, digest)
+        return self.disk(form)
+
+    # --- When
+
+    def _digest(self, inputs: tuple[str, ...]) -> str:
+        """What the inputs are now."""
+        total = hashlib.sha256(Path(__file__).read_bytes())
+        for name in inputs:
+            top = ROOT / name
+            files = sorted(top.rglob("*")) if top.is_dir() else [top]
+            for path in files:
+                total.update(f"{path.relative_to(ROOT)}\n".encode())
+                if path.is_symlink():
+                    total.update(os.readlink(path).encode())
+                elif path.is_file():
+                    total.update(path.read_bytes() + bytes([path.stat().st_mode >> 6 & 1]))
+        return total.hexdigest()
+
+    def _stamp(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+    def _current(self, name: str, digest: str) -> bool:
+        try:
+            return bool(json.loads(self._stamp(name).read_text())["inputs"] == digest)
+        except (OSError, ValueError, KeyError):
+            return False
+
+    # --- How
+
+    def _build_base(self, digest: str) -> None:
+        self._read_lists()
+        self._stamp("base").unlink(missing_ok=True)
+        self._write_sources()
+        self._mkosi("base", ["base"], "--package", self._stock_package())
+        self._stamp("base").write_text(json.dumps({"inputs": digest}) + "\n")
+
+    def _build_disk(self, form: str, digest: str) -> None:
+        self._stamp(form).unlink(missing_ok=True)
+        extra = []
+        if form == "rpm":
+            extra = ["--extra-tree", f"{self._shim()}:/opt"]
+        # Disks take a newer systemd-repart than Debian 12 has; the base brings one.
+        self._mkosi(form, ["host", form], "--base-tree", self.base, "--tools-tree", self.base,
+                    *extra)
+        self._stamp(form).write_text(json.dumps({"inputs": digest}) + "\n")
+
+    def _shim(self) -> Path:
+        """The package that tells rpm what the Debian below it has."""
+        folder = self.folder / "shim"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._run("rpm shim", [ROOT / "tests/package/shim/build", folder, self.base])
+        return folder
+
+    def _read_lists(self) -> None:
+        pin = Pin.load(self.paths.kernel)
+        Registry(self.paths, pin.package, pin.series).open()
+
+    def _apt(self, *command: str, cwd: Path | None = None) -> str:
+        conf = self.paths.cache / "apt" / "apt.conf"
+        program, *arguments = command
+        done = subprocess.run([program, "-c", conf, *arguments], cwd=cwd, check=False, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True,
+                              env={**os.environ, "LC_ALL": "C.UTF-8"})
+        if done.returncode:
+            raise Fail(f"'{' '.join(command)}' failed: {done.stderr.strip().splitlines()[-1:]}")
+        return done.stdout
+
+    def _stock_package(self) -> str:
+        """Debian's cloud kernel of the pinned version, or the newest there is."""
+        upstream = Pin.load(self.paths.kernel).upstream
+        names = re.findall(r"(?m)^linux-image-6\.12\.\d+\+deb13(?:\.\d+)?-cloud-amd64$",
+                           self._apt("apt-cache", "pkgnames", "linux-image-6.12."))
+        if not names:
+            raise Fail("the mirrors in apt's sources have no linux-image-6.12.*-cloud-amd64: "
+                       "add a mirror with trixie and trixie-security")
+        names.sort(key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
+        pinned = [name for name in names if name.startswith(f"linux-image-{upstream}+")]
+        if not pinned:
+            say(f"note: the mirrors have no stock {upstream} any more; the hosts get {names[-1]}")
+        return (pinned or names)[-1]
+
+    def _write_sources(self) -> None:
+        """apt sources for mkosi: this host's mirrors, with the suites of the images."""
+        etc = Path(os.environ.get("FAULTLINE_APT_ETC") or "/etc/apt")
+        suites = (RELEASE, f"{RELEASE}-updates", f"{RELEASE}-security")
+        target = self.folder / "sandbox/etc/apt/sources.list.d/mkosi.sources"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text("\n".join(
+            f"Types: deb\nURIs: {uri}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n"
+            for uri, suite in wanted_sources(host_sources(etc)) if suite in suites))
+
+    def _mkosi(self, name: str, profiles: list[str], *options: str | Path) -> None:
+        # mkosi takes HOME's and XDG's settings of a person into account: not ours.
+        env = {key: value for key, value in os.environ.items() if not key.startswith("MKOSI")}
+        command, more = self._program()
+        self._run(name, [
+            *command, "--directory", ROOT, "--profile", ",".join(profiles), "--force",
+            "--sandbox-tree", self.folder / "sandbox",
+            "--output-directory", self.folder,
+            "--package-cache-dir", self._made("downloads"),
+            "--cache-directory", self._made("cache"),
+            *options, "build"], env={**env, **more})
+
+    def _made(self, name: str) -> Path:
+        path = self.folder / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _program(self) -> tuple[list[str | Path], dict[str, str]]:
+        """mkosi of this host or, when that is too old, of Debian 13: it is plain Python."""
+        if there := shutil.which("mkosi"):
+            said = subprocess.run([there, "--version"], check=False, text=True,
+                                  capture_output=True).stdout
+            if (found := re.search(r"(\d+)", said)) and int(found[1]) >= OLDEST_MKOSI:
+                return [there], {}
+        tree = self.folder / "mkosi"
+        modules = tree / "usr/lib/python3/dist-packages"
+        if not modules.is_dir():
+            scratch = self._made("mkosi.part")
+            self._apt("apt-get", "-q", "download", f"mkosi/{RELEASE}", cwd=scratch)
+            deb, = scratch.glob("mkosi_*.deb")
+            subprocess.run(["dpkg-deb", "-x", deb, scratch / "tree"], check=True)
+            (scratch / "tree").rename(tree)
+            shutil.rmtree(scratch)
+        return [sys.executable, "-B", "-m", "mkosi"], {"PYTHONPATH": str(modules)}
+
+    def _run(self, name: str, command: list[str | Path],
+             env: dict[str, str] | None = None) -> None:
+        log = self.paths.build / "log" / f"image-{name.replace(' ', '-')}.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        began = time.monotonic()
+        with log.open("wb") as sink:
+            status = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=sink,
+                                    stderr=sink, env=env, check=False).returncode
+        if status:
+            lines = log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise Fail(f"the image {name} did not build ({''.join(lines)}): see {shown(log)}")
+        say(f"# image {name}: {time.monotonic() - began:.0f} s")

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# shellcheck shell=bash
+#
+# What the steps of a test have in common. Runs as root in the host under test; the test
+# program puts this file, the one of the package format and the steps together, and sets
+# KVER1 KVER2 (uname -r of the two builds), VERSION1 VERSION2 (of their packages), URL, STORY,
+# and FULL when nothing is to be left out.
+
+set -u
+umask 022
+export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+log=/run/faultline-test.log
+# What the host does by default is done once, in its life cycle; here it costs a minute of
+# emulation each time, and our kernels have the drivers of the disk built in.
+[ -n "${INITRD-}" ] || [ -n "$FULL" ] || [ "$STORY" = lifecycle ] || export INITRD=No
+entries=/efi/loader/entries
+token=$(cat /etc/machine-id)
+
+say() {
+	printf '# %s\n' "$*"
+}
+
+ok() {
+	echo "ok - $1"
+}
+
+# not_ok NAME: it failed; what is in the log says why.
+not_ok() {
+	echo "not ok - $1"
+	tail -n 30 "$log" | sed 's/^/#   /'
+}
+
+# told NAME PATTERN: it passes when the log says what matches.
+told() {
+	if grep -qiE -e "$2" "$log"; then
+		ok "$1"
+		say "it says: $(grep -iE -m1 -e "$2" "$log" | cut -c1-150)"
+	else
+		echo "nothing of it matches: $2" >>"$log"
+		not_ok "$1"
+	fi
+}
+
+# check NAME COMMAND...: it passes when the command does.
+check() {
+	local name=$1 began=$SECONDS status
+	shift
+	"$@" >"$log" 2>&1 </dev/null
+	status=$?
+	if [ $status -eq 0 ]; then
+		ok "$name"
+	else
+		echo "exit status $status" >>"$log"
+		not_ok "$name"
+	fi
+	[ $((SECONDS - began)) -lt 5 ] || say "$((SECONDS - began)) s"
+	return $status
+}
+
+# refused NAME PATTERN COMMAND...: it passes when the command fails, and says what matches.
+refused() {
+	local name=$1 pattern=$2
+	shift 2
+	if "$@" >"$log" 2>&1 </dev/null; then
+		echo "it was not refused" >>"$log"
+		not_ok "$name"
+	else
+		told "$name" "$pattern"
+	fi
+}
+
+# running KVER: that kernel runs.
+running() {
+	[ "$(uname -r)" = "$1" ] || {
+		echo "$(uname -r) runs, not $1"
+		return 1
+	}
+}
+
+stock_runs() {
+	case $(uname -r) in
+	*faultline*)
+		uname -r
+		return 1
+		;;
+	esac
+}
+
+# The boot entries of a kernel, whatever their count.
+entries_of() {
+	find $entries -name "$token-$1.conf" -o -name "$token-$1+*.conf"
+}
+
+# bootable KVER: it has one entry, and what that names is there.
+bootable() {
+	local list file
+	mapfile -t list < <(entries_of "$1")
+	[ ${#list[@]} -eq 1 ] || {
+		echo "${#list[@]} entries: ${list[*]}"
+		return 1
+	}
+	cat "${list[0]}"
+	while read -r _ file; do
+		[ -s "/efi$file" ] || {
+			echo "/efi$file is missing or empty"
+			return 1
+		}
+	done < <(grep -E '^(linux|initrd)[[:space:]]' "${list[0]}")
+}
+
+# absent KVER: nothing of that kernel is left.
+absent() {
+	local left
+	left=$(find /boot /efi /usr/lib/modules /usr/lib/linux-tools /usr/src \( -name "$1" -o -name "*-$1" \
+		-o -name "*-$1[.+]*" \) 2>/dev/null)
+	[ -z "$left" ] || {
+		printf 'left behind: %s\n' "$left"
+		return 1
+	}
+}
+
+# The switches that this kernel has, of those that the package knows.
+switches() {
+	sed -nE 's/^#?[[:space:]]*-?(vm\.[a-z_]+)[[:space:]]*=.*/\1/p' /usr/lib/sysctl.d/60-faultline.conf |
+		sort -u | while read -r name; do
+		[ ! -e "/proc/sys/${name//.//}" ] || echo "$name"
+	done
+}
+
+# stock_value NAME, other_value NAME: as the package has it, and one that a profile sets.
+stock_value() {
+	sed -nE "s/^#?[[:space:]]*-?${1//./\\.}[[:space:]]*=[[:space:]]*//p" \
+		/usr/lib/sysctl.d/60-faultline.conf | tail -n1
+}
+
+other_value() {
+	sed -nE "s/^-?${1//./\\.}[[:space:]]*=[[:space:]]*//p" /usr/share/faultline/profiles/*.conf |
+		grep -vxF -e "$(stock_value "$1")" | head -n1
+}
+
+# value_is NAME VALUE
+value_is() {
+	[ "$(sysctl -n "$1")" = "$2" ] || {
+		echo "$1 is $(sysctl -n "$1"), not $2"
+		return 1
+	}
+}
+
+# Flip a switch by sysctl.d and by hand, and back. Taking a file away changes nothing until
+# the next boot, so the way back is a file as well.
+flip() {
+	local name=$1 stock other file=/etc/sysctl.d/90-test.conf
+	stock=$(stock_value "$name")
+	other=$(other_value "$name")
+	: "${stock:?no stock value}" "${other:?no profile sets it}"
+	echo "$name: $stock, $other"
+	value_is "$name" "$stock" || return 1
+	echo "$name = $other" >$file
+	sysctl --system >/dev/null && value_is "$name" "$other" || return 1
+	echo "$name = $stock" >$file
+	sysctl --system >/dev/null && value_is "$name" "$stock" || return 1
+	rm $file
+	sysctl -w "$name=$other" && value_is "$name" "$other" || return 1
+	sysctl -w "$name=$stock" && value_is "$name" "$stock" || return 1
+	# Each of the four changes is in the kernel's log.
+	[ "$(dmesg | grep -cF "faultline: $name: ")" -ge 4 ] || {
+		dmesg | tail
+		return 1
+	}
+}
+
+# mark NAME: the test program cuts the power when it is to cut it here.
+mark() {
+	echo "mark $1"
+}

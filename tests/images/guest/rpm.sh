@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# shellcheck shell=bash disable=SC2154
+#
+# The package manager of an RPM host.
+
+# shellcheck disable=SC2034 # lib.sh and the steps use it
+image=kernel-faultline
+packages=(kernel-faultline kernel-faultline-tools faultline-profiles)
+
+repository_add() {
+	/usr/lib/apt/apt-helper download-file "$URL/good/rpm/faultline.repo" /etc/yum.repos.d/faultline.repo &&
+		sed -i "s|^baseurl=.*|baseurl=$URL/good/rpm|; s|^gpgkey=.*|gpgkey=$URL/good/rpm/faultline.asc|" \
+			/etc/yum.repos.d/faultline.repo &&
+		dnf -y makecache
+}
+
+# with_repository KIND COMMAND...: dnf as if there were only that repository.
+with_repository() {
+	local kind=$1 folder=/tmp/repos.$1
+	shift
+	mkdir -p "$folder"
+	sed "s|$URL/good|$URL/$kind|" /etc/yum.repos.d/faultline.repo >"$folder/faultline.repo"
+	dnf -y --setopt="reposdir=$folder" --setopt="cachedir=/tmp/cache.$kind" "$@"
+}
+
+refuse_repositories() {
+	refused 'a repository without signature is refused' 'repomd.xml.asc|signature' \
+		with_repository unsigned makecache
+	refused 'a repository with a changed list is refused' 'bad (gpg|pgp) signature|signature' \
+		with_repository forged makecache
+	refused 'a changed package is refused' 'checksum|signature|gpg check failed' \
+		with_repository poisoned install "$image-$VERSION1"
+	check 'and nothing of it is installed' absent "$KVER1"
+}
+
+refuse_foreign() {
+	/usr/lib/apt/apt-helper download-file "$URL/foreign/foreign.rpm" /tmp/foreign.rpm >"$log" 2>&1
+	refused 'a package for another architecture is refused' 'different architecture|not.*compatible|incompatible' \
+		rpm --install --nodeps --nosignature /tmp/foreign.rpm
+}
+
+install_first() {
+	dnf -y install "${packages[@]/%/-$VERSION1}"
+}
+
+upgrade() {
+	dnf -y --refresh upgrade
+}
+
+# What a cut left half done is done again; an entry that is missing is made again.
+repair() {
+	local kver=$1 version=$2
+	dnf -y install "${packages[@]/%/-$version}" || return 1
+	bootable "$kver" || dnf -y reinstall "kernel-faultline-core-$version"
+}
+
+repair_first() {
+	repair "$KVER1" "$VERSION1"
+}
+
+repair_second() {
+	repair "$KVER2" "$VERSION2"
+}
+
+sound() {
+	dnf check && rpm --verify "kernel-faultline-core-${2:?}" "kernel-faultline-modules-$2" faultline-profiles
+}
+
+refuse_removal() {
+	refused 'the running kernel is not removed just so' 'protected|running kernel' \
+		dnf -y remove "kernel-faultline-core-$VERSION1"
+}
+
+remove_all() {
+	dnf -y --setopt=protect_running_kernel=0 remove 'kernel-faultline*' faultline-profiles
+}
+
+left() {
+	rpm -qa '*faultline*' | grep -v '^faultline-debian-shim-'
+}
+
+kernel_image() {
+	echo "/usr/lib/modules/$1/vmlinuz"
+}
+
+# The packages have nothing in /boot; kernel-install copies to /efi.
+small_places=(/efi)
+
+# rpm has no way back from %posttrans: dnf warns, and says that it is complete. The kernel is
+# installed and not bootable.
+says_full() {
+	upgrade >"$log" 2>&1
+	told "$1" 'no space left on device'
+	check 'and the second build has no entry' test -z "$(entries_of "$KVER2")"
+}
