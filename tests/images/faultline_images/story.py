@@ -157,4 +157,7 @@ def failures(form: str) -> None:
 
 def main(form: str, tell: Callable[[str], None]) -> int:
     """Run a test program."""
+    if os.geteuid() != 0:
+        print("1..0 # SKIP mkosi makes the disks of the hosts: run this as root")
+        return 0
     return run_main(f"tests/images/{Path(sys.argv[0]).name}", lambda: tell(form))
