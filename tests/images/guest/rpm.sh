@@ -47,11 +47,19 @@ upgrade() {
 	dnf -y --refresh upgrade
 }
 
-# What a cut left half done is done again; an entry that is missing is made again.
+# What a cut left half done is done again. rpm does not flush what it unpacks, so a package may
+# be in its database whole, and with empty files on the disk: only rpm --verify shows that.
 repair() {
 	local kver=$1 version=$2
 	dnf -y install "${packages[@]/%/-$version}" || return 1
-	bootable "$kver" || dnf -y reinstall "kernel-faultline-core-$version"
+	if ! intact "$version" || ! bootable "$kver"; then
+		dnf -y reinstall "kernel-faultline-core-$version" "kernel-faultline-modules-$version" \
+			"${packages[@]/%/-$version}"
+	fi
+}
+
+intact() {
+	rpm --verify "kernel-faultline-core-$1" "kernel-faultline-modules-$1" "${packages[@]/%/-$1}"
 }
 
 repair_first() {
@@ -63,7 +71,7 @@ repair_second() {
 }
 
 sound() {
-	dnf check && rpm --verify "kernel-faultline-core-${2:?}" "kernel-faultline-modules-$2" faultline-profiles
+	dnf check && intact "${2:?}"
 }
 
 refuse_removal() {
