@@ -152,7 +152,6 @@ def debian_config(paths: Paths, name: str) -> Path:
                 if member.name.endswith(f"/{name}.xz"):
                     packed = files.extractfile(member)
                     assert packed is not None
-                    target.parent.mkdir(parents=True, exist_ok=True)
                     write_atomic(target, lzma.decompress(packed.read()))
                     deb.kill()
                     return target

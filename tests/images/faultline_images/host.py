@@ -20,7 +20,7 @@ from pathlib import Path
 from faultline_vm import accel, console, session
 from faultline_vm.arch import Arch, identify
 from faultline_vm.errors import RunnerError
-from faultline_vm.qemu import Machine as KernelMachine
+from faultline_vm.qemu import Machine as KernelMachine, channel_options
 from sourcelib.common import Fail
 
 # Debian's name and Fedora's; without secure boot, which is packaging/secureboot's to test.
@@ -94,13 +94,7 @@ class Machine:
         ]
         if not self.reboots:
             command.append("-no-reboot")
-        for channel, backend in backends.items():
-            if channel == "monitor":
-                command += ["-chardev", f"{backend},id=monitor",
-                            "-mon", "chardev=monitor,mode=control"]
-                continue
-            command += ["-chardev", f"{backend},id={channel}"]
-            command += [word.format(chardev=channel) for word in self.arch.serial]
+        command += channel_options(self.arch, backends)
         strings = [f"io.systemd.credential.binary:{name}={base64.b64encode(text.encode()).decode()}"
                    for name, text in self.credentials.items()]
         strings.append("io.systemd.boot.kernel-cmdline-extra=" + " ".join(self.append))

@@ -82,16 +82,23 @@ class Machine:
                 "-icount", f"shift={self.icount},sleep=off",
                 "-rtc", "base=2025-01-01T00:00:00,clock=vm", "-seed", "1",
             ]
-        for channel, backend in backends.items():
-            if channel == "monitor":
-                command += ["-chardev", f"{backend},id=monitor",
-                            "-mon", "chardev=monitor,mode=control"]
-                continue
-            command += ["-chardev", f"{backend},id={channel}"]
-            command += [word.format(chardev=channel) for word in self.arch.serial]
+        command += channel_options(self.arch, backends)
         command += ["-kernel", str(self.kernel), "-initrd", str(self.initramfs),
                     "-append", self.kernel_command_line()]
         return command + self.qemu_args
+
+
+def channel_options(arch: Arch, backends: dict[str, str]) -> list[str]:
+    """QEMU's arguments for the monitor and a serial port per other channel."""
+    options: list[str] = []
+    for channel, backend in backends.items():
+        if channel == "monitor":
+            options += ["-chardev", f"{backend},id=monitor",
+                        "-mon", "chardev=monitor,mode=control"]
+            continue
+        options += ["-chardev", f"{backend},id={channel}"]
+        options += [word.format(chardev=channel) for word in arch.serial]
+    return options
 
 
 def find_qemu(arch: Arch) -> str:
