@@ -129,6 +129,9 @@ def environment() -> dict[str, str]:
     # Trust the compiler's own list of headers: without this, filling an empty
     # cache preprocesses each file twice and costs 1.7 times the CPU time.
     env.setdefault("CCACHE_DEPEND", "1")
+    # Nothing of ours is written in Rust, and Kconfig would record the version of
+    # a rustc that happens to be on PATH: another image on each machine.
+    env["MAKEFLAGS"] = "RUSTC=false BINDGEN=false"
     # No CCACHE_BASEDIR: it rewrites source names to relative ones behind the
     # back of the kernel's -fmacro-prefix-map, and each __FILE__ would change.
     return env
@@ -308,7 +311,7 @@ def configure(flavour: Flavour, tree: TreeState) -> bool:
     else:
         kconfig = kconfig_state(flavour, tree)
     now = {"head": tree.head, "kconfig": kconfig, "fragments": fragments,
-           "compiler": compiler(), "result": None}
+           "compiler": compiler(), "make": environment()["MAKEFLAGS"], "result": None}
     if flavour.config.exists():
         now["result"] = digest(flavour.config.read_bytes())
     if kconfig and {**now, "head": ""} == {**then, "head": ""}:
