@@ -30,8 +30,38 @@
 #define FAULTLINE_MUNMAP_EVENTS(E)
 #endif
 
+/*
+ * pmd_shared        page tables of another mapping that were put to use
+ * pmd_unshared      shared page tables that a mapping stopped using
+ * pmd_unshare_last  of these, those that nobody else shares then, for which
+ *                   an IPI goes to every CPU, one for each flush
+ * fault_fast        faults without VMA lock that mapped a page
+ * fault_alloc       pages added to a file on that way
+ * fault_retry       faults whose page table was taken away meanwhile
+ * fault_busy        faults that did not get its lock
+ * fault_fallback    all faults that were tried and went the usual way
+ * zap_unlocked      unmaps without i_mmap_rwsem
+ * zap_two_phase     of these, those that unshared first
+ */
+#ifdef CONFIG_HUGETLB_PMD_SHARING_CONTROL
+#define FAULTLINE_HUGETLB_EVENTS(E)					\
+	E(HUGETLB_PMD_SHARED, "hugetlb_pmd_shared")			\
+	E(HUGETLB_PMD_UNSHARED, "hugetlb_pmd_unshared")			\
+	E(HUGETLB_PMD_UNSHARE_LAST, "hugetlb_pmd_unshare_last")		\
+	E(HUGETLB_FAULT_FAST, "hugetlb_fault_fast")			\
+	E(HUGETLB_FAULT_ALLOC, "hugetlb_fault_alloc")			\
+	E(HUGETLB_FAULT_RETRY, "hugetlb_fault_retry")			\
+	E(HUGETLB_FAULT_BUSY, "hugetlb_fault_busy")			\
+	E(HUGETLB_FAULT_FALLBACK, "hugetlb_fault_fallback")		\
+	E(HUGETLB_ZAP_UNLOCKED, "hugetlb_zap_unlocked")			\
+	E(HUGETLB_ZAP_TWO_PHASE, "hugetlb_zap_two_phase")
+#else
+#define FAULTLINE_HUGETLB_EVENTS(E)
+#endif
+
 #define FAULTLINE_VM_EVENTS(E)						\
-	FAULTLINE_MUNMAP_EVENTS(E)
+	FAULTLINE_MUNMAP_EVENTS(E)					\
+	FAULTLINE_HUGETLB_EVENTS(E)
 
 #define FAULTLINE_VM_EVENT_ITEM(item, name)	item,
 #define FAULTLINE_VM_EVENT_TEXT(item, name)	name,

@@ -28,6 +28,9 @@ struct faultline_toggle {
 	void		(*apply)(unsigned long value);
 };
 
+#ifdef CONFIG_HUGETLB_PMD_SHARING_CONTROL
+extern struct faultline_toggle hugetlb_pmd_sharing_toggle;
+#endif
 #ifdef CONFIG_MUNMAP_SECTION
 extern struct faultline_toggle munmap_section_toggle;
 #endif

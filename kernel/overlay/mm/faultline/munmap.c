@@ -63,7 +63,6 @@
 #include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
 
-#define CREATE_TRACE_POINTS
 #include <trace/events/faultline.h>
 
 #include "../internal.h"

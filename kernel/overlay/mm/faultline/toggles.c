@@ -27,6 +27,9 @@
 /* === Data ================================================================= */
 
 static struct faultline_toggle *const toggles[] = {
+#ifdef CONFIG_HUGETLB_PMD_SHARING_CONTROL
+	&hugetlb_pmd_sharing_toggle,
+#endif
 #ifdef CONFIG_MUNMAP_SECTION
 	&munmap_section_toggle,
 #endif

@@ -83,6 +83,92 @@ TRACE_EVENT(munmap_section_end,
 );
 
 #endif /* CONFIG_MUNMAP_SECTION */
+#ifdef CONFIG_HUGETLB_PMD_SHARING_CONTROL
+
+/* A mapping uses a page table that another one has. */
+TRACE_EVENT(hugetlb_pmd_share,
+	TP_PROTO(struct mm_struct *mm, unsigned long addr),
+	TP_ARGS(mm, addr),
+	TP_STRUCT__entry(
+		__field(struct mm_struct *,	mm)
+		__field(unsigned long,		addr)
+	),
+	TP_fast_assign(
+		__entry->mm	= mm;
+		__entry->addr	= addr;
+	),
+	TP_printk("mm=%p addr=0x%lx", __entry->mm, __entry->addr)
+);
+
+/* A mapping stopped using a shared page table; @last: one user is left. */
+TRACE_EVENT(hugetlb_pmd_unshare,
+	TP_PROTO(struct mm_struct *mm, unsigned long addr, bool last),
+	TP_ARGS(mm, addr, last),
+	TP_STRUCT__entry(
+		__field(struct mm_struct *,	mm)
+		__field(unsigned long,		addr)
+		__field(bool,			last)
+	),
+	TP_fast_assign(
+		__entry->mm	= mm;
+		__entry->addr	= addr;
+		__entry->last	= last;
+	),
+	TP_printk("mm=%p addr=0x%lx last=%d",
+		  __entry->mm, __entry->addr, __entry->last)
+);
+
+/*
+ * A fault goes the usual way, because its page table could not be used: it is
+ * gone, its lock is busy, or it was taken away until the lock was there.
+ */
+TRACE_EVENT(hugetlb_fault_retry,
+	TP_PROTO(struct mm_struct *mm, unsigned long addr, int why),
+	TP_ARGS(mm, addr, why),
+	TP_STRUCT__entry(
+		__field(struct mm_struct *,	mm)
+		__field(unsigned long,		addr)
+		__field(int,			why)
+	),
+	TP_fast_assign(
+		__entry->mm	= mm;
+		__entry->addr	= addr;
+		__entry->why	= why;
+	),
+	TP_printk("mm=%p addr=0x%lx why=%s", __entry->mm, __entry->addr,
+		  __print_symbolic(__entry->why,
+				   { 0, "gone" }, { 1, "busy" },
+				   { 2, "changed" }))
+);
+
+/*
+ * A range was unmapped without i_mmap_rwsem, but for the @i_mmap_ns in which
+ * it unshared its page tables; @total_ns is all of it.
+ */
+TRACE_EVENT(hugetlb_zap,
+	TP_PROTO(struct mm_struct *mm, unsigned long start, unsigned long end,
+		 u64 i_mmap_ns, u64 total_ns),
+	TP_ARGS(mm, start, end, i_mmap_ns, total_ns),
+	TP_STRUCT__entry(
+		__field(struct mm_struct *,	mm)
+		__field(unsigned long,		start)
+		__field(unsigned long,		end)
+		__field(u64,			i_mmap_ns)
+		__field(u64,			total_ns)
+	),
+	TP_fast_assign(
+		__entry->mm		= mm;
+		__entry->start		= start;
+		__entry->end		= end;
+		__entry->i_mmap_ns	= i_mmap_ns;
+		__entry->total_ns	= total_ns;
+	),
+	TP_printk("mm=%p start=0x%lx end=0x%lx i_mmap_ns=%llu total_ns=%llu",
+		  __entry->mm, __entry->start, __entry->end,
+		  __entry->i_mmap_ns, __entry->total_ns)
+);
+
+#endif /* CONFIG_HUGETLB_PMD_SHARING_CONTROL */
 #endif /* _TRACE_FAULTLINE_H */
 
 /* This part must be outside protection */

@@ -1,0 +1,891 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Faultline: control of hugetlb page table sharing (vm.hugetlb_pmd_sharing).
+ *
+ * Mappings of one hugetlb file may have page tables of PMD entries in common.
+ * To protect faults against a table that is taken away, upstream has a lock
+ * per VMA, and to find the others that use a table, i_mmap_rwsem of the file,
+ * which each zap then holds for writing.  The modes:
+ *
+ *   0  New VMAs do not share, have no lock, and are zapped without i_mmap_rwsem.
+ *   1  As upstream.
+ *   2  As 1, but a fault looks at the table without a lock, and looks again
+ *      once it has the page table lock.
+ *
+ * The writer side is the same in all modes: who takes a shared table away
+ * holds the lock of the VMA and i_mmap_rwsem, both for writing, and the lock
+ * of the table while it clears the PUD entry (or has the VMA write-locked,
+ * which keeps faults away), and lets go of i_mmap_rwsem only after
+ * huge_pmd_unshare_flush().  A mode only says what a reader does, so that it
+ * can change at any time:
+ *
+ *  I1. A VMA without a lock owns its page tables alone.  Whether it gets one
+ *      is decided before it is linked into i_mmap, and for good: only the
+ *      final unmap takes it away, holding it and i_mmap_rwsem for writing,
+ *      after the last shared table is gone.  A copy of a VMA with a lock has
+ *      one, whatever the mode.
+ *  I2. A table that is or was shared is not freed, nor used for anything
+ *      else, until everybody who was inside an interrupts-off section when
+ *      it became exclusive has left it: tlb_remove_table_sync_one() in
+ *      huge_pmd_unshare_flush().  That is what get_user_pages_fast() relies
+ *      on, too.
+ *  I3. An entry of a page table is cleared and the rmap of its folio dropped
+ *      in one hold of the lock of the table.
+ *  I4. A folio of the page cache is mapped only with the folio locked, and
+ *      truncation, hole punching, migration and memory failure look for
+ *      mappings only with the folio locked.
+ *
+ * See Documentation/admin-guide/mm/faultline.rst.
+ */
+
+#define pr_fmt(fmt) "faultline: " fmt
+
+#include <linux/fault-inject.h>
+#include <linux/hugetlb.h>
+#include <linux/hugetlb_pmd_sharing.h>
+#include <linux/kobject.h>
+#include <linux/ktime.h>
+#include <linux/mm.h>
+#include <linux/mmap_lock.h>
+#include <linux/mmu_notifier.h>
+#include <linux/oom.h>
+#include <linux/pagemap.h>
+#include <linux/pid.h>
+#include <linux/pid_namespace.h>
+#include <linux/rmap.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/task.h>
+#include <linux/swapops.h>
+#include <linux/sysctl.h>
+#include <linux/sysfs.h>
+#include <linux/userfaultfd_k.h>
+#include <linux/vmstat.h>
+
+#include <asm/tlb.h>
+
+#include <trace/events/faultline.h>
+
+#include "../internal.h"
+#include "faultline.h"
+
+/* === Data ================================================================= */
+
+enum {
+	MODE_OFF,
+	MODE_VMA_LOCK,
+	MODE_REVALIDATE,
+};
+
+/* The mode is not MODE_VMA_LOCK. */
+DEFINE_STATIC_KEY_FALSE(hugetlb_pmd_sharing_key);
+
+static void hugetlb_pmd_sharing_apply(unsigned long mode)
+{
+	/*
+	 * Nothing waits for those who still act by the former mode: what
+	 * they do depends on the VMA, and fits every mode.
+	 */
+	if (mode == MODE_VMA_LOCK)
+		static_branch_disable(&hugetlb_pmd_sharing_key);
+	else
+		static_branch_enable(&hugetlb_pmd_sharing_key);
+}
+
+struct faultline_toggle hugetlb_pmd_sharing_toggle = {
+	.name	= "hugetlb_pmd_sharing",
+	.stock	= MODE_VMA_LOCK,
+	.min	= MODE_OFF,
+	.max	= IS_ENABLED(CONFIG_HUGETLB_PMD_SHARING_REVALIDATE) ?
+		  MODE_REVALIDATE : MODE_VMA_LOCK,
+	.value	= CONFIG_HUGETLB_PMD_SHARING_DEFAULT,
+	.apply	= hugetlb_pmd_sharing_apply,
+};
+
+static unsigned long sharing_mode(void)
+{
+	/* Pairs with WRITE_ONCE() in toggle_set(). */
+	return READ_ONCE(hugetlb_pmd_sharing_toggle.value);
+}
+
+#ifdef CONFIG_HUGETLB_PMD_SHARING_FAULT_INJECTION
+static DECLARE_FAULT_ATTR(fail_revalidate);
+static DECLARE_FAULT_ATTR(fail_trylock);
+
+static int __init fail_init(void)
+{
+	fault_create_debugfs_attr("fail_hugetlb_pmd_revalidate", NULL,
+				  &fail_revalidate);
+	fault_create_debugfs_attr("fail_hugetlb_pmd_trylock", NULL,
+				  &fail_trylock);
+	return 0;
+}
+late_initcall(fail_init);
+
+static bool inject_changed(void)
+{
+	return should_fail(&fail_revalidate, 1);
+}
+
+static bool inject_busy(void)
+{
+	return should_fail(&fail_trylock, 1);
+}
+#else
+static bool inject_changed(void)
+{
+	return false;
+}
+
+static bool inject_busy(void)
+{
+	return false;
+}
+#endif
+
+/* === Who shares ============================================================ */
+
+/* Only whole tables of PMD entries are shared, so the range must hold one. */
+static bool range_has_table(unsigned long start, unsigned long end,
+			    unsigned long size)
+{
+	return size == PMD_SIZE &&
+	       ALIGN(start, PUD_SIZE) < ALIGN_DOWN(end, PUD_SIZE);
+}
+
+bool __hugetlb_vma_may_share(struct vm_area_struct *vma)
+{
+	switch (sharing_mode()) {
+	case MODE_OFF:
+		return false;
+	case MODE_REVALIDATE:
+		return vma && range_has_table(vma->vm_start, vma->vm_end,
+					      huge_page_size(hstate_vma(vma)));
+	default:
+		return true;
+	}
+}
+
+bool __hugetlb_pmd_share_allowed(void)
+{
+	return sharing_mode() != MODE_OFF;
+}
+
+/* Is the table of every address of @vma its own?  See I1. */
+static bool owns_tables(const struct vm_area_struct *vma)
+{
+	return (vma->vm_flags & VM_MAYSHARE) && !vma->vm_private_data;
+}
+
+/* === What is shared ======================================================== */
+
+/* Page tables with more than one user, and the users beyond the first. */
+static atomic_long_t nr_tables;
+static atomic_long_t nr_further_users;
+
+/* huge_pmd_share() has found a table to share; i_mmap_rwsem is held. */
+void hugetlb_pmd_table_get(struct ptdesc *table)
+{
+	if (atomic_inc_return(&table->pt_share_count) == 1)
+		atomic_long_inc(&nr_tables);
+	atomic_long_inc(&nr_further_users);
+}
+
+static void table_forget(bool last)
+{
+	if (last)
+		atomic_long_dec(&nr_tables);
+	atomic_long_dec(&nr_further_users);
+}
+
+/* Another thread was faster; i_mmap_rwsem is held. */
+void hugetlb_pmd_table_put(struct ptdesc *table)
+{
+	table_forget(atomic_dec_and_test(&table->pt_share_count));
+}
+
+/* The table that hugetlb_pmd_table_get() was told of is in place. */
+void hugetlb_pmd_share_done(struct mm_struct *mm, unsigned long addr)
+{
+	count_vm_event(HUGETLB_PMD_SHARED);
+	trace_hugetlb_pmd_share(mm, addr);
+}
+
+/* __huge_pmd_unshare() has taken @table away; i_mmap_rwsem is held W. */
+void hugetlb_pmd_unshare_done(struct mm_struct *mm, unsigned long addr,
+			      struct ptdesc *table)
+{
+	bool last = !ptdesc_pmd_is_shared(table);
+
+	table_forget(last);
+	count_vm_event(HUGETLB_PMD_UNSHARED);
+	if (last)
+		count_vm_event(HUGETLB_PMD_UNSHARE_LAST);
+	trace_hugetlb_pmd_unshare(mm, addr, last);
+}
+
+/* /sys/kernel/mm/hugepages/hugepages-NkB/; 0 where N is not that of a PMD. */
+static ssize_t show_pmd_only(struct kobject *kobj, char *buf, long value)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "hugepages-%lukB", PMD_SIZE / SZ_1K);
+	return sysfs_emit(buf, "%ld\n",
+			  strcmp(kobject_name(kobj), name) ? 0 : value);
+}
+
+static ssize_t pmd_tables_shared_show(struct kobject *kobj,
+				      struct kobj_attribute *attr, char *buf)
+{
+	return show_pmd_only(kobj, buf, atomic_long_read(&nr_tables));
+}
+
+struct kobj_attribute pmd_tables_shared_attr = __ATTR_RO(pmd_tables_shared);
+
+static ssize_t pmd_table_refs_show(struct kobject *kobj,
+				   struct kobj_attribute *attr, char *buf)
+{
+	return show_pmd_only(kobj, buf, atomic_long_read(&nr_tables) +
+					atomic_long_read(&nr_further_users));
+}
+
+struct kobj_attribute pmd_table_refs_attr = __ATTR_RO(pmd_table_refs);
+
+/* === Zapping =============================================================== */
+
+/* Entries of one table that are zapped in one hold of its lock. */
+#define ZAP_BATCH	64
+
+/*
+ * Zap the entries of one page table from @addr to @end; @ptep is that of
+ * @addr.  Ends early when the gather is full or enough is done.
+ *
+ * Pairs with hugetlb_entry_lock() and page_vma_mapped_walk(): who finds an
+ * entry empty under the lock of the table finds the rmap gone, too (I3).
+ *
+ * Returns the address to go on with.
+ */
+static unsigned long zap_entries(struct mmu_gather *tlb,
+				 struct vm_area_struct *vma, pte_t *ptep,
+				 unsigned long addr, unsigned long end,
+				 zap_flags_t zap_flags)
+{
+	bool keep_marker = !(zap_flags & ZAP_FLAG_DROP_MARKER);
+	struct hstate *h = hstate_vma(vma);
+	unsigned long sz = huge_page_size(h);
+	struct mm_struct *mm = vma->vm_mm;
+	unsigned int zapped = 0;
+	bool full = false;
+	spinlock_t *ptl = huge_pte_lock(h, mm, ptep);
+
+	for (; addr < end && zapped < ZAP_BATCH && !full; addr += sz, ptep++) {
+		pte_t pte = huge_ptep_get(mm, addr, ptep);
+		bool uffd_wp;
+		struct page *page;
+
+		if (huge_pte_none(pte))
+			continue;
+		if (!pte_present(pte)) {
+			/* Marker, migration or poison: no folio, no rmap. */
+			uffd_wp = pte_swp_uffd_wp_any(pte);
+			if (uffd_wp && keep_marker)
+				set_huge_pte_at(mm, addr, ptep,
+						make_pte_marker(PTE_MARKER_UFFD_WP),
+						sz);
+			else
+				huge_pte_clear(mm, addr, ptep, sz);
+			continue;
+		}
+
+		page = pte_page(pte);
+		pte = huge_ptep_get_and_clear(mm, addr, ptep, sz);
+		tlb_remove_huge_tlb_entry(h, tlb, ptep, addr);
+		if (huge_pte_dirty(pte))
+			set_page_dirty(page);
+		if (huge_pte_uffd_wp(pte) && keep_marker)
+			set_huge_pte_at(mm, addr, ptep,
+					make_pte_marker(PTE_MARKER_UFFD_WP),
+					sz);
+		hugetlb_remove_rmap(page_folio(page));
+		full = __tlb_remove_page_size(tlb, page, false, sz);
+		zapped++;
+	}
+	hugetlb_count_sub(zapped * pages_per_huge_page(h), mm);
+	spin_unlock(ptl);
+
+	if (full)
+		tlb_flush_mmu(tlb);
+
+	return addr;
+}
+
+/*
+ * Zap tables that @vma owns.  No i_mmap_rwsem: rmap walks may run at the same
+ * time, and meet us at the locks of the tables.  The tables themselves stay
+ * until @vma has left i_mmap, see free_pgtables().
+ */
+static void zap_own_tables(struct mmu_gather *tlb, struct vm_area_struct *vma,
+			   unsigned long start, unsigned long end,
+			   zap_flags_t zap_flags)
+{
+	struct hstate *h = hstate_vma(vma);
+	unsigned long sz = huge_page_size(h);
+	unsigned long mask = hugetlb_mask_last_page(h);
+	unsigned long addr = start;
+
+	tlb_change_page_size(tlb, sz);
+	tlb_start_vma(tlb, vma);
+	while (addr < end) {
+		unsigned long next = min(end, (addr | mask) + sz);
+		pte_t *ptep = hugetlb_walk(vma, addr, sz);
+
+		if (!ptep) {
+			addr = next;
+			continue;
+		}
+		/* Entries of other sizes need not be next to each other. */
+		if (sz != PMD_SIZE)
+			next = addr + sz;
+		VM_WARN_ON_ONCE(sz == PMD_SIZE &&
+				ptdesc_pmd_is_shared(virt_to_ptdesc(ptep)));
+		addr = zap_entries(tlb, vma, ptep, addr, next, zap_flags);
+		cond_resched();
+	}
+	tlb_end_vma(tlb, vma);
+}
+
+/* The lock of @vma and i_mmap_rwsem are held for writing. */
+static void unshare_table(struct mmu_gather *tlb, struct vm_area_struct *vma,
+			  unsigned long addr)
+{
+	struct hstate *h = hstate_vma(vma);
+	pte_t *ptep = hugetlb_walk(vma, addr, PMD_SIZE);
+
+	if (ptep) {
+		spinlock_t *ptl = huge_pte_lock(h, vma->vm_mm, ptep);
+
+		huge_pmd_unshare(tlb, vma, addr, ptep);
+		spin_unlock(ptl);
+	}
+}
+
+/*
+ * Unshare what @vma has in common with others and take its lock away, so that
+ * nobody can share with it again: page_table_shareable() and want_pmd_share()
+ * test the lock with i_mmap_rwsem held.  Cost: one step per table, not per
+ * page.
+ *
+ * Returns how long i_mmap_rwsem was held, in ns, if anybody wants to know.
+ */
+static u64 become_owner(struct mmu_gather *tlb, struct vm_area_struct *vma)
+{
+	struct hugetlb_vma_lock *lock = vma->vm_private_data;
+	struct address_space *mapping = vma->vm_file->f_mapping;
+	struct hstate *h = hstate_vma(vma);
+	unsigned long sz = huge_page_size(h);
+	unsigned long addr;
+	u64 begin = 0;
+
+	down_write(&lock->rw_sema);
+	i_mmap_lock_write(mapping);
+	if (trace_hugetlb_zap_enabled())
+		begin = ktime_get_ns();
+
+	if (sz == PMD_SIZE) {
+		tlb_change_page_size(tlb, sz);
+		tlb_start_vma(tlb, vma);
+		for (addr = vma->vm_start; addr < vma->vm_end;
+		     addr = (addr & PUD_MASK) + PUD_SIZE)
+			unshare_table(tlb, vma, addr);
+		tlb_end_vma(tlb, vma);
+		huge_pmd_unshare_flush(tlb, vma);
+	}
+
+	/*
+	 * Pairs with hugetlb_unmap_file_folio(), which waits for the lock
+	 * with a reference to it, and looks at lock->vma when it has it.
+	 */
+	lock->vma = NULL;
+	vma->vm_private_data = NULL;
+	up_write(&lock->rw_sema);
+	kref_put(&lock->refs, hugetlb_vma_lock_release);
+	if (begin)
+		begin = ktime_get_ns() - begin;
+	i_mmap_unlock_write(mapping);
+
+	return begin;
+}
+
+bool __hugetlb_zap_final(struct mmu_gather *tlb, struct vm_area_struct *vma,
+			 unsigned long start, unsigned long end,
+			 struct zap_details *details)
+{
+	u64 begin = 0, held = 0;
+
+	/* Without a file, mmap() has failed and nothing is mapped. */
+	if (sharing_mode() == MODE_VMA_LOCK ||
+	    !(vma->vm_flags & VM_MAYSHARE) || !vma->vm_file)
+		return false;
+
+	start = max(start, vma->vm_start);
+	end = min(end, vma->vm_end);
+	if (start >= end)
+		return false;
+
+	if (trace_hugetlb_zap_enabled())
+		begin = ktime_get_ns();
+	if (!owns_tables(vma)) {
+		held = become_owner(tlb, vma);
+		count_vm_event(HUGETLB_ZAP_TWO_PHASE);
+	}
+	zap_own_tables(tlb, vma, start, end, details->zap_flags);
+	count_vm_event(HUGETLB_ZAP_UNLOCKED);
+	if (begin)
+		trace_hugetlb_zap(vma->vm_mm, start, end, held,
+				  ktime_get_ns() - begin);
+
+	return true;
+}
+
+bool __hugetlb_zap_range(struct vm_area_struct *vma, unsigned long start,
+			 unsigned long end, struct zap_details *details)
+{
+	struct mmu_notifier_range range;
+	struct mmu_gather tlb;
+	u64 begin = 0;
+
+	if (!owns_tables(vma) || !vma->vm_file)
+		return false;
+
+	if (trace_hugetlb_zap_enabled())
+		begin = ktime_get_ns();
+	mmu_notifier_range_init(&range, MMU_NOTIFY_CLEAR, 0, vma->vm_mm,
+				start, end);
+	tlb_gather_mmu(&tlb, vma->vm_mm);
+	mmu_notifier_invalidate_range_start(&range);
+	zap_own_tables(&tlb, vma, start, end, details ? details->zap_flags : 0);
+	mmu_notifier_invalidate_range_end(&range);
+	tlb_finish_mmu(&tlb);
+	count_vm_event(HUGETLB_ZAP_UNLOCKED);
+	if (begin)
+		trace_hugetlb_zap(vma->vm_mm, start, end, 0,
+				  ktime_get_ns() - begin);
+
+	return true;
+}
+
+/* === Faults ================================================================ */
+
+/*
+ * Tries to get the lock of a table with interrupts off.  Whoever has it may
+ * wait for an interrupt of ours: huge_ptep_clear_flush() under the lock
+ * flushes TLBs by IPI.  So never wait without a bound.
+ */
+#define TRYLOCK_SPINS	64
+
+/* As trace_hugetlb_fault_retry() names them. */
+enum {
+	RETRY_GONE,
+	RETRY_BUSY,
+	RETRY_CHANGED,
+};
+
+/* What a walk without locks has seen. */
+struct table_walk {
+	pud_t	*pudp;
+	pud_t	pud;
+	pte_t	*ptep;
+};
+
+/*
+ * Walk to the entry of @addr.  With interrupts off: what is found stays a page
+ * table that is or was the one of @addr until they are on again (I2).
+ * The levels above are freed by munmap only, which the fault excludes.
+ */
+static bool table_walk(struct mm_struct *mm, unsigned long addr,
+		       struct table_walk *walk)
+{
+	pgd_t *pgdp = pgd_offset(mm, addr);
+	p4d_t *p4dp;
+
+	lockdep_assert_irqs_disabled();
+	if (!pgd_present(READ_ONCE(*pgdp)))
+		return false;
+	p4dp = p4d_offset(pgdp, addr);
+	if (!p4d_present(READ_ONCE(*p4dp)))
+		return false;
+
+	walk->pudp = pud_offset(p4dp, addr);
+	/* Once: pairs with pud_clear() in __huge_pmd_unshare(). */
+	walk->pud = READ_ONCE(*walk->pudp);
+	if (!pud_present(walk->pud) || pud_leaf(walk->pud))
+		return false;
+	walk->ptep = (pte_t *)pmd_offset_lockless(walk->pudp, walk->pud, addr);
+
+	return true;
+}
+
+/* Returns false if there is no page table yet. */
+static bool entry_peek(struct vm_fault *vmf, pte_t *pte)
+{
+	struct mm_struct *mm = vmf->vma->vm_mm;
+	struct table_walk walk;
+	unsigned long flags;
+	bool found;
+
+	local_irq_save(flags);
+	found = table_walk(mm, vmf->address, &walk);
+	if (found)
+		*pte = huge_ptep_get(mm, vmf->address, walk.ptep);
+	local_irq_restore(flags);
+
+	return found;
+}
+
+/* The table is owned: nobody can take it away during a fault. */
+static pte_t *entry_lock_owned(struct vm_fault *vmf, struct hstate *h)
+{
+	struct mm_struct *mm = vmf->vma->vm_mm;
+	pte_t *ptep = hugetlb_walk(vmf->vma, vmf->address, huge_page_size(h));
+
+	if (ptep)
+		vmf->ptl = huge_pte_lock(h, mm, ptep);
+	return ptep;
+}
+
+/*
+ * The table may be shared, and go away until its lock is held.  Invariant
+ * when this succeeds: the PUD entry points to the table whose lock is held.
+ * It stays so until the lock is dropped, because clearing it takes that lock.
+ *
+ * That the table is what it was is not needed: if it was unshared and shared
+ * again in between, it is the right one again.
+ */
+static pte_t *entry_lock_shared(struct vm_fault *vmf, struct hstate *h)
+{
+	struct mm_struct *mm = vmf->vma->vm_mm;
+	int why = RETRY_GONE;
+	bool no_lock = inject_busy(), changed = inject_changed();
+	int spins = TRYLOCK_SPINS;
+	struct table_walk walk;
+	unsigned long flags;
+
+	local_irq_save(flags);
+	if (!table_walk(mm, vmf->address, &walk))
+		goto fail;
+
+	/*
+	 * Pairs with the lock hold around pud_clear() in huge_pmd_unshare().
+	 * The memory of the lock is there as long as the table, I2.
+	 */
+	vmf->ptl = huge_pte_lockptr(h, mm, walk.ptep);
+	while (no_lock || !spin_trylock(vmf->ptl)) {
+		if (no_lock || !--spins) {
+			why = RETRY_BUSY;
+			goto fail;
+		}
+		cpu_relax();
+	}
+	if (changed ||
+	    pud_val(READ_ONCE(*walk.pudp)) != pud_val(walk.pud)) {
+		spin_unlock(vmf->ptl);
+		why = RETRY_CHANGED;
+		goto fail;
+	}
+	local_irq_restore(flags);
+
+	return walk.ptep;
+
+fail:
+	local_irq_restore(flags);
+	count_vm_event(why == RETRY_BUSY ? HUGETLB_FAULT_BUSY :
+					   HUGETLB_FAULT_RETRY);
+	trace_hugetlb_fault_retry(mm, vmf->address, why);
+	vmf->ptl = NULL;
+	return NULL;
+}
+
+/*
+ * The folio of the file at the place of the fault, locked and with a
+ * reference; added to the file if need be.  NULL on any difficulty: the slow
+ * path meets it again and knows what to tell the user.
+ *
+ * i_size is read and the folio added in one hold of the fault mutex: pairs
+ * with hugetlb_fault_barrier() in truncation.
+ */
+static struct folio *fault_folio(struct vm_fault *vmf, struct hstate *h,
+				 struct address_space *mapping)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct folio *folio;
+	pgoff_t size;
+	u32 hash;
+
+	folio = filemap_lock_hugetlb_folio(h, mapping, vmf->pgoff);
+	if (!IS_ERR(folio))
+		return folio;
+
+	hash = hugetlb_fault_mutex_hash(mapping, vmf->pgoff);
+	mutex_lock(&hugetlb_fault_mutex_table[hash]);
+	folio = filemap_lock_hugetlb_folio(h, mapping, vmf->pgoff);
+	if (!IS_ERR(folio))
+		goto unlock;
+
+	size = i_size_read(mapping->host) >> huge_page_shift(h);
+	if (vmf->pgoff >= size)
+		goto unlock;
+	folio = alloc_hugetlb_folio(vma, vmf->address, false);
+	if (IS_ERR(folio))
+		goto unlock;
+	folio_zero_user(folio, vmf->real_address);
+	__folio_mark_uptodate(folio);
+	if (hugetlb_add_to_page_cache(folio, mapping, vmf->pgoff)) {
+		restore_reserve_on_error(h, vma, vmf->address, folio);
+		folio_put(folio);
+		folio = NULL;
+		goto unlock;
+	}
+	folio_set_hugetlb_migratable(folio);
+	count_vm_event(HUGETLB_FAULT_ALLOC);
+unlock:
+	mutex_unlock(&hugetlb_fault_mutex_table[hash]);
+	return IS_ERR(folio) ? NULL : folio;
+}
+
+/* Does the entry allow the access? */
+static bool entry_suffices(pte_t pte, unsigned int flags)
+{
+	/* Not young or not dirty: some CPUs leave setting that to the fault. */
+	if (!pte_present(pte) || !pte_young(pte))
+		return false;
+	return !(flags & FAULT_FLAG_WRITE) ||
+	       (huge_pte_write(pte) && huge_pte_dirty(pte));
+}
+
+/*
+ * Another thread was faster.  A CPU that may keep in mind that there was no
+ * entry has to be told, or it faults for ever.
+ */
+static bool entry_there(struct vm_fault *vmf, pte_t pte)
+{
+	if (!entry_suffices(pte, vmf->flags))
+		return false;
+	flush_tlb_fix_spurious_fault(vmf->vma, vmf->real_address, NULL);
+	return true;
+}
+
+static void map_folio(struct vm_fault *vmf, struct hstate *h, pte_t *ptep,
+		      struct folio *folio)
+{
+	const vm_flags_t writable = VM_SHARED | VM_WRITE;
+	struct vm_area_struct *vma = vmf->vma;
+	pte_t pte = mk_huge_pte(&folio->page, vma->vm_page_prot);
+
+	if ((vma->vm_flags & writable) == writable)
+		pte = huge_pte_mkwrite(huge_pte_mkdirty(pte));
+	else
+		pte = huge_pte_wrprotect(pte);
+	pte = arch_make_huge_pte(pte_mkyoung(pte), huge_page_shift(h),
+				 vma->vm_flags);
+
+	hugetlb_add_file_rmap(folio);
+	set_huge_pte_at(vma->vm_mm, vmf->address, ptep, pte,
+			huge_page_size(h));
+	hugetlb_count_add(pages_per_huge_page(h), vma->vm_mm);
+}
+
+/* Is this a fault of the kind that only maps a page of the file? */
+static bool fault_suits(const struct vm_fault *vmf, struct hstate *h)
+{
+	const vm_flags_t writable = VM_SHARED | VM_WRITE;
+	struct vm_area_struct *vma = vmf->vma;
+
+	if (sharing_mode() == MODE_VMA_LOCK)
+		return false;
+	if (!(vma->vm_flags & VM_MAYSHARE) || huge_page_size(h) != PMD_SIZE)
+		return false;
+	/* I2 does not hold then; a VMA that owns its tables does not need it. */
+	if (!IS_ENABLED(CONFIG_HUGETLB_PMD_SHARING_REVALIDATE) &&
+	    !owns_tables(vma))
+		return false;
+	if (userfaultfd_armed(vma) || (vmf->flags & FAULT_FLAG_UNSHARE))
+		return false;
+	return !(vmf->flags & FAULT_FLAG_WRITE) ||
+	       (vma->vm_flags & writable) == writable;
+}
+
+/* Only once: what does not succeed goes the way of MODE_VMA_LOCK. */
+bool __hugetlb_fault_fast(struct vm_fault *vmf, struct address_space *mapping)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	struct hstate *h = hstate_vma(vma);
+	struct folio *folio;
+	bool done = false;
+	pte_t *ptep, pte;
+
+	if (!fault_suits(vmf, h))
+		return false;
+
+	if (entry_peek(vmf, &pte)) {
+		if (entry_there(vmf, pte))
+			return true;
+		if (!huge_pte_none(pte))
+			goto fallback;
+	} else {
+		/* Before the folio lock: i_mmap_rwsem nests outside of it. */
+		hugetlb_vma_lock_read(vma);
+		ptep = huge_pte_alloc(vma->vm_mm, vma, vmf->address, PMD_SIZE);
+		hugetlb_vma_unlock_read(vma);
+		if (!ptep)
+			goto fallback;
+	}
+
+	folio = fault_folio(vmf, h, mapping);
+	if (!folio)
+		goto fallback;
+	if (!folio_test_uptodate(folio) || folio_test_hwpoison(folio))
+		goto put;
+
+	ptep = owns_tables(vma) ? entry_lock_owned(vmf, h) :
+				  entry_lock_shared(vmf, h);
+	if (!ptep)
+		goto put;
+	pte = huge_ptep_get(vma->vm_mm, vmf->address, ptep);
+	if (huge_pte_none(pte)) {
+		map_folio(vmf, h, ptep, folio);
+		/* The reference goes to the entry, with the lock still held. */
+		folio_unlock(folio);
+		spin_unlock(vmf->ptl);
+		count_vm_event(HUGETLB_FAULT_FAST);
+		return true;
+	}
+	done = entry_there(vmf, pte);
+	spin_unlock(vmf->ptl);
+put:
+	folio_unlock(folio);
+	folio_put(folio);
+	vmf->ptl = NULL;
+fallback:
+	if (!done)
+		count_vm_event(HUGETLB_FAULT_FALLBACK);
+	return done;
+}
+
+/* === vm.hugetlb_pmd_unshare ================================================ */
+
+/* Mappings that were made before mode 0 keep what they share until now. */
+static int unshare_mm(struct mm_struct *mm)
+{
+	VMA_ITERATOR(vmi, mm, 0);
+	struct vm_area_struct *vma;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	for_each_vma(vmi, vma) {
+		if (fatal_signal_pending(current))
+			break;
+		if (!is_vm_hugetlb_page(vma) || !__vma_shareable_lock(vma))
+			continue;
+		/* As MADV_DONTNEED does it, which has mmap_lock for reading. */
+		hugetlb_unshare_all_pmds(vma);
+		cond_resched();
+	}
+	mmap_read_unlock(mm);
+
+	return fatal_signal_pending(current) ? -EINTR : 0;
+}
+
+/* The mm of the first thread group from *@nr on; *@nr is its number then. */
+static struct mm_struct *next_mm(int *nr)
+{
+	struct mm_struct *mm = NULL;
+	struct pid *pid;
+
+	for (; !mm; ++*nr) {
+		struct task_struct *task, *thread;
+
+		rcu_read_lock();
+		pid = find_ge_pid(*nr, &init_pid_ns);
+		if (!pid) {
+			rcu_read_unlock();
+			return NULL;
+		}
+		*nr = pid_nr(pid);
+		task = get_pid_task(pid, PIDTYPE_TGID);
+		rcu_read_unlock();
+		cond_resched();
+		if (!task)
+			continue;
+		/* The first thread may have ended before the others. */
+		thread = find_lock_task_mm(task);
+		if (thread) {
+			mm = thread->mm;
+			mmget(mm);
+			task_unlock(thread);
+		}
+		put_task_struct(task);
+	}
+
+	return mm;
+}
+
+static int unshare_all(void)
+{
+	struct mm_struct *mm;
+	int nr = 1, err = 0;
+
+	while (!err && (mm = next_mm(&nr))) {
+		err = unshare_mm(mm);
+		mmput(mm);
+		cond_resched();
+	}
+
+	return err;
+}
+
+static int unshare_sysctl(const struct ctl_table *table, int write,
+			  void *buffer, size_t *lenp, loff_t *ppos)
+{
+	int value = 0;
+	struct ctl_table copy = {
+		.procname	= table->procname,
+		.data		= &value,
+		.maxlen		= sizeof(value),
+		.mode		= table->mode,
+		.extra1		= SYSCTL_ONE,
+		.extra2		= SYSCTL_ONE,
+	};
+	int err = proc_dointvec_minmax(&copy, write, buffer, lenp, ppos);
+
+	if (err || !write)
+		return err;
+	/* Nothing was written, or not at the beginning. */
+	if (value != 1)
+		return -EINVAL;
+	if (sharing_mode() != MODE_OFF) {
+		pr_info_ratelimited("vm.hugetlb_pmd_unshare: set vm.hugetlb_pmd_sharing to 0 first, else tables are shared again\n");
+		return -EINVAL;
+	}
+
+	return unshare_all();
+}
+
+static struct ctl_table unshare_sysctls[] = {
+	{
+		.procname	= "hugetlb_pmd_unshare",
+		.maxlen		= sizeof(int),
+		.mode		= 0200,
+		.proc_handler	= unshare_sysctl,
+	},
+};
+
+static int __init unshare_init(void)
+{
+	register_sysctl_init("vm", unshare_sysctls);
+	return 0;
+}
+subsys_initcall(unshare_init);
+
+#ifdef CONFIG_FAULTLINE_KUNIT_TEST
+#include "tests/hugetlb-kunit.h"
+#endif

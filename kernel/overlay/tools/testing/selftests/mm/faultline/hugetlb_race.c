@@ -1,0 +1,661 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * hugetlb page table sharing against everything that takes pages and page
+ * tables away.
+ *
+ * Some processes map one file at the same address, so that their tables can be
+ * shared.  In each, threads read and write pages: a page must hold the word
+ * of its offset in the file, or 0 where a test takes pages out of the file.
+ * One more thread per process does what the test is about.  In the end, the
+ * pool of huge pages and the count of shared tables must be as before.
+ *
+ * Variants: the three modes; "inject", where faults of mode 2 find their table
+ * changed or busy all the time; "flip", where the mode changes all the time.
+ */
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <linux/userfaultfd.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#include "../../kselftest_harness.h"
+#include "hugetlb_util.h"
+
+#define TIMEOUT		900
+#define PROCESSES	3
+#define TOUCHERS	2
+/* Pages in use: half of them in each of two page tables. */
+#define PAGES		32
+/* Some more, for pages that are on their way out of the file. */
+#define POOL		(PAGES + 32)
+#define LENGTH		(2 * GIB)
+/* A page that a soft offline takes is lost to the pool. */
+#define MAX_OFFLINE	6
+
+#ifndef MADV_SOFT_OFFLINE
+#define MADV_SOFT_OFFLINE	101
+#endif
+
+/* Set from the environment, see main(). */
+static long opt_seconds = 5;
+
+struct player;
+
+/* One test. */
+struct race_op {
+	/* Does one step; false if the kernel cannot do it at all. */
+	bool (*act)(struct player *p);
+	/* Pages may vanish from the file, and be read as 0. */
+	bool loses;
+	/* Parts of the mapping may be away, or not to be written. */
+	bool faults;
+	/* More pages of the pool than PAGES; for each process. */
+	long extra;
+};
+
+/* In memory that all processes have. */
+struct world {
+	const struct race_op *op;
+	int fd;
+	char *map;
+	atomic_bool stop;
+	atomic_long touches;
+	atomic_long signals;
+	atomic_long acts;
+	atomic_long wrong;
+	atomic_long failed;	/* calls that must succeed and did not */
+	atomic_long cannot;	/* the kernel has no such thing */
+	atomic_long offlined;
+	atomic_long flips;
+};
+
+struct player {
+	struct world *w;
+	__u64 seed;
+	int pipe[2];
+	char *spare;		/* address space to move things to */
+	int uffd;
+};
+
+FIXTURE(hugetlb_race) {
+	struct world *w;
+	struct hugetlb_usage usage;
+	struct hugetlb_counters before;
+	pthread_t flipper;
+	bool flipping;
+};
+
+FIXTURE_VARIANT(hugetlb_race) {
+	enum hugetlb_mode mode;
+	bool flip;
+	int inject;	/* percent of the faults */
+};
+
+FIXTURE_VARIANT_ADD(hugetlb_race, off) {
+	.mode = MODE_OFF,
+};
+
+FIXTURE_VARIANT_ADD(hugetlb_race, vma_lock) {
+	.mode = MODE_VMA_LOCK,
+};
+
+FIXTURE_VARIANT_ADD(hugetlb_race, revalidate) {
+	.mode = MODE_REVALIDATE,
+};
+
+FIXTURE_VARIANT_ADD(hugetlb_race, inject) {
+	.mode = MODE_REVALIDATE,
+	.inject = 30,
+};
+
+FIXTURE_VARIANT_ADD(hugetlb_race, flip) {
+	.mode = MODE_REVALIDATE,
+	.flip = true,
+};
+
+/*
+ * Between 1 and the others, code that other CPUs run is rewritten, which QEMU
+ * 7.2 with a thread per CPU does not survive on any kernel: see
+ * munmap_flip_values().
+ */
+static void *flip_mode(void *arg)
+{
+	static const long values[] = { 2, 0, 2, 1, 0, 1 };
+	static char info[16384];
+	struct world *w = arg;
+	size_t i, n = ARRAY_SIZE(values);
+
+	if (!getenv("FAULTLINE_FLIP_OFF") &&
+	    !read_text("/proc/cpuinfo", info, sizeof(info)) &&
+	    strstr(info, "QEMU TCG"))
+		n = 2;
+	for (i = 0; !atomic_load(&w->stop); i++) {
+		if (!vm_sysctl_write(HUGETLB_KNOB, values[i % n]))
+			atomic_fetch_add(&w->flips, 1);
+		if (values[i % n] == MODE_OFF && !(i % 7))
+			vm_sysctl_write(HUGETLB_TRIGGER, 1);
+		usleep(3000);
+	}
+	return NULL;
+}
+
+/* --- pages */
+
+/* Half of the pages in use are in the first GiB, half in the second. */
+static size_t page_offset(size_t n)
+{
+	size_t half = PAGES / 2;
+
+	return n < half ? n * 3 * huge_size() :
+	       GIB + (n - half) * 5 * huge_size();
+}
+
+static __u64 *page_at(const struct world *w, size_t n)
+{
+	return (__u64 *)(w->map + page_offset(n));
+}
+
+static size_t any_page(struct player *p)
+{
+	return random_next(&p->seed) % PAGES;
+}
+
+static void put_word(const struct world *w, size_t n)
+{
+	word_write(page_at(w, n), huge_word(n));
+	/* Far away in the same page: a page of another size would show. */
+	word_write((char *)page_at(w, n) + huge_size() / 2, huge_word(n));
+}
+
+static bool word_allowed(const struct world *w, size_t n, __u64 word)
+{
+	return word == huge_word(n) || (w->op->loses && !word);
+}
+
+static __thread sigjmp_buf *fault_env;
+
+static void on_fault(int sig)
+{
+	if (!fault_env)
+		_exit(100 + sig);
+	siglongjmp(*fault_env, sig);
+}
+
+static void touch(struct player *p)
+{
+	struct world *w = p->w;
+	size_t n = any_page(p);
+	sigjmp_buf env;
+	bool write = random_next(&p->seed) % 2;
+
+	fault_env = &env;
+	if (sigsetjmp(env, 1)) {
+		fault_env = NULL;
+		atomic_fetch_add(&w->signals, 1);
+		if (!w->op->faults)
+			atomic_fetch_add(&w->wrong, 1);
+		return;
+	}
+	if (write)
+		put_word(w, n);
+	if (!word_allowed(w, n, word_read(page_at(w, n))) ||
+	    !word_allowed(w, n, word_read((char *)page_at(w, n) +
+					  huge_size() / 2)))
+		atomic_fetch_add(&w->wrong, 1);
+	fault_env = NULL;
+	atomic_fetch_add(&w->touches, 1);
+}
+
+/* --- what the threads do */
+
+static void *toucher(void *arg)
+{
+	struct player *p = arg;
+
+	while (!atomic_load(&p->w->stop))
+		touch(p);
+	return NULL;
+}
+
+static void *actor(void *arg)
+{
+	struct player *p = arg;
+
+	while (!atomic_load(&p->w->stop)) {
+		if (!p->w->op->act(p)) {
+			atomic_fetch_add(&p->w->cannot, 1);
+			break;
+		}
+		atomic_fetch_add(&p->w->acts, 1);
+	}
+	return NULL;
+}
+
+static bool map_again(struct player *p, size_t offset, size_t len)
+{
+	char *addr = p->w->map + offset;
+
+	return mmap(addr, len, PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_FIXED | MAP_NORESERVE, p->w->fd,
+		    offset) == addr;
+}
+
+static void must(struct player *p, bool success)
+{
+	if (!success)
+		atomic_fetch_add(&p->w->failed, 1);
+}
+
+/* One process of the race; the parent stops it by world.stop. */
+static int play(struct world *w, int id)
+{
+	struct sigaction sa = { .sa_handler = on_fault };
+	struct player players[TOUCHERS + 1];
+	pthread_t threads[TOUCHERS + 1];
+	int i;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	sigaction(SIGBUS, &sa, NULL);
+	sigaction(SIGSEGV, &sa, NULL);
+	for (i = 0; i <= TOUCHERS; i++) {
+		players[i] = (struct player) {
+			.w = w,
+			.seed = 1000 * id + i + 1,
+			.uffd = -1,
+		};
+	}
+	if (pipe(players[TOUCHERS].pipe))
+		return 1;
+	/* Neighbours of the map, and not where whole tables can be shared. */
+	players[TOUCHERS].spare = free_range(GIB);
+	if (!players[TOUCHERS].spare)
+		return 2;
+	players[TOUCHERS].spare += 3 * huge_size();
+	for (i = 0; i <= TOUCHERS; i++)
+		if (pthread_create(&threads[i], NULL,
+				   i < TOUCHERS ? toucher : actor, &players[i]))
+			return 3;
+	for (i = 0; i <= TOUCHERS; i++)
+		pthread_join(threads[i], NULL);
+	return 0;
+}
+
+/* --- a round */
+
+static void race(struct __test_metadata *_metadata,
+		 FIXTURE_DATA(hugetlb_race) *self,
+		 const FIXTURE_VARIANT(hugetlb_race) *variant,
+		 const struct race_op *op)
+{
+	bool have = vm_sysctl_exists(HUGETLB_KNOB);
+	struct hugetlb_counters delta;
+	pid_t pids[PROCESSES];
+	struct world *w = self->w;
+	const char *why;
+	struct stat st;
+	int i, status;
+
+	w->op = op;
+	why = hugetlb_pool_get(POOL + op->extra * PROCESSES);
+	if (why)
+		SKIP(return, "%s", why);
+	hugetlb_usage_read(&self->usage);
+	hugetlb_counters_read(&self->before);
+	w->fd = hugetlb_file(LENGTH);
+	ASSERT_LE(0, w->fd);
+	w->map = hugetlb_map(w->fd, LENGTH);
+	ASSERT_NE(NULL, w->map);
+	for (i = 0; i < PAGES; i++)
+		put_word(w, i);
+	if (variant->flip) {
+		ASSERT_EQ(0, pthread_create(&self->flipper, NULL, flip_mode,
+					    w));
+		self->flipping = true;
+	}
+	for (i = 0; i < PROCESSES; i++) {
+		pids[i] = fork();
+		ASSERT_LE(0, pids[i]);
+		if (!pids[i])
+			_exit(play(w, i));
+	}
+	for (i = 0; i < opt_seconds * 10 && !atomic_load(&w->cannot); i++)
+		usleep(100000);
+	atomic_store(&w->stop, true);
+	for (i = 0; i < PROCESSES; i++) {
+		ASSERT_EQ(pids[i], waitpid(pids[i], &status, 0));
+		EXPECT_EQ(0, status);
+	}
+	if (self->flipping) {
+		pthread_join(self->flipper, NULL);
+		self->flipping = false;
+	}
+	EXPECT_EQ(0, munmap(w->map, LENGTH));
+	hugetlb_counters_since(&self->before, &delta);
+
+	EXPECT_EQ(0, atomic_load(&w->wrong));
+	EXPECT_EQ(0, atomic_load(&w->failed));
+	EXPECT_LT(0, atomic_load(&w->touches));
+	if (variant->flip)
+		EXPECT_LT(0, atomic_load(&w->flips));
+	TH_LOG("%ld touches, %ld acts, %ld signals, %ld flips",
+	       atomic_load(&w->touches), atomic_load(&w->acts),
+	       atomic_load(&w->signals), atomic_load(&w->flips));
+	TH_LOG("fast %ld alloc %ld retry %ld busy %ld fallback %ld",
+	       delta.value[HUGETLB_FAST], delta.value[HUGETLB_ALLOC],
+	       delta.value[HUGETLB_RETRY], delta.value[HUGETLB_BUSY],
+	       delta.value[HUGETLB_FALLBACK]);
+	TH_LOG("shared %ld unshared %ld last %ld zaps %ld two-phase %ld",
+	       delta.value[HUGETLB_SHARED], delta.value[HUGETLB_UNSHARED],
+	       delta.value[HUGETLB_UNSHARE_LAST], delta.value[HUGETLB_ZAPS],
+	       delta.value[HUGETLB_TWO_PHASE]);
+	if (have && variant->mode != MODE_VMA_LOCK && !variant->inject)
+		EXPECT_LT(0, delta.value[HUGETLB_FAST]);
+	if (variant->inject)
+		EXPECT_LT(0, delta.value[HUGETLB_RETRY] +
+			  delta.value[HUGETLB_BUSY]);
+	if (have && !variant->flip) {
+		EXPECT_EQ(variant->mode != MODE_OFF,
+			  delta.value[HUGETLB_SHARED] > 0);
+		if (variant->mode == MODE_VMA_LOCK) {
+			EXPECT_EQ(0, delta.value[HUGETLB_FAST]);
+			EXPECT_EQ(0, delta.value[HUGETLB_ZAPS]);
+		}
+	}
+
+	/* At size 0, a file has no pages. */
+	EXPECT_EQ(0, ftruncate(w->fd, 0));
+	EXPECT_EQ(0, fstat(w->fd, &st));
+	if (have)
+		EXPECT_EQ(0, st.st_blocks);
+	close(w->fd);
+	w->fd = -1;
+	self->usage.total -= atomic_load(&w->offlined);
+	self->usage.free -= atomic_load(&w->offlined);
+	EXPECT_TRUE(hugetlb_usage_returns(&self->usage));
+	if (atomic_load(&w->cannot))
+		SKIP(return, "this kernel cannot do that");
+	EXPECT_LT(0, atomic_load(&w->acts));
+}
+
+static bool inject(int percent)
+{
+	return hugetlb_inject("fail_hugetlb_pmd_revalidate", percent) &&
+	       hugetlb_inject("fail_hugetlb_pmd_trylock", percent);
+}
+
+FIXTURE_SETUP(hugetlb_race)
+{
+	const char *why = hugetlb_mode_set(variant->mode);
+
+	if (!why && variant->flip && !vm_sysctl_exists(HUGETLB_KNOB))
+		why = "this kernel has no vm." HUGETLB_KNOB;
+	if (!why && variant->inject && !inject(variant->inject))
+		why = "needs debugfs, root and CONFIG_HUGETLB_PMD_SHARING_FAULT_INJECTION";
+	if (!why && sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		why = "a race needs two CPUs";
+	if (why)
+		SKIP(return, "%s", why);
+	self->w = mmap(NULL, sizeof(*self->w), PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, self->w);
+	self->w->fd = -1;
+}
+
+FIXTURE_TEARDOWN(hugetlb_race)
+{
+	if (variant->inject)
+		inject(0);
+	if (!self->w)
+		return;
+	atomic_store(&self->w->stop, true);
+	if (self->flipping)
+		pthread_join(self->flipper, NULL);
+	if (self->w->fd >= 0)
+		close(self->w->fd);
+}
+
+#define RACE(name, ...)							\
+	TEST_F_TIMEOUT(hugetlb_race, name, TIMEOUT)			\
+	{								\
+		static const struct race_op op = {			\
+			.act = act_##name, __VA_ARGS__			\
+		};							\
+									\
+		race(_metadata, self, variant, &op);			\
+	}
+
+/* --- the races */
+
+/* Takes page tables out of use that others share. */
+static bool act_discard(struct player *p)
+{
+	size_t n = any_page(p);
+
+	must(p, !madvise(p->w->map + (n < PAGES / 2 ? 0 : GIB), GIB / 2,
+			 MADV_DONTNEED));
+	must(p, !madvise(page_at(p->w, n), huge_size(), MADV_DONTNEED));
+	return true;
+}
+
+RACE(discard)
+
+static bool act_truncate(struct player *p)
+{
+	size_t n = any_page(p);
+
+	must(p, !ftruncate(p->w->fd, page_offset(n)));
+	must(p, !ftruncate(p->w->fd, LENGTH));
+	return true;
+}
+
+RACE(truncate, .loses = true, .faults = true)
+
+static bool act_punch(struct player *p)
+{
+	size_t n = any_page(p);
+
+	must(p, !fallocate(p->w->fd,
+			   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			   page_offset(n), 7 * huge_size()));
+	return true;
+}
+
+RACE(punch, .loses = true)
+
+/* All of a page table, or a half: then the other one must not be shared. */
+static bool act_unmap(struct player *p)
+{
+	size_t offset = random_next(&p->seed) % 2 * GIB;
+	size_t len = random_next(&p->seed) % 2 ? GIB : GIB / 2;
+
+	must(p, !munmap(p->w->map + offset, len));
+	must(p, map_again(p, offset, len));
+	return true;
+}
+
+RACE(unmap, .faults = true)
+
+/*
+ * Where half of a mapping was comes other memory: it must not show in the
+ * file, nor the file in it.
+ */
+static bool act_replace(struct player *p)
+{
+	char *addr = p->w->map + random_next(&p->seed) % 2 * GIB;
+	char *q = mmap(addr, GIB / 2, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+		       -1, 0);
+	size_t i, ps = page_size();
+
+	must(p, q == addr);
+	if (q != addr)
+		return true;
+	/* Never a page in use: others of this process may write there. */
+	for (i = 1; i <= 8; i++)
+		word_write(q + huge_size() + i * ps, i);
+	for (i = 1; i <= 8; i++)
+		must(p, word_read(q + huge_size() + i * ps) == i);
+	must(p, map_again(p, addr - p->w->map, GIB / 2));
+	return true;
+}
+
+RACE(replace, .loses = true, .faults = true)
+
+static bool act_fork(struct player *p)
+{
+	int status = 0;
+	pid_t pid = fork();
+	size_t n;
+
+	if (!pid) {
+		for (n = 0; n < PAGES; n += 5)
+			if (word_read(page_at(p->w, n)) != huge_word(n))
+				_exit(1);
+		_exit(0);
+	}
+	must(p, pid > 0 && waitpid(pid, &status, 0) == pid && !status);
+	return true;
+}
+
+RACE(fork)
+
+static bool act_protect(struct player *p)
+{
+	size_t offset = random_next(&p->seed) % 2 * GIB;
+	size_t len = random_next(&p->seed) % 2 ? GIB : 64 * huge_size();
+
+	must(p, !mprotect(p->w->map + offset, len, PROT_READ));
+	must(p, !mprotect(p->w->map + offset, len, PROT_READ | PROT_WRITE));
+	return true;
+}
+
+RACE(protect, .faults = true)
+
+/* Away and back; less than a whole page table. */
+static bool act_move(struct player *p)
+{
+	char *from = p->w->map + random_next(&p->seed) % 2 * GIB;
+	size_t len = 100 * huge_size();
+	char *to;
+
+	to = mremap(from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, p->spare);
+	must(p, to == p->spare);
+	if (to != p->spare)
+		return true;
+	to = mremap(p->spare, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, from);
+	must(p, to == from);
+	return true;
+}
+
+RACE(move, .faults = true)
+
+/* Registering for write protection unshares; nothing is protected. */
+static bool act_userfaultfd(struct player *p)
+{
+	struct uffdio_api api = {
+		.api = UFFD_API,
+		.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP |
+			    UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
+	};
+	struct uffdio_register reg = {
+		.range.start = (uintptr_t)p->w->map,
+		.range.len = GIB,
+		.mode = UFFDIO_REGISTER_MODE_WP,
+	};
+
+	if (p->uffd < 0) {
+		p->uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+		if (p->uffd < 0 || ioctl(p->uffd, UFFDIO_API, &api))
+			return false;
+	}
+	if (ioctl(p->uffd, UFFDIO_REGISTER, &reg))
+		return false;
+	usleep(200);
+	must(p, !ioctl(p->uffd, UFFDIO_UNREGISTER, &reg.range));
+	return true;
+}
+
+RACE(userfaultfd)
+
+/* To the other node and back; numa=fake=2 makes one. */
+static bool act_migrate(struct player *p)
+{
+	void *pages[PAGES];
+	int nodes[PAGES], status[PAGES];
+	size_t i;
+
+	for (i = 0; i < PAGES; i++) {
+		pages[i] = page_at(p->w, i);
+		nodes[i] = random_next(&p->seed) % 2;
+	}
+	/* A page that is busy stays: that is no error of move_pages(). */
+	return syscall(SYS_move_pages, 0, (unsigned long)PAGES, pages, nodes,
+		       status, MPOL_MF_MOVE_ALL) >= 0;
+}
+
+RACE(migrate, .extra = PAGES)
+
+static bool act_offline(struct player *p)
+{
+	long before = hugetlb_sysfs("nr_hugepages");
+
+	if (atomic_fetch_add(&p->w->offlined, 1) >= MAX_OFFLINE) {
+		atomic_fetch_sub(&p->w->offlined, 1);
+		usleep(1000);
+		return true;
+	}
+	if (madvise(page_at(p->w, any_page(p)), page_size(),
+		    MADV_SOFT_OFFLINE)) {
+		atomic_fetch_sub(&p->w->offlined, 1);
+		/* Busy, or not there: try another one. */
+		if (errno == EINVAL || errno == EPERM)
+			return false;
+	} else {
+		must(p, hugetlb_sysfs("nr_hugepages") <= before);
+	}
+	return true;
+}
+
+RACE(offline, .extra = MAX_OFFLINE)
+
+/* get_user_pages_fast() walks the tables without any lock. */
+static bool act_pin(struct player *p)
+{
+	size_t n = any_page(p);
+	struct iovec iov = {
+		.iov_base = page_at(p->w, n),
+		.iov_len = sizeof(__u64),
+	};
+	__u64 word = 0;
+
+	if (vmsplice(p->pipe[1], &iov, 1, 0) != sizeof(word))
+		return false;
+	/* Others take the table away while the pipe has the page. */
+	must(p, !madvise(page_at(p->w, n), huge_size(), MADV_DONTNEED));
+	must(p, read(p->pipe[0], &word, sizeof(word)) == sizeof(word));
+	if (!word_allowed(p->w, n, word))
+		atomic_fetch_add(&p->w->wrong, 1);
+	return true;
+}
+
+RACE(pin)
+
+static int run(int argc, char **argv)
+{
+	return test_harness_run(argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+	const char *seconds = getenv("FAULTLINE_SECONDS");
+
+	if (seconds)
+		opt_seconds = atol(seconds);
+	return hugetlb_kept(run, argc, argv);
+}

@@ -1,0 +1,733 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * hugetlb page table sharing: what each mode does, and what is the same in
+ * all of them.
+ *
+ * The tests without a number in their name hold on every kernel; what a mode
+ * changes is only looked at where the kernel has the switch.
+ */
+#include <linux/userfaultfd.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#include "../../kselftest_harness.h"
+#include "hugetlb_util.h"
+
+#define TIMEOUT		120
+#define POOL		24
+
+/* Where parent and child are; in memory that both have. */
+struct rendezvous {
+	atomic_int stage;
+	atomic_int bad;
+};
+
+FIXTURE(hugetlb) {
+	bool have;		/* the kernel has the switch */
+	struct hugetlb_usage usage;
+	struct hugetlb_counters before;
+	struct rendezvous *meet;
+	int fd;
+};
+
+FIXTURE_VARIANT(hugetlb) {
+	enum hugetlb_mode mode;
+};
+
+FIXTURE_VARIANT_ADD(hugetlb, off) {
+	.mode = MODE_OFF,
+};
+
+FIXTURE_VARIANT_ADD(hugetlb, vma_lock) {
+	.mode = MODE_VMA_LOCK,
+};
+
+FIXTURE_VARIANT_ADD(hugetlb, revalidate) {
+	.mode = MODE_REVALIDATE,
+};
+
+FIXTURE_SETUP(hugetlb)
+{
+	const char *why = hugetlb_mode_set(variant->mode);
+
+	self->fd = -1;
+	if (!why)
+		why = hugetlb_pool_get(POOL);
+	if (why)
+		SKIP(return, "%s", why);
+	self->have = vm_sysctl_exists(HUGETLB_KNOB);
+	self->meet = mmap(NULL, sizeof(*self->meet), PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, self->meet);
+	hugetlb_usage_read(&self->usage);
+	hugetlb_counters_read(&self->before);
+	self->fd = hugetlb_file(3 * GIB);
+	ASSERT_LE(0, self->fd);
+}
+
+/* Every test unmaps what it has mapped. */
+FIXTURE_TEARDOWN(hugetlb)
+{
+	if (self->fd < 0)
+		return;
+	close(self->fd);
+	EXPECT_TRUE(hugetlb_usage_returns(&self->usage));
+}
+
+static void meet(struct rendezvous *m, int stage)
+{
+	atomic_store(&m->stage, stage);
+}
+
+static void wait_for(struct rendezvous *m, int stage)
+{
+	while (atomic_load(&m->stage) < stage)
+		usleep(1000);
+}
+
+static int reap(pid_t pid)
+{
+	int status;
+
+	if (waitpid(pid, &status, 0) != pid)
+		return -1;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 256;
+}
+
+static long counted(const struct hugetlb_counters *before,
+		    enum hugetlb_counter which)
+{
+	struct hugetlb_counters delta;
+
+	hugetlb_counters_since(before, &delta);
+	return delta.value[which];
+}
+
+/* --- who shares */
+
+/* A child that inherits the mapping uses the parent's table, or does not. */
+TEST_F_TIMEOUT(hugetlb, tables, TIMEOUT)
+{
+	bool shares = variant->mode != MODE_OFF;
+	struct rendezvous *m = self->meet;
+	char *p = hugetlb_map(self->fd, 2 * GIB);
+	pid_t pid;
+
+	ASSERT_NE(NULL, p);
+	huge_write(p, 0);
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		/* The table of the first GiB is there, the second's is not. */
+		huge_write(p, 1);
+		huge_write(p, GIB / huge_size());
+		if (!huge_good(p, 0))
+			_exit(1);
+		meet(m, 1);
+		wait_for(m, 2);
+		_exit(huge_good(p, 2) ? 0 : 2);
+	}
+	wait_for(m, 1);
+	if (self->have) {
+		EXPECT_EQ(self->usage.tables_shared + shares,
+			  hugetlb_sysfs("pmd_tables_shared"));
+		EXPECT_EQ(self->usage.table_refs + 2 * shares,
+			  hugetlb_sysfs("pmd_table_refs"));
+		EXPECT_EQ(shares, counted(&self->before, HUGETLB_SHARED));
+	}
+	EXPECT_TRUE(huge_good(p, 1));
+	/* And the other way round: the child has made the second one. */
+	EXPECT_TRUE(huge_good(p, GIB / huge_size()));
+	if (self->have)
+		EXPECT_EQ(2 * shares, counted(&self->before, HUGETLB_SHARED));
+	huge_write(p, 2);
+	meet(m, 2);
+	EXPECT_EQ(0, reap(pid));
+	if (self->have) {
+		EXPECT_EQ(self->usage.tables_shared,
+			  hugetlb_sysfs("pmd_tables_shared"));
+		EXPECT_EQ(2 * shares, counted(&self->before,
+					      HUGETLB_UNSHARED));
+		EXPECT_EQ(2 * shares, counted(&self->before,
+					      HUGETLB_UNSHARE_LAST));
+	}
+	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, 1) && huge_good(p, 2));
+	ASSERT_EQ(0, munmap(p, 2 * GIB));
+}
+
+/*
+ * A mapping that may share keeps what it shares when the mode becomes 0,
+ * shares no further, and stops with the trigger.
+ */
+TEST_F_TIMEOUT(hugetlb, born_before_off, TIMEOUT)
+{
+	struct rendezvous *m = self->meet;
+	size_t second = GIB / huge_size();
+	pid_t pid;
+	char *p;
+
+	if (!self->have || variant->mode == MODE_OFF)
+		SKIP(return, "needs another mode to come from");
+	p = hugetlb_map(self->fd, 2 * GIB);
+	ASSERT_NE(NULL, p);
+	huge_write(p, 0);
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		huge_write(p, 1);
+		meet(m, 1);
+		wait_for(m, 2);
+		huge_write(p, second + 1);
+		meet(m, 3);
+		wait_for(m, 4);
+		_exit(huge_good(p, 0) && huge_good(p, 1) &&
+		      huge_good(p, second) && huge_good(p, second + 1) ? 0 : 1);
+	}
+	wait_for(m, 1);
+	/* Not before mode 0: then tables would be shared again at once. */
+	EXPECT_EQ(-EINVAL, vm_sysctl_write(HUGETLB_TRIGGER, 1));
+	ASSERT_EQ(0, vm_sysctl_write(HUGETLB_KNOB, MODE_OFF));
+	huge_write(p, second);
+	meet(m, 2);
+	wait_for(m, 3);
+	EXPECT_EQ(self->usage.tables_shared + 1,
+		  hugetlb_sysfs("pmd_tables_shared"));
+	EXPECT_EQ(-EINVAL, vm_sysctl_write(HUGETLB_TRIGGER, 0));
+	EXPECT_EQ(-EINVAL, vm_sysctl_write(HUGETLB_TRIGGER, 2));
+	EXPECT_EQ(self->usage.tables_shared + 1,
+		  hugetlb_sysfs("pmd_tables_shared"));
+	EXPECT_EQ(0, vm_sysctl_write(HUGETLB_TRIGGER, 1));
+	EXPECT_EQ(self->usage.tables_shared,
+		  hugetlb_sysfs("pmd_tables_shared"));
+	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, 1));
+	EXPECT_TRUE(huge_good(p, second) && huge_good(p, second + 1));
+	/* The faults of the last two lines share nothing either. */
+	EXPECT_EQ(self->usage.tables_shared,
+		  hugetlb_sysfs("pmd_tables_shared"));
+	meet(m, 4);
+	EXPECT_EQ(0, reap(pid));
+	ASSERT_EQ(0, munmap(p, 2 * GIB));
+}
+
+/* A mapping that was made in mode 0 never shares. */
+TEST_F_TIMEOUT(hugetlb, born_in_off, TIMEOUT)
+{
+	pid_t pid;
+	char *p;
+
+	if (!self->have)
+		SKIP(return, "this kernel has no vm." HUGETLB_KNOB);
+	ASSERT_EQ(0, vm_sysctl_write(HUGETLB_KNOB, MODE_OFF));
+	p = hugetlb_map(self->fd, 2 * GIB);
+	ASSERT_NE(NULL, p);
+	huge_write(p, 0);
+	ASSERT_EQ(0, vm_sysctl_write(HUGETLB_KNOB, variant->mode));
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		huge_write(p, 1);
+		_exit(!huge_good(p, 0));
+	}
+	EXPECT_EQ(0, reap(pid));
+	EXPECT_EQ(0, counted(&self->before, HUGETLB_SHARED));
+	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, 1));
+	/* Pieces of it do not either, nor does it lose a page on the way. */
+	ASSERT_EQ(0, munmap(p + 512 * MIB, huge_size()));
+	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, 1));
+	ASSERT_EQ(0, munmap(p, 2 * GIB));
+}
+
+/* Splits end sharing where a whole table is not left, and nowhere else. */
+TEST_F_TIMEOUT(hugetlb, split, TIMEOUT)
+{
+	struct rendezvous *m = self->meet;
+	size_t second = GIB / huge_size();
+	char *p = hugetlb_map(self->fd, 2 * GIB);
+	pid_t pid;
+
+	ASSERT_NE(NULL, p);
+	huge_write(p, 0);
+	huge_write(p, second);
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		bool good = huge_good(p, 0) && huge_good(p, second);
+
+		meet(m, 1);
+		wait_for(m, 2);
+		huge_write(p, 3);
+		_exit(!good || !huge_good(p, 0) || !huge_good(p, second));
+	}
+	wait_for(m, 1);
+	/* In another mode, the pieces are still as the whole was. */
+	if (self->have)
+		ASSERT_EQ(0, vm_sysctl_write(HUGETLB_KNOB, MODE_OFF));
+	ASSERT_EQ(0, mprotect(p, 64 * huge_size(), PROT_READ));
+	if (self->have && variant->mode != MODE_OFF)
+		EXPECT_EQ(self->usage.tables_shared + 1,
+			  hugetlb_sysfs("pmd_tables_shared"));
+	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, second));
+	ASSERT_EQ(0, mprotect(p, 64 * huge_size(), PROT_READ | PROT_WRITE));
+	meet(m, 2);
+	EXPECT_EQ(0, reap(pid));
+	EXPECT_TRUE(huge_good(p, 3));
+	ASSERT_EQ(0, munmap(p, 2 * GIB));
+}
+
+/* --- which way faults and zaps go */
+
+TEST_F_TIMEOUT(hugetlb, faults, TIMEOUT)
+{
+	bool fast = variant->mode != MODE_VMA_LOCK;
+	char *a = hugetlb_map(self->fd, GIB), *b;
+	size_t i;
+
+	ASSERT_NE(NULL, a);
+	b = mmap(NULL, GIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+		 self->fd, 0);
+	ASSERT_NE(MAP_FAILED, b);
+	for (i = 0; i < 8; i++)
+		huge_write(a, i);
+	for (i = 0; i < 8; i++)
+		EXPECT_TRUE(huge_good(b, i));
+	if (self->have) {
+		EXPECT_EQ(8 * fast, counted(&self->before, HUGETLB_ALLOC));
+		EXPECT_EQ(16 * fast, counted(&self->before, HUGETLB_FAST));
+		EXPECT_EQ(0, counted(&self->before, HUGETLB_FALLBACK));
+	}
+	ASSERT_EQ(0, munmap(a, GIB));
+	ASSERT_EQ(0, munmap(b, GIB));
+}
+
+TEST_F_TIMEOUT(hugetlb, zaps, TIMEOUT)
+{
+	bool off = variant->mode == MODE_OFF;
+	bool final = variant->mode != MODE_VMA_LOCK;
+	char *p = hugetlb_map(self->fd, GIB);
+	size_t i;
+
+	ASSERT_NE(NULL, p);
+	for (i = 0; i < 8; i++)
+		huge_write(p, i);
+	/* The page tables of a part go the old way if they may be shared. */
+	ASSERT_EQ(0, madvise(p, 4 * huge_size(), MADV_DONTNEED));
+	if (self->have)
+		EXPECT_EQ(off, counted(&self->before, HUGETLB_ZAPS));
+	for (i = 0; i < 8; i++)
+		EXPECT_TRUE(huge_good(p, i));
+	ASSERT_EQ(0, munmap(p, GIB));
+	if (self->have) {
+		EXPECT_EQ(off + final, counted(&self->before, HUGETLB_ZAPS));
+		EXPECT_EQ(variant->mode == MODE_REVALIDATE,
+			  counted(&self->before, HUGETLB_TWO_PHASE));
+	}
+}
+
+/* More pages than a gather or a batch holds, in more than one table. */
+TEST_F_TIMEOUT(hugetlb, zap_many, TIMEOUT)
+{
+	const size_t pages = 160;
+	char *p, *q;
+	size_t i;
+	int fd;
+
+	if (hugetlb_pool_get(pages + POOL))
+		SKIP(return, "too little memory for %zu huge pages", pages);
+	hugetlb_usage_read(&self->usage);
+	fd = hugetlb_file(2 * GIB);
+	ASSERT_LE(0, fd);
+	p = hugetlb_map(fd, 2 * GIB);
+	ASSERT_NE(NULL, p);
+	q = p + GIB - pages / 2 * huge_size();
+	for (i = 0; i < pages; i++)
+		word_write(q + i * huge_size(), huge_word(i));
+	EXPECT_EQ((long)(pages * huge_size() / KIB), status_kb("HugetlbPages"));
+	ASSERT_EQ(0, madvise(q, pages * huge_size(), MADV_DONTNEED));
+	EXPECT_EQ(0, status_kb("HugetlbPages"));
+	for (i = 0; i < pages; i++)
+		EXPECT_EQ(huge_word(i), word_read(q + i * huge_size()));
+	ASSERT_EQ(0, munmap(p, 2 * GIB));
+	close(fd);
+}
+
+/* Mappings that cannot share are small or private. */
+TEST_F_TIMEOUT(hugetlb, small, TIMEOUT)
+{
+	bool final = variant->mode != MODE_VMA_LOCK;
+	char *p = mmap(NULL, 4 * huge_size(), PROT_READ | PROT_WRITE,
+		       MAP_SHARED, self->fd, 0);
+	size_t i;
+
+	ASSERT_NE(MAP_FAILED, p);
+	for (i = 0; i < 4; i++)
+		huge_write(p, i);
+	ASSERT_EQ(0, madvise(p, 4 * huge_size(), MADV_DONTNEED));
+	for (i = 0; i < 4; i++)
+		EXPECT_TRUE(huge_good(p, i));
+	ASSERT_EQ(0, munmap(p, 4 * huge_size()));
+	if (self->have) {
+		/* In mode 2 as well: it has nothing to share, so no lock. */
+		EXPECT_EQ(2 * final, counted(&self->before, HUGETLB_ZAPS));
+		EXPECT_EQ(0, counted(&self->before, HUGETLB_TWO_PHASE));
+	}
+}
+
+TEST_F_TIMEOUT(hugetlb, private, TIMEOUT)
+{
+	char *a = hugetlb_map(self->fd, GIB), *p;
+	size_t i;
+	pid_t pid;
+
+	ASSERT_NE(NULL, a);
+	for (i = 0; i < 4; i++)
+		huge_write(a, i);
+	hugetlb_counters_read(&self->before);
+	p = mmap(NULL, 4 * huge_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE,
+		 self->fd, 0);
+	ASSERT_NE(MAP_FAILED, p);
+	for (i = 0; i < 4; i++)
+		EXPECT_TRUE(huge_good(p, i));
+	for (i = 0; i < 4; i++)
+		word_write(p + i * huge_size(), i);
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		word_write(p, 99);
+		_exit(word_read(p + huge_size()) != 1);
+	}
+	EXPECT_EQ(0, reap(pid));
+	for (i = 0; i < 4; i++) {
+		EXPECT_EQ(i, word_read(p + i * huge_size()));
+		EXPECT_TRUE(huge_good(a, i));
+	}
+	ASSERT_EQ(0, munmap(p, 4 * huge_size()));
+	if (self->have) {
+		EXPECT_EQ(0, counted(&self->before, HUGETLB_FAST));
+		/* Only that of the shared mapping which the child inherited. */
+		EXPECT_EQ(variant->mode != MODE_VMA_LOCK,
+			  counted(&self->before, HUGETLB_ZAPS));
+	}
+	ASSERT_EQ(0, munmap(a, GIB));
+}
+
+/* --- errors */
+
+static sigjmp_buf fault_env;
+
+static void on_fault(int sig)
+{
+	siglongjmp(fault_env, sig);
+}
+
+/* The signal that an access gets, or 0. */
+static int access_signal(char *addr, bool write)
+{
+	struct sigaction sa = { .sa_handler = on_fault }, bus, segv;
+	int sig;
+
+	sigaction(SIGBUS, &sa, &bus);
+	sigaction(SIGSEGV, &sa, &segv);
+	sig = sigsetjmp(fault_env, 1);
+	if (!sig) {
+		if (write)
+			word_write(addr, 1);
+		else
+			word_read(addr);
+	}
+	sigaction(SIGBUS, &bus, NULL);
+	sigaction(SIGSEGV, &segv, NULL);
+	return sig;
+}
+
+TEST_F_TIMEOUT(hugetlb, end_of_file, TIMEOUT)
+{
+	char *p = hugetlb_map(self->fd, GIB);
+
+	ASSERT_NE(NULL, p);
+	huge_write(p, 0);
+	huge_write(p, 1);
+	ASSERT_EQ(0, ftruncate(self->fd, huge_size()));
+	EXPECT_EQ(0, access_signal(p, true));
+	EXPECT_EQ(SIGBUS, access_signal(p + huge_size(), false));
+	EXPECT_EQ(SIGBUS, access_signal(p + huge_size(), true));
+	ASSERT_EQ(0, ftruncate(self->fd, GIB));
+	EXPECT_TRUE(huge_good(p, 0) || word_read(p) == 1);
+	EXPECT_EQ(0, (long)word_read(p + huge_size()));
+	ASSERT_EQ(0, munmap(p, GIB));
+}
+
+TEST_F_TIMEOUT(hugetlb, pool_empty, TIMEOUT)
+{
+	long pages = hugetlb_sysfs("free_hugepages");
+	char *p = hugetlb_map(self->fd, 2 * GIB);
+	long i;
+
+	ASSERT_NE(NULL, p);
+	ASSERT_LT((size_t)pages, 2 * GIB / huge_size());
+	for (i = 0; i < pages; i++)
+		ASSERT_EQ(0, access_signal(p + i * huge_size(), true));
+	EXPECT_EQ(SIGBUS, access_signal(p + i * huge_size(), true));
+	EXPECT_EQ(SIGBUS, access_signal(p + i * huge_size(), false));
+	/* What is there can still be mapped. */
+	ASSERT_EQ(0, madvise(p, huge_size(), MADV_DONTNEED));
+	EXPECT_EQ(0, access_signal(p, false));
+	ASSERT_EQ(0, munmap(p, 2 * GIB));
+}
+
+TEST_F_TIMEOUT(hugetlb, read_only, TIMEOUT)
+{
+	char path[64];
+	char *p, *q;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", self->fd);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	ASSERT_LE(0, fd);
+	p = hugetlb_map(self->fd, GIB);
+	ASSERT_NE(NULL, p);
+	huge_write(p, 0);
+	q = hugetlb_map_at(free_range(GIB), fd, GIB, PROT_READ);
+	ASSERT_NE(NULL, q);
+	EXPECT_TRUE(huge_good(q, 0));
+	EXPECT_EQ(0, (long)word_read(q + huge_size()));
+	EXPECT_EQ(SIGSEGV, access_signal(q, true));
+	/* Read first, so that the entry is there, then made writable. */
+	ASSERT_EQ(0, madvise(p, huge_size(), MADV_DONTNEED));
+	ASSERT_EQ(0, mprotect(p, GIB, PROT_READ));
+	EXPECT_TRUE(huge_good(p, 0));
+	ASSERT_EQ(0, mprotect(p, GIB, PROT_READ | PROT_WRITE));
+	huge_write(p, 0);
+	EXPECT_TRUE(huge_good(q, 0));
+	close(fd);
+	ASSERT_EQ(0, munmap(p, GIB));
+	ASSERT_EQ(0, munmap(q, GIB));
+}
+
+/* --- others that look at the same pages */
+
+TEST_F_TIMEOUT(hugetlb, hole, TIMEOUT)
+{
+	char *p = hugetlb_map(self->fd, 2 * GIB);
+	size_t second = GIB / huge_size();
+
+	ASSERT_NE(NULL, p);
+	huge_write(p, 0);
+	huge_write(p, 1);
+	huge_write(p, second);
+	ASSERT_EQ(0, fallocate(self->fd,
+			       FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			       huge_size(), GIB));
+	EXPECT_TRUE(huge_good(p, 0));
+	EXPECT_EQ(0, (long)word_read(p + huge_size()));
+	EXPECT_EQ(0, (long)word_read(p + GIB));
+	ASSERT_EQ(0, munmap(p, 2 * GIB));
+}
+
+/* get_user_pages() faults pages in, and finds those that are there. */
+TEST_F_TIMEOUT(hugetlb, remote_access, TIMEOUT)
+{
+	char *p = hugetlb_map(self->fd, GIB), *q;
+	struct iovec local, remote;
+	__u64 word;
+
+	ASSERT_NE(NULL, p);
+	q = hugetlb_map(self->fd, GIB);
+	ASSERT_NE(NULL, q);
+	huge_write(q, 1);
+	local = (struct iovec) { .iov_base = &word, .iov_len = sizeof(word) };
+	remote = (struct iovec) { .iov_base = p + huge_size(),
+				  .iov_len = sizeof(word) };
+	ASSERT_EQ((ssize_t)sizeof(word),
+		  process_vm_readv(getpid(), &local, 1, &remote, 1, 0));
+	EXPECT_EQ(huge_word(1), word);
+	remote.iov_base = p + 2 * huge_size();
+	word = huge_word(2);
+	ASSERT_EQ((ssize_t)sizeof(word),
+		  process_vm_writev(getpid(), &local, 1, &remote, 1, 0));
+	EXPECT_TRUE(huge_good(q, 2));
+	ASSERT_EQ(0, munmap(p, GIB));
+	ASSERT_EQ(0, munmap(q, GIB));
+}
+
+static int uffd_open(void)
+{
+	struct uffdio_api api = {
+		.api = UFFD_API,
+		.features = UFFD_FEATURE_MISSING_HUGETLBFS,
+	};
+	int uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+
+	if (uffd >= 0 && ioctl(uffd, UFFDIO_API, &api)) {
+		close(uffd);
+		return -1;
+	}
+	return uffd;
+}
+
+static void *touch_second(void *map)
+{
+	return (void *)(uintptr_t)word_read((char *)map + huge_size());
+}
+
+/* A fault that userspace wants to handle is not taken away from it. */
+TEST_F_TIMEOUT(hugetlb, userfaultfd, TIMEOUT)
+{
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	struct uffdio_copy copy = {};
+	int i, uffd = uffd_open();
+	struct uffd_msg msg = {};
+	pthread_t thread;
+	char *p, *page;
+	void *got;
+
+	if (uffd < 0)
+		SKIP(return, "no userfaultfd");
+	p = hugetlb_map(self->fd, GIB);
+	ASSERT_NE(NULL, p);
+	huge_write(p, 0);
+	reg.range.start = (uintptr_t)p;
+	reg.range.len = GIB;
+	ASSERT_EQ(0, ioctl(uffd, UFFDIO_REGISTER, &reg));
+	page = mmap(NULL, huge_size(), PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, page);
+	word_write(page, huge_word(1));
+	ASSERT_EQ(0, pthread_create(&thread, NULL, touch_second, p));
+	for (i = 0; i < 5000 && read(uffd, &msg, sizeof(msg)) < 0; i++)
+		usleep(2000);
+	EXPECT_EQ(UFFD_EVENT_PAGEFAULT, msg.event);
+	EXPECT_EQ((uintptr_t)p + huge_size(), msg.arg.pagefault.address);
+	copy.dst = (uintptr_t)p + huge_size();
+	copy.src = (uintptr_t)page;
+	copy.len = huge_size();
+	EXPECT_EQ(0, ioctl(uffd, UFFDIO_COPY, &copy));
+	ASSERT_EQ(0, pthread_join(thread, &got));
+	EXPECT_EQ((uintptr_t)huge_word(1), (uintptr_t)got);
+	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, 1));
+	close(uffd);
+	ASSERT_EQ(0, munmap(page, huge_size()));
+	ASSERT_EQ(0, munmap(p, GIB));
+}
+
+/* --- what almost never happens by itself */
+
+struct injection {
+	const char *name;
+	enum hugetlb_counter counter;
+};
+
+static const struct injection injections[] = {
+	{ "fail_hugetlb_pmd_revalidate", HUGETLB_RETRY },
+	{ "fail_hugetlb_pmd_trylock", HUGETLB_BUSY },
+};
+
+/* One failed try, and then the way of mode 1, with the same result. */
+TEST_F_TIMEOUT(hugetlb, fault_injection, TIMEOUT)
+{
+	const struct injection *what;
+	char *p;
+	size_t i;
+
+	if (!self->have || variant->mode != MODE_REVALIDATE)
+		SKIP(return, "only mode 2 has such faults");
+	if (!hugetlb_inject(injections[0].name, 0))
+		SKIP(return, "needs debugfs, root and CONFIG_HUGETLB_PMD_SHARING_FAULT_INJECTION");
+	for (what = injections; what < injections + ARRAY_SIZE(injections);
+	     what++) {
+		hugetlb_counters_read(&self->before);
+		p = hugetlb_map(self->fd, GIB);
+		ASSERT_NE(NULL, p);
+		ASSERT_TRUE(hugetlb_inject(what->name, 100));
+		for (i = 0; i < 8; i++)
+			huge_write(p, i);
+		ASSERT_TRUE(hugetlb_inject(what->name, 0));
+		EXPECT_EQ(8, counted(&self->before, what->counter));
+		EXPECT_EQ(8, counted(&self->before, HUGETLB_FALLBACK));
+		EXPECT_EQ(0, counted(&self->before, HUGETLB_FAST));
+		for (i = 0; i < 8; i++)
+			EXPECT_TRUE(huge_good(p, i));
+		ASSERT_EQ(0, munmap(p, GIB));
+		ASSERT_EQ(0, ftruncate(self->fd, 0));
+		ASSERT_EQ(0, ftruncate(self->fd, GIB));
+	}
+}
+
+#define PAGE_ALLOC	"/sys/kernel/debug/fail_page_alloc/"
+#define FAILSLAB	"/sys/kernel/debug/failslab/"
+
+/*
+ * Each allocation of a fault fails once: page tables and what the file needs.
+ * The fault is tried again, and nothing is lost or left behind.
+ */
+TEST_F_TIMEOUT(hugetlb, memory_short, TIMEOUT)
+{
+	static const char * const on[][2] = {
+		{ PAGE_ALLOC "ignore-gfp-wait", "N" },
+		{ PAGE_ALLOC "min-order", "0" },
+		{ PAGE_ALLOC "verbose", "0" },
+		{ FAILSLAB "ignore-gfp-wait", "N" },
+		{ FAILSLAB "verbose", "0" },
+	};
+	static const char * const off[][2] = {
+		{ PAGE_ALLOC "ignore-gfp-wait", "Y" },
+		{ PAGE_ALLOC "min-order", "1" },
+		{ FAILSLAB "ignore-gfp-wait", "Y" },
+	};
+	char *p = hugetlb_map(self->fd, 3 * GIB), text[16];
+	int nth, left, injected = 0, fd;
+	size_t i;
+
+	ASSERT_NE(NULL, p);
+	fd = open("/proc/thread-self/fail-nth", O_RDWR | O_CLOEXEC);
+	for (i = 0; fd >= 0 && i < ARRAY_SIZE(on); i++)
+		if (write_text(on[i][0], on[i][1])) {
+			close(fd);
+			fd = -1;
+		}
+	if (fd < 0) {
+		ASSERT_EQ(0, munmap(p, 3 * GIB));
+		SKIP(return, "needs debugfs, root, CONFIG_FAIL_PAGE_ALLOC and CONFIG_FAILSLAB");
+	}
+	for (nth = 1; nth < 50; nth++) {
+		size_t page = GIB / huge_size() * (nth % 3) + nth % 4;
+
+		snprintf(text, sizeof(text), "%d", nth);
+		ASSERT_EQ((ssize_t)strlen(text),
+			  pwrite(fd, text, strlen(text), 0));
+		huge_write(p, page);
+		left = pread(fd, text, sizeof(text) - 1, 0);
+		pwrite(fd, "0", 1, 0);
+		ASSERT_LT(0, left);
+		text[left] = '\0';
+		EXPECT_TRUE(huge_good(p, page));
+		/* The table and the page are new every time. */
+		ASSERT_EQ(0, ftruncate(self->fd, 0));
+		ASSERT_EQ(0, ftruncate(self->fd, 3 * GIB));
+		ASSERT_EQ(0, munmap(p, 3 * GIB));
+		ASSERT_EQ(p, hugetlb_map_at(p, self->fd, 3 * GIB,
+					    PROT_READ | PROT_WRITE));
+		if (atoi(text))
+			break;
+		injected++;
+	}
+	for (i = 0; i < ARRAY_SIZE(off); i++)
+		write_text(off[i][0], off[i][1]);
+	close(fd);
+	EXPECT_LT(0, injected);
+	EXPECT_GT(50, nth);
+	ASSERT_EQ(0, munmap(p, 3 * GIB));
+}
+
+static int run(int argc, char **argv)
+{
+	return test_harness_run(argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+	return hugetlb_kept(run, argc, argv);
+}

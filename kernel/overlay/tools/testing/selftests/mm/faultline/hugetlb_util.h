@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the selftests of hugetlb page table sharing have in common: the
+ * switch, its counters, the pool of huge pages, and files whose pages tell
+ * which offset they belong to.
+ */
+#ifndef HUGETLB_UTIL_H
+#define HUGETLB_UTIL_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "../../kselftest.h"
+#include "faultline_util.h"
+
+#define HUGETLB_KNOB		"hugetlb_pmd_sharing"
+#define HUGETLB_TRIGGER		"hugetlb_pmd_unshare"
+#define HUGETLB_TAG		0x68756765746c6201ULL
+
+enum hugetlb_mode {
+	MODE_OFF,
+	MODE_VMA_LOCK,
+	MODE_REVALIDATE,
+};
+
+enum hugetlb_counter {
+	HUGETLB_SHARED,
+	HUGETLB_UNSHARED,
+	HUGETLB_UNSHARE_LAST,
+	HUGETLB_FAST,
+	HUGETLB_ALLOC,
+	HUGETLB_RETRY,
+	HUGETLB_BUSY,
+	HUGETLB_FALLBACK,
+	HUGETLB_ZAPS,
+	HUGETLB_TWO_PHASE,
+	HUGETLB_NR_COUNTERS,
+};
+
+static const char * const hugetlb_counter_names[HUGETLB_NR_COUNTERS] = {
+	[HUGETLB_SHARED]	= "hugetlb_pmd_shared",
+	[HUGETLB_UNSHARED]	= "hugetlb_pmd_unshared",
+	[HUGETLB_UNSHARE_LAST]	= "hugetlb_pmd_unshare_last",
+	[HUGETLB_FAST]		= "hugetlb_fault_fast",
+	[HUGETLB_ALLOC]		= "hugetlb_fault_alloc",
+	[HUGETLB_RETRY]		= "hugetlb_fault_retry",
+	[HUGETLB_BUSY]		= "hugetlb_fault_busy",
+	[HUGETLB_FALLBACK]	= "hugetlb_fault_fallback",
+	[HUGETLB_ZAPS]		= "hugetlb_zap_unlocked",
+	[HUGETLB_TWO_PHASE]	= "hugetlb_zap_two_phase",
+};
+
+struct hugetlb_counters {
+	long value[HUGETLB_NR_COUNTERS];
+};
+
+/* A kernel without the feature has none of them: then all stay -1. */
+static inline void hugetlb_counters_read(struct hugetlb_counters *c)
+{
+	int i;
+
+	for (i = 0; i < HUGETLB_NR_COUNTERS; i++)
+		c->value[i] = vmstat_read(hugetlb_counter_names[i]);
+}
+
+static inline void hugetlb_counters_since(const struct hugetlb_counters *before,
+					  struct hugetlb_counters *delta)
+{
+	int i;
+
+	hugetlb_counters_read(delta);
+	for (i = 0; i < HUGETLB_NR_COUNTERS; i++)
+		delta->value[i] -= before->value[i];
+}
+
+/* What has to be as before once everything is unmapped and closed. */
+struct hugetlb_usage {
+	long total;
+	long free;
+	long reserved;
+	long surplus;
+	long tables_shared;
+	long table_refs;
+};
+
+static inline long hugetlb_sysfs(const char *name)
+{
+	char path[160], text[32];
+
+	snprintf(path, sizeof(path),
+		 "/sys/kernel/mm/hugepages/hugepages-%zukB/%s",
+		 pmd_size() / KIB, name);
+	return read_text(path, text, sizeof(text)) ? -1 : atol(text);
+}
+
+static inline void hugetlb_usage_read(struct hugetlb_usage *u)
+{
+	u->total = hugetlb_sysfs("nr_hugepages");
+	u->free = hugetlb_sysfs("free_hugepages");
+	u->reserved = hugetlb_sysfs("resv_hugepages");
+	u->surplus = hugetlb_sysfs("surplus_hugepages");
+	u->tables_shared = hugetlb_sysfs("pmd_tables_shared");
+	u->table_refs = hugetlb_sysfs("pmd_table_refs");
+}
+
+static inline bool hugetlb_usage_same(const struct hugetlb_usage *before,
+				      const struct hugetlb_usage *now)
+{
+	if (!memcmp(before, now, sizeof(*now)))
+		return true;
+	ksft_print_msg("pages: total %ld->%ld free %ld->%ld reserved %ld->%ld surplus %ld->%ld\n",
+		       before->total, now->total, before->free, now->free,
+		       before->reserved, now->reserved,
+		       before->surplus, now->surplus);
+	ksft_print_msg("page tables: shared %ld->%ld references %ld->%ld\n",
+		       before->tables_shared, now->tables_shared,
+		       before->table_refs, now->table_refs);
+	return false;
+}
+
+/*
+ * Pages are given back when the last user is gone, and an exit that was
+ * waited for may still be on its way through a worker.
+ */
+static inline bool hugetlb_usage_returns(const struct hugetlb_usage *before)
+{
+	struct hugetlb_usage now;
+	int i;
+
+	for (i = 0; i < 100; i++) {
+		hugetlb_usage_read(&now);
+		if (!memcmp(before, &now, sizeof(now)))
+			return true;
+		usleep(20000);
+	}
+	return hugetlb_usage_same(before, &now);
+}
+
+/* NULL, or why a test that needs this mode cannot run. */
+static inline const char *hugetlb_mode_set(long mode)
+{
+	long now;
+
+	/* What every kernel does without the switch. */
+	if (!vm_sysctl_exists(HUGETLB_KNOB))
+		return mode == MODE_VMA_LOCK ? NULL :
+		       "this kernel has no vm." HUGETLB_KNOB;
+	if (vm_sysctl_read(HUGETLB_KNOB, &now))
+		return "vm." HUGETLB_KNOB " cannot be read";
+	if (now == mode)
+		return NULL;
+	if (geteuid())
+		return "needs root to set vm." HUGETLB_KNOB;
+	if (vm_sysctl_write(HUGETLB_KNOB, mode))
+		return "vm." HUGETLB_KNOB " does not take this value";
+	return NULL;
+}
+
+/* Makes at least @pages huge pages free; NULL, or why not. */
+static inline const char *hugetlb_pool_get(long pages)
+{
+	long lack = pages - (hugetlb_sysfs("free_hugepages") -
+			     hugetlb_sysfs("resv_hugepages"));
+	char path[160], text[32];
+
+	if (hugetlb_sysfs("nr_hugepages") < 0)
+		return "this kernel has no huge pages of PMD size";
+	if (lack <= 0)
+		return NULL;
+	snprintf(path, sizeof(path),
+		 "/sys/kernel/mm/hugepages/hugepages-%zukB/nr_hugepages",
+		 pmd_size() / KIB);
+	snprintf(text, sizeof(text), "%ld",
+		 hugetlb_sysfs("nr_hugepages") + lack);
+	if (write_text(path, text))
+		return "needs root to reserve huge pages";
+	if (hugetlb_sysfs("free_hugepages") -
+	    hugetlb_sysfs("resv_hugepages") < pages)
+		return "too little memory for the huge pages";
+	return NULL;
+}
+
+/*
+ * Makes @percent of the tries of @what fail, a fault attribute of debugfs.
+ * False if the kernel has none of that name.
+ */
+static inline bool hugetlb_inject(const char *what, int percent)
+{
+	static const struct {
+		const char *file;
+		const char *text;
+	} settings[] = {
+		{ "interval", "1" }, { "times", "-1" }, { "verbose", "0" },
+	};
+	char path[128], text[16];
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(settings); i++) {
+		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/%s", what,
+			 settings[i].file);
+		if (write_text(path, settings[i].text))
+			return false;
+	}
+	snprintf(path, sizeof(path), "/sys/kernel/debug/%s/probability", what);
+	snprintf(text, sizeof(text), "%d", percent);
+	return !write_text(path, text);
+}
+
+static inline size_t huge_size(void)
+{
+	return pmd_size();
+}
+
+/* A sparse file of huge pages, or -1. */
+static inline int hugetlb_file(size_t size)
+{
+	int fd = memfd_create("faultline", MFD_CLOEXEC | MFD_HUGETLB);
+
+	if (fd >= 0 && ftruncate(fd, size)) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+/* Maps a file at @addr, which is free; NULL on failure. */
+static inline char *hugetlb_map_at(void *addr, int fd, size_t len, int prot)
+{
+	char *p = mmap(addr, len, prot,
+		       MAP_SHARED | MAP_FIXED_NOREPLACE | MAP_NORESERVE, fd, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/* Maps a file where whole page tables can be shared. */
+static inline char *hugetlb_map(int fd, size_t len)
+{
+	return hugetlb_map_at(free_range(len), fd, len,
+			      PROT_READ | PROT_WRITE);
+}
+
+/* Page @index of a file, wherever it is mapped, holds this or 0. */
+static inline __u64 huge_word(size_t index)
+{
+	return page_word(HUGETLB_TAG, index);
+}
+
+static inline void huge_write(char *map, size_t index)
+{
+	word_write(map + index * huge_size(), huge_word(index));
+}
+
+static inline bool huge_good(char *map, size_t index)
+{
+	return word_read(map + index * huge_size()) == huge_word(index);
+}
+
+/*
+ * Runs a program's tests, and puts the mode and the number of huge pages back
+ * that they found.
+ */
+static inline int hugetlb_kept(int (*run)(int argc, char **argv), int argc,
+			       char **argv)
+{
+	bool have = vm_sysctl_exists(HUGETLB_KNOB);
+	long pages = hugetlb_sysfs("nr_hugepages");
+	char path[160], text[32];
+	long mode = 0;
+	int status;
+	pid_t pid;
+
+	if (have && vm_sysctl_read(HUGETLB_KNOB, &mode))
+		have = false;
+	/* In a child, as the harness ends by exit(). */
+	pid = fork();
+	if (!pid)
+		exit(run(argc, argv));
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		return 1;
+	if (have)
+		hugetlb_mode_set(mode);
+	snprintf(path, sizeof(path),
+		 "/sys/kernel/mm/hugepages/hugepages-%zukB/nr_hugepages",
+		 pmd_size() / KIB);
+	snprintf(text, sizeof(text), "%ld", pages);
+	if (pages >= 0 && pages != hugetlb_sysfs("nr_hugepages"))
+		write_text(path, text);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+#endif /* HUGETLB_UTIL_H */
