@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Regression tests of two hugetlb fixes of ours, see SECURITY.md.  Not part of
+ * any package: on a kernel without the first fix, a process stays behind that
+ * cannot be killed, so this is for virtual machines.
+ *
+ *   hugetlb_fixes move      a mapping moves between 1 GiB boundaries
+ *   hugetlb_fixes truncate  a file is truncated while others touch its pages
+ *
+ * Exit code: 0 fixed, 1 not fixed, 2 could not be tried.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MIB		(1UL << 20)
+#define GIB		(1UL << 30)
+#define HUGE		(2 * MIB)
+#define PAGES		16
+#define WORD		0x46617578UL
+
+#define POOL		"/sys/kernel/mm/hugepages/hugepages-2048kB/"
+
+static long pool(const char *name)
+{
+	char path[128];
+	long value = -1;
+	FILE *f;
+
+	snprintf(path, sizeof(path), POOL "%s", name);
+	f = fopen(path, "re");
+	if (!f)
+		return -1;
+	if (fscanf(f, "%ld", &value) != 1)
+		value = -1;
+	fclose(f);
+	return value;
+}
+
+static bool pool_set(long pages)
+{
+	FILE *f = fopen(POOL "nr_hugepages", "we");
+
+	if (!f)
+		return false;
+	fprintf(f, "%ld\n", pages);
+	return !fclose(f) && pool("nr_hugepages") == pages;
+}
+
+static int new_file(size_t size)
+{
+	int fd = memfd_create("fixes", MFD_CLOEXEC | MFD_HUGETLB);
+
+	return fd >= 0 && !ftruncate(fd, size) ? fd : -1;
+}
+
+static double seconds(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec + ts.tv_nsec / 1e9;
+}
+
+/* --- move */
+
+#define MOVE_SECONDS	20
+
+/* Address space for two mappings of 1 GiB, each at a multiple of that. */
+static char *aligned_pair(void)
+{
+	char *p = mmap(NULL, 4 * GIB, PROT_NONE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	munmap(p, 4 * GIB);
+	return (char *)(((uintptr_t)p + GIB - 1) & ~(GIB - 1));
+}
+
+static int move_child(int fd)
+{
+	char *from = aligned_pair(), *to;
+	volatile unsigned long *word;
+
+	if (!from || mmap(from, GIB, PROT_READ | PROT_WRITE,
+			  MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd,
+			  0) != from)
+		return 2;
+	*(volatile unsigned long *)(from + HUGE) = WORD;
+	to = mremap(from, GIB, GIB, MREMAP_MAYMOVE | MREMAP_FIXED,
+		    from + GIB);
+	if (to != from + GIB)
+		return 3;
+	word = (volatile unsigned long *)(to + HUGE);
+	return *word == WORD ? 0 : 4;
+}
+
+static int test_move(void)
+{
+	double end;
+	pid_t pid;
+	int status, fd = new_file(GIB);
+
+	if (fd < 0)
+		return 2;
+	pid = fork();
+	if (!pid)
+		_exit(move_child(fd));
+	if (pid < 0)
+		return 2;
+	for (end = seconds() + MOVE_SECONDS; seconds() < end;) {
+		if (waitpid(pid, &status, WNOHANG) == pid) {
+			printf("# the move ended with status %#x\n", status);
+			if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
+				return 2;
+			return status ? 1 : 0;
+		}
+		usleep(20000);
+	}
+	/* Nobody waits for it: it may never end. */
+	kill(pid, SIGKILL);
+	usleep(500000);
+	printf("# no end after %d s, %s\n", MOVE_SECONDS,
+	       waitpid(pid, &status, WNOHANG) == pid ? "killed" :
+						       "SIGKILL does not help");
+	return 1;
+}
+
+/* --- truncate */
+
+#define TRUNCATE_SECONDS	8
+#define TOUCHERS		4
+
+static char *map;
+static atomic_bool stop, pause_all;
+static atomic_int parked;
+static __thread sigjmp_buf past_end;
+
+static void on_bus(int sig)
+{
+	siglongjmp(past_end, sig);
+}
+
+static void *toucher(void *arg)
+{
+	volatile unsigned long *word;
+	/* volatile: survives the jump */
+	volatile size_t i = (uintptr_t)arg;
+
+	while (!atomic_load(&stop)) {
+		if (atomic_load(&pause_all)) {
+			atomic_fetch_add(&parked, 1);
+			while (atomic_load(&pause_all))
+				usleep(100);
+			atomic_fetch_sub(&parked, 1);
+			continue;
+		}
+		i = (i + 1) % PAGES;
+		word = (volatile unsigned long *)(map + i * HUGE);
+		if (!sigsetjmp(past_end, 1))
+			*word = WORD;
+	}
+	return NULL;
+}
+
+static int test_truncate(void)
+{
+	struct sigaction sa = { .sa_handler = on_bus };
+	long rounds = 0, left = 0, reserved = pool("resv_hugepages");
+	pthread_t threads[TOUCHERS];
+	int i, fd = new_file(PAGES * HUGE);
+	struct stat st;
+	double end;
+
+	if (fd < 0)
+		return 2;
+	/* Reserved at once: a reservation that is lost shows. */
+	map = mmap(NULL, PAGES * HUGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+		   0);
+	if (map == MAP_FAILED)
+		return 2;
+	sigaction(SIGBUS, &sa, NULL);
+	for (i = 0; i < TOUCHERS; i++)
+		if (pthread_create(&threads[i], NULL, toucher,
+				   (void *)(uintptr_t)(i * PAGES / TOUCHERS)))
+			return 2;
+	for (end = seconds() + TRUNCATE_SECONDS; seconds() < end; rounds++) {
+		usleep(2000 + rounds % 7 * 1500);
+		if (ftruncate(fd, 0))
+			return 2;
+		atomic_store(&pause_all, true);
+		while (atomic_load(&parked) < TOUCHERS)
+			usleep(100);
+		if (fstat(fd, &st))
+			return 2;
+		left += st.st_blocks > 0;
+		if (ftruncate(fd, PAGES * HUGE))
+			return 2;
+		atomic_store(&pause_all, false);
+	}
+	atomic_store(&stop, true);
+	for (i = 0; i < TOUCHERS; i++)
+		pthread_join(threads[i], NULL);
+	if (ftruncate(fd, 0) || fstat(fd, &st) || munmap(map, PAGES * HUGE))
+		return 2;
+	printf("# %ld of %ld truncations left pages behind the end\n", left,
+	       rounds);
+	printf("# reserved pages: %ld before, %ld after\n", reserved,
+	       pool("resv_hugepages"));
+	return left || st.st_blocks || pool("resv_hugepages") != reserved;
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc == 2 ? argv[1] : "";
+
+	/* What is printed is there although a process never ends. */
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (!pool_set(PAGES + 4)) {
+		printf("# no %d huge pages of 2 MiB\n", PAGES + 4);
+		return 2;
+	}
+	if (!strcmp(what, "move"))
+		return test_move();
+	if (!strcmp(what, "truncate"))
+		return test_truncate();
+	fprintf(stderr, "usage: hugetlb_fixes move|truncate\n");
+	return 2;
+}
