@@ -131,7 +131,7 @@ shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@tests/vm/shell --kernel $(BUILD)/$(FLAVOUR)/arch/x86/boot/bzImage
 
 .PHONY: bench
-bench: tree ## measure BENCH=munmap, stock and ours in one run
+bench: tree ## measure BENCH=munmap or hugetlb, stock and ours in one run
 	@$(DEPS) vm
 	@kernel/scripts/build microvm-stock
 	@kernel/scripts/build microvm

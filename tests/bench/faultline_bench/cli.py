@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import NoReturn
 
-from . import munmap
-from .guest import BUILD, BenchError
+from . import hugetlb, munmap
+from .guest import BUILD, BenchError, Kernels
 
 _ABOUT = """\
 Measure a feature in VMs and print a table. The numbers also go to
@@ -20,13 +21,33 @@ met is printed as such and is no error.
 _MORE = """\
 Every figure is a median with its range. Without KVM, times are those of an
 emulated machine on this host: compare arms of one run, not runs. Ratios (stall
-to the munmap's own time) and costs (instructions, counted on one emulated CPU)
-do not depend on how busy the host is.
+to the munmap's own time), costs (instructions, counted on one emulated CPU) and
+waits in "virtual" time (it passes by instructions of all emulated CPUs, which
+run in turns) do not depend on how busy the host is. Throughput does: where its
+range is as wide as its median, a verdict on it is a guess.
 
 examples:
   tests/bench/run munmap
-  tests/bench/run munmap --quick
+  tests/bench/run hugetlb --procs 16 --mem 12288
+  tests/bench/run hugetlb --quick
 """
+
+_BENCHMARKS = {
+    "munmap": munmap,
+    "hugetlb": hugetlb,
+}
+
+# Sizes of a Plan that the command line can change.
+_SIZES = {
+    "mem": ("MIB", "memory of the guest"),
+    "cpus": ("N", "virtual CPUs where they run at the same time"),
+    "mib": ("MIB", "munmap: how much is unmapped"),
+    "procs": ("N", "hugetlb: processes of shared, unshared and tables"),
+    "gib": ("GIB", "hugetlb: the file that they map"),
+    "ms": ("MS", "hugetlb: how long a turn of shared and unshared lasts"),
+    "storm-procs": ("N", "hugetlb: processes of exit_storm"),
+    "storm-gib": ("GIB", "hugetlb: what each of them maps"),
+}
 
 _IMAGE = "arch/x86/boot/bzImage"
 
@@ -39,21 +60,23 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="tests/bench/run", description=_ABOUT, epilog=_MORE,
                      formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument("benchmark", choices=["munmap"])
+    parser.add_argument("benchmark", choices=list(_BENCHMARKS))
     parser.add_argument("--kernel", metavar="IMAGE", type=Path,
                         default=BUILD / "microvm" / _IMAGE, help="our kernel (default: microvm)")
     parser.add_argument("--stock", metavar="IMAGE", type=Path,
                         help="the same configuration without our tree (default: microvm-stock, "
                         "if it was built)")
     parser.add_argument("--config-n", metavar="IMAGE", type=Path,
-                        help="our tree with CONFIG_FAULTLINE=n")
+                        help="munmap: our tree with CONFIG_FAULTLINE=n")
     parser.add_argument("--rounds", metavar="N", type=int, help="rounds of each measurement")
+    for name, (metavar, text) in _SIZES.items():
+        parser.add_argument(f"--{name}", metavar=metavar, type=int, help=text)
     parser.add_argument("--quick", action="store_true",
                         help="one small round, to see that it works; the figures mean little")
     return parser
 
 
-def _kernels(options: argparse.Namespace) -> munmap.Kernels:
+def _kernels(options: argparse.Namespace) -> Kernels:
     stock = options.stock
     if stock is None and not options.quick:
         built = BUILD / "microvm-stock" / _IMAGE
@@ -64,17 +87,34 @@ def _kernels(options: argparse.Namespace) -> munmap.Kernels:
     for kernel in (options.kernel, stock, options.config_n):
         if kernel is not None and not kernel.is_file():
             raise BenchError(f"no kernel {kernel}; build it with make kernel, or name another one")
-    return munmap.Kernels(options.kernel, stock, options.config_n)
+    return Kernels(options.kernel, stock, options.config_n)
+
+
+def _resize(plan: munmap.Plan | hugetlb.Plan, options: argparse.Namespace) -> None:
+    """Change what of PLAN the command line names."""
+    fields = {field.name for field in dataclasses.fields(plan)}
+    for option in ("rounds", *_SIZES):
+        name = option.replace("-", "_")
+        value = getattr(options, name)
+        if value is None:
+            continue
+        if value < 1:
+            raise BenchError(f"--{option} must be 1 or more")
+        if name not in fields:
+            raise BenchError(f"--{option} is not for {options.benchmark}")
+        setattr(plan, name, value)
+    if options.rounds is not None:
+        plan.cost_rounds = options.rounds
 
 
 def _run(arguments: list[str]) -> None:
     options = _parser().parse_args(arguments)
-    plan = munmap.QUICK if options.quick else munmap.Plan()
-    if options.rounds is not None:
-        if options.rounds < 1:
-            raise BenchError("--rounds must be 1 or more")
-        plan.rounds = plan.cost_rounds = options.rounds
-    report = munmap.run(_kernels(options), plan)
+    benchmark = _BENCHMARKS[options.benchmark]
+    plan = benchmark.QUICK if options.quick else benchmark.Plan()
+    _resize(plan, options)
+    if options.config_n and benchmark is not munmap:
+        raise BenchError(f"--config-n is not for {options.benchmark}")
+    report = benchmark.run(_kernels(options), plan)
     if options.quick:
         # One small round is no ground for a verdict.
         report.aims.clear()

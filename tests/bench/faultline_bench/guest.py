@@ -13,12 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-BUILD = ROOT / "build"
+BUILD = Path(os.environ.get("BUILD") or ROOT / "build").absolute()
 _VM_RUN = ROOT / "tests/vm/run"
 
 
 class BenchError(Exception):
     """Something that the user has to mend; the text says what."""
+
+
+@dataclass
+class Kernels:
+    """The kernels to compare; all but OURS may be missing."""
+
+    ours: Path
+    stock: Path | None
+    config_n: Path | None
 
 
 @dataclass(frozen=True)

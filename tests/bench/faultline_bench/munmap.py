@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from . import guest
 from .report import Report, rows_of
@@ -26,15 +25,6 @@ _SOURCE = guest.ROOT / "tests/bench/munmap.c"
 
 # On one CPU without randomness, two boots of the same kernel count the same.
 _COST_VM = ["--icount", "0", "--cpus", "1", "--mem", "1536", "--append", "norandmaps"]
-
-
-@dataclass
-class Kernels:
-    """The kernels to compare; all but OURS may be missing."""
-
-    ours: Path
-    stock: Path | None
-    config_n: Path | None
 
 
 @dataclass
@@ -76,7 +66,7 @@ def _cost_against(samples: list[guest.Sample], arm: str) -> list[guest.Sample]:
     return [replace(sample, metric=f"alone_{sample.metric}", arm=arm) for sample in samples]
 
 
-def run(kernels: Kernels, plan: Plan) -> Report:
+def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
     program = guest.compile_program(_SOURCE)
     race_vm = ["--cpus", str(plan.cpus), "--mem", str(plan.mem), "--timeout", "7200"]

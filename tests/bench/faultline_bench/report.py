@@ -11,6 +11,12 @@ from pathlib import Path
 
 from .guest import Sample
 
+# The unit of what the kernel counts: in a table of its own.
+EVENTS = "events"
+
+# An aim below this, against another arm, is one for an excess.
+SMALL_EXCESS = 0.1
+
 
 @dataclass
 class Row:
@@ -27,7 +33,10 @@ class Row:
 
 @dataclass
 class Aim:
-    """One aim: VALUE (of ARM, against VS) should be at most AIM; None: not measured."""
+    """One aim: VALUE (of ARM, against VS) should be at most, or LEAST, AIM.
+
+    VALUE is None if it was not measured.  MET is None then, too, and where another arm counts.
+    """
 
     metric: str
     arm: str
@@ -35,18 +44,30 @@ class Aim:
     value: float | None
     aim: float
     met: bool | None
+    least: bool = False
+
+    def verdict(self) -> str:
+        """Return it in words."""
+        if self.met is None:
+            return "not measured" if self.value is None else "other arm counts"
+        return "met" if self.met else "NOT MET"
+
+    def words(self, text: str) -> str:
+        """Return what is aimed at; TEXT is the number."""
+        return f"at {'least' if self.least else 'most'} {text}"
 
 
 def rows_of(samples: Iterable[Sample]) -> list[Row]:
-    """Sum up samples, in the order in which metrics and arms appeared."""
+    """Sum up samples; metrics are in the order in which they appeared, arms of each too."""
     groups: dict[tuple[str, str, str], list[float]] = {}
     for sample in samples:
         groups.setdefault((sample.metric, sample.unit, sample.arm), []).append(sample.value)
     metrics = list(dict.fromkeys(metric for metric, _, _ in groups))
+    arms = list(dict.fromkeys(arm for _, _, arm in groups))
     rows = [Row(metric, unit, arm, statistics.median(values), min(values), max(values),
                 len(values))
             for (metric, unit, arm), values in groups.items()]
-    return sorted(rows, key=lambda row: metrics.index(row.metric))
+    return sorted(rows, key=lambda row: (metrics.index(row.metric), arms.index(row.arm)))
 
 
 @dataclass
@@ -78,6 +99,14 @@ class Report:
         """Aim at a median that is above that of the arm VS by at most the part AIM."""
         self._aim_against(metric, arm, vs, aim, 1.0)
 
+    def aim_best(self, metric: str, arms: list[str], aim: float) -> None:
+        """Aim at a median of at least AIM in the best of ARMS."""
+        values = {arm: self.median(metric, arm) for arm in arms}
+        best = max(arms, key=lambda arm: values[arm] or 0.0)
+        for arm, value in values.items():
+            met = None if value is None or arm != best else value >= aim
+            self.aims.append(Aim(metric, arm, "", value, aim, met, least=True))
+
     def _aim_against(self, metric: str, arm: str, vs: str, aim: float, less: float) -> None:
         ours, theirs = self.median(metric, arm), self.median(metric, vs)
         if ours is None or not theirs:
@@ -91,15 +120,28 @@ class Report:
         lines = [f"kernel:  {self.kernel}", f"machine: {self.machine}", ""]
         lines += _table(["metric", "unit", "arm", "median", "min", "max", "n"],
                         [[row.metric, row.unit, row.arm, _short(row.median), _short(row.min),
-                          _short(row.max), str(row.n)] for row in self.rows], left=3)
+                          _short(row.max), str(row.n)]
+                         for row in self.rows if row.unit != EVENTS], left=3)
+        lines += self._events()
         if self.aims:
             lines += ["", *_table(
-                ["aim for", "arm", "against", "value", "at most", ""],
-                [[aim.metric, aim.arm, aim.vs, "-" if aim.value is None else f"{aim.value:+.4f}"
-                  if aim.vs and aim.aim < 0.1 else f"{aim.value:.3f}", f"{aim.aim:g}",
-                  {True: "met", False: "NOT MET", None: "not measured"}[aim.met]]
-                 for aim in self.aims], left=3)]
+                ["aim for", "arm", "against", "value", "aim", ""],
+                [[aim.metric, aim.arm, aim.vs, _aim_value(aim), aim.words(f"{aim.aim:g}"),
+                  aim.verdict()] for aim in self.aims], left=3)]
         return "\n".join(lines)
+
+    def _events(self) -> list[str]:
+        """Return a table of what the kernel has counted, an arm a column, without rows of 0."""
+        rows = [row for row in self.rows if row.unit == EVENTS]
+        arms = sorted({row.arm for row in rows})
+        cells = {(row.metric, row.arm): row for row in rows}
+        body = []
+        for metric in dict.fromkeys(row.metric for row in rows if row.max):
+            found = [cells.get((metric, arm)) for arm in arms]
+            body.append([metric, *(_short(row.median) if row else "-" for row in found)])
+        if not body:
+            return []
+        return ["", *_table(["events (medians)", *arms], body, left=1)]
 
     def write(self, path: Path) -> None:
         """Write the JSON file; another program never sees half of it."""
@@ -107,6 +149,12 @@ class Report:
         new = path.with_suffix(".json.new")
         new.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
         new.rename(path)
+
+
+def _aim_value(aim: Aim) -> str:
+    if aim.value is None:
+        return "-"
+    return f"{aim.value:+.4f}" if aim.vs and aim.aim < SMALL_EXCESS else f"{aim.value:.3f}"
 
 
 def _short(value: float) -> str:

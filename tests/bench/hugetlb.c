@@ -1,0 +1,1206 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What the modes of vm.hugetlb_pmd_sharing cost and gain.
+ *
+ * Runs in the guest and prints one line for each thing it has measured:
+ *
+ *	sample METRIC UNIT ARM VALUE
+ *
+ * An arm is a value of vm.hugetlb_pmd_sharing, or a name for "as this kernel
+ * is" (see --arms).  The arms take turns within a round, in one order and then
+ * in the other, so that whatever drifts on the host hits all alike.  The host
+ * side, tests/bench/run, makes medians, tables and verdicts of it.
+ *
+ * A mapping keeps the mode it was born in, so each turn makes its mappings
+ * anew; the file and its pages stay.
+ *
+ * Page tables of two mappings are shared only where the same part of the file
+ * is at the same place within a GiB.  So "shared" maps the file at a multiple
+ * of 1 GiB in all processes, and "unshared" 2 MiB further in each.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <linux/falloc.h>
+#include <linux/types.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define __noreturn		__attribute__((__noreturn__))
+#define __printf(a, b)		__attribute__((format(printf, a, b)))
+#define ARRAY_SIZE(a)		(sizeof(a) / sizeof((a)[0]))
+
+#define KIB		1024UL
+#define MIB		(1024UL * KIB)
+#define GIB		(1024UL * MIB)
+#define HUGE		(2 * MIB)
+#define TABLE		GIB		/* what one page table maps */
+#define PER_TABLE	(TABLE / HUGE)
+
+#define KNOB		"/proc/sys/vm/hugetlb_pmd_sharing"
+#define POOL		"/proc/sys/vm/nr_hugepages"
+#define TRACING		"/sys/kernel/tracing"
+#define ARMS_MAX	8
+#define COUNTERS_MAX	32
+#define SAMPLES_MAX	(512 * KIB)
+#define GATES		2
+
+/* A multiple of 1 GiB that no mapping of a small program comes near to. */
+#define BASE		((char *)(16 * KIB * GIB))
+
+static __printf(1, 2) __noreturn void die(const char *fmt, ...)
+{
+	va_list args;
+
+	va_start(args, fmt);
+	fputs("hugetlb: ", stderr);
+	vfprintf(stderr, fmt, args);
+	fputc('\n', stderr);
+	va_end(args);
+	exit(1);
+}
+
+/* What the command line says. */
+static struct {
+	long rounds;
+	long procs;		/* of shared, unshared and tables */
+	long gib;		/* of their file */
+	long ms;		/* that one turn of theirs lasts */
+	long storm_procs;
+	long storm_gib;
+	long span;		/* GiB that interfere takes pages away from */
+	long ops;		/* how often it does so in a turn */
+} opt = {
+	.rounds		= 5,
+	.procs		= 8,
+	.gib		= 4,
+	.ms		= 1000,
+	.storm_procs	= 100,
+	.storm_gib	= 512,
+	.span		= 256,
+	.ops		= 10,
+};
+
+/* --- arms */
+
+static struct {
+	const char *name;
+	long mode;		/* -1: leave the knob alone */
+} arms[ARMS_MAX];
+static int nr_arms;
+
+static void parse_arms(char *list)
+{
+	char *name, *end;
+
+	for (name = strtok(list, ","); name; name = strtok(NULL, ",")) {
+		if (nr_arms == ARMS_MAX)
+			die("--arms: at most %d", ARMS_MAX);
+		arms[nr_arms].name = name;
+		arms[nr_arms].mode = strtol(name, &end, 10);
+		if (*end)
+			arms[nr_arms].mode = -1;
+		nr_arms++;
+	}
+	if (!nr_arms)
+		die("--arms: names none");
+}
+
+/* Returns false, with errno, if it was not written. */
+static bool write_text(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC), len = strlen(text);
+	bool written;
+
+	if (fd < 0)
+		return false;
+	written = write(fd, text, len) == len;
+	close(fd);
+	return written;
+}
+
+static void set_arm(int arm)
+{
+	char text[32];
+
+	if (arms[arm].mode < 0)
+		return;
+	snprintf(text, sizeof(text), "%ld", arms[arm].mode);
+	if (!write_text(KNOB, text))
+		die(KNOB ": %s: %s; use --arms NAME on a kernel without it",
+		    text, strerror(errno));
+}
+
+static __printf(4, 5) void report(int arm, const char *unit, double value,
+				  const char *metric, ...)
+{
+	va_list args;
+
+	fputs("sample ", stdout);
+	va_start(args, metric);
+	vprintf(metric, args);
+	va_end(args);
+	printf(" %s %s %.9g\n", unit, arms[arm].name, value);
+	fflush(stdout);
+}
+
+/* --- time */
+
+static __u64 now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
+}
+
+/*
+ * The finest clock there is.  With QEMU's "-icount shift=0" a tick of the
+ * TSC is one instruction.
+ */
+static __u64 ticks(void)
+{
+#ifdef __x86_64__
+	return __builtin_ia32_rdtsc();
+#else
+	return now_ns();
+#endif
+}
+
+struct timing {
+	__u64 sum, max, n;
+};
+
+static void timing_add(struct timing *timing, __u64 ns)
+{
+	timing->sum += ns;
+	timing->n++;
+	if (ns > timing->max)
+		timing->max = ns;
+}
+
+static void timing_merge(struct timing *timing, const struct timing *other)
+{
+	timing->sum += other->sum;
+	timing->n += other->n;
+	if (other->max > timing->max)
+		timing->max = other->max;
+}
+
+/* --- what the kernel counts */
+
+struct counters {
+	char names[COUNTERS_MAX][48];
+	unsigned long values[COUNTERS_MAX];
+	int n;
+};
+
+/* A kernel without the feature has none of these. */
+static struct counters read_counters(void)
+{
+	FILE *f = fopen("/proc/vmstat", "r");
+	struct counters c = { };
+	char line[128];
+
+	while (f && fgets(line, sizeof(line), f) && c.n < COUNTERS_MAX)
+		if (sscanf(line, "hugetlb_%47s %lu", c.names[c.n],
+			   &c.values[c.n]) == 2)
+			c.n++;
+	if (f)
+		fclose(f);
+	return c;
+}
+
+static void report_counters(const char *what, int arm,
+			    const struct counters *before)
+{
+	struct counters after = read_counters();
+	int i;
+
+	for (i = 0; i < after.n; i++)
+		report(arm, "events", after.values[i] - before->values[i],
+		       "%s_vmstat_%s", what, after.names[i]);
+}
+
+/* kB in a line "NAME: N kB" of a file in /proc. */
+static unsigned long proc_kb(const char *path, const char *name)
+{
+	FILE *f = fopen(path, "r");
+	size_t len = strlen(name);
+	unsigned long kb = 0;
+	bool found = false;
+	char line[256];
+
+	while (f && !found && fgets(line, sizeof(line), f))
+		found = !strncmp(line, name, len) && line[len] == ':' &&
+			sscanf(line + len + 1, "%lu", &kb) == 1;
+	if (f)
+		fclose(f);
+	if (!found)
+		die("%s: no %s", path, name);
+	return kb;
+}
+
+/* Page tables of the whole system.  Each CPU first hands in what it counted. */
+static unsigned long page_tables_kb(void)
+{
+	write_text("/proc/sys/vm/stat_refresh", "1");
+	return proc_kb("/proc/meminfo", "PageTables");
+}
+
+/* --- waits for locks, counted by the tracepoint lock:contention_begin */
+
+/*
+ * A tracing instance for each kind of lock, with a filter by the flags of the
+ * event (LCB_F_* of the kernel).  Only waits that sleep count: an optimistic
+ * spin on a mutex has one flag more.
+ */
+static const struct {
+	const char *name, *filter;
+} lock_kinds[] = {
+	{ "mutex", "flags == 32" },
+	{ "rwsem_read", "flags == 2" },
+	{ "rwsem_write", "flags == 4" },
+};
+
+#define EVENT	"events/lock/contention_begin/"
+
+static bool trace_write(int kind, const char *file, const char *text)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), TRACING "/instances/%s/%s",
+		 lock_kinds[kind].name, file);
+	return write_text(path, text);
+}
+
+static void trace_close(void)
+{
+	char path[128];
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(lock_kinds); i++) {
+		snprintf(path, sizeof(path), TRACING "/instances/%s",
+			 lock_kinds[i].name);
+		rmdir(path);
+	}
+}
+
+/* Returns false if this kernel cannot trace. */
+static bool trace_open(void)
+{
+	char path[128];
+	size_t i;
+
+	if (access(TRACING "/" EVENT "enable", W_OK))
+		return false;
+	for (i = 0; i < ARRAY_SIZE(lock_kinds); i++) {
+		snprintf(path, sizeof(path), TRACING "/instances/%s",
+			 lock_kinds[i].name);
+		if ((mkdir(path, 0700) && errno != EEXIST) ||
+		    /* Only how many there were counts, so old ones may go. */
+		    !trace_write(i, "buffer_size_kb", "16") ||
+		    !trace_write(i, EVENT "filter", lock_kinds[i].filter) ||
+		    !trace_write(i, EVENT "enable", "1")) {
+			trace_close();
+			return false;
+		}
+	}
+	return true;
+}
+
+static unsigned long trace_count(int kind)
+{
+	unsigned long sum = 0, n;
+	char path[160], line[128];
+	long cpu;
+
+	for (cpu = 0; cpu < sysconf(_SC_NPROCESSORS_CONF); cpu++) {
+		FILE *f;
+
+		snprintf(path, sizeof(path),
+			 TRACING "/instances/%s/per_cpu/cpu%ld/stats",
+			 lock_kinds[kind].name, cpu);
+		f = fopen(path, "r");
+		while (f && fgets(line, sizeof(line), f))
+			if (sscanf(line, "entries: %lu", &n) == 1 ||
+			    sscanf(line, "overrun: %lu", &n) == 1)
+				sum += n;
+		if (f)
+			fclose(f);
+	}
+	return sum;
+}
+
+/* --- the file and its pages */
+
+static void need_pool(unsigned long pages)
+{
+	unsigned long n = 0;
+	char text[32];
+	FILE *f;
+
+	snprintf(text, sizeof(text), "%lu", pages);
+	if (!write_text(POOL, text))
+		die(POOL ": %s", strerror(errno));
+	f = fopen(POOL, "r");
+	if (!f || fscanf(f, "%lu", &n) != 1)
+		n = 0;
+	if (f)
+		fclose(f);
+	if (n < pages)
+		die("%lu huge pages of %lu: the guest needs more memory, or smaller sizes",
+		    n, pages);
+}
+
+static int new_file(size_t len)
+{
+	int fd = memfd_create("bench", MFD_CLOEXEC | MFD_HUGETLB);
+	struct stat st;
+
+	if (fd < 0 || ftruncate(fd, len))
+		die("hugetlb memfd of %zu GiB: %s", len / GIB, strerror(errno));
+	if (fstat(fd, &st) || st.st_blksize != HUGE)
+		die("huge pages are of %ld kB, not of 2048",
+		    (long)(st.st_blksize / KIB));
+	return fd;
+}
+
+/*
+ * Map the file PHASE huge pages after a multiple of 1 GiB.  Nothing is
+ * reserved: a sparse file has more places than there are pages.
+ */
+static char *map_file(int fd, size_t len, long phase)
+{
+	char *place = BASE + phase * HUGE;
+	char *p = mmap(place, len, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd, 0);
+
+	if (p != place)
+		die("mmap of %zu GiB: %s", len / GIB, strerror(errno));
+	return p;
+}
+
+static void unmap_file(char *p, size_t len)
+{
+	if (munmap(p, len))
+		die("munmap: %s", strerror(errno));
+}
+
+/* One write to memory, which the compiler may not drop. */
+static void touch(char *p)
+{
+	__atomic_store_n(p, 1, __ATOMIC_RELAXED);
+}
+
+static void touch_all(char *p, size_t len, size_t step)
+{
+	size_t off;
+
+	for (off = 0; off < len; off += step)
+		touch(p + off);
+}
+
+/* A file with a page at each multiple of STEP. */
+static int new_filled_file(size_t len, size_t step)
+{
+	int fd = new_file(len);
+	char *p = map_file(fd, len, 0);
+
+	touch_all(p, len, step);
+	unmap_file(p, len);
+	return fd;
+}
+
+/* --- processes that start together */
+
+struct worker {
+	__u64 touches, faults;
+	struct timing mmap, touch, munmap;
+};
+
+/* Shared by parent and children. */
+static struct stage {
+	atomic_int ready;
+	atomic_bool stop;
+	struct worker workers[];
+} *stage;
+
+static int gates[GATES][2];
+
+static void gates_open(void)
+{
+	int i;
+
+	for (i = 0; i < GATES; i++)
+		if (pipe2(gates[i], O_CLOEXEC))
+			die("pipe: %s", strerror(errno));
+}
+
+/* A child waits here until the parent lets all of them pass. */
+static void gate_wait(int gate)
+{
+	char c;
+
+	atomic_fetch_add(&stage->ready, 1);
+	if (read(gates[gate][0], &c, 1))
+		_exit(1);
+}
+
+static void gate_pass(int gate)
+{
+	if (gates[gate][1] >= 0)
+		close(gates[gate][1]);
+	gates[gate][1] = -1;
+}
+
+/* Start N children that do WORK; ARG is theirs, each has its own number. */
+static pid_t *start_all(long n, void (*work)(long nr, void *arg), void *arg)
+{
+	pid_t *pids = calloc(n, sizeof(*pids));
+	long i;
+	int gate;
+
+	if (!pids)
+		die("no memory");
+	memset(stage->workers, 0, n * sizeof(*stage->workers));
+	atomic_store(&stage->ready, 0);
+	atomic_store(&stage->stop, false);
+	gates_open();
+	for (i = 0; i < n; i++) {
+		pids[i] = fork();
+		if (pids[i] < 0)
+			die("cannot start process %ld: %s", i, strerror(errno));
+		if (pids[i])
+			continue;
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (gate = 0; gate < GATES; gate++)
+			close(gates[gate][1]);
+		work(i, arg);
+		_exit(0);
+	}
+	for (gate = 0; gate < GATES; gate++)
+		close(gates[gate][0]);
+	return pids;
+}
+
+static void check_child(int status)
+{
+	if (WIFSIGNALED(status))
+		die("a process was killed by signal %d%s", WTERMSIG(status),
+		    WTERMSIG(status) == SIGBUS ? ": too few huge pages" : "");
+	if (status)
+		die("a process failed");
+}
+
+/* Until each of N children has come to its next gate. */
+static void wait_ready(long n)
+{
+	int status;
+
+	while (atomic_load(&stage->ready) < n) {
+		if (waitpid(-1, &status, WNOHANG) > 0) {
+			check_child(status);
+			die("a process ended too early");
+		}
+		usleep(500);
+	}
+	atomic_store(&stage->ready, 0);
+}
+
+static void wait_gone(long n)
+{
+	int status, gate;
+
+	for (gate = 0; gate < GATES; gate++)
+		gate_pass(gate);
+	for (; n; n--) {
+		if (wait(&status) < 0)
+			die("wait: %s", strerror(errno));
+		check_child(status);
+	}
+}
+
+/* --- shared, unshared: all processes map, touch everything and unmap */
+
+struct loop {
+	int fd;
+	size_t len;
+	bool shared;
+};
+
+static void loop_work(long nr, void *arg)
+{
+	struct worker *w = &stage->workers[nr];
+	const struct loop *loop = arg;
+	struct rusage before, after;
+
+	gate_wait(0);
+	getrusage(RUSAGE_SELF, &before);
+	do {
+		__u64 from = now_ns(), to;
+		size_t off;
+		char *p;
+
+		p = map_file(loop->fd, loop->len, loop->shared ? 0 : nr);
+		to = now_ns();
+		timing_add(&w->mmap, to - from);
+		from = to;
+		for (off = 0; off < loop->len && !atomic_load(&stage->stop);
+		     off += HUGE) {
+			touch(p + off);
+			w->touches++;
+		}
+		to = now_ns();
+		/* The last one does not count, it was stopped. */
+		if (off >= loop->len)
+			timing_add(&w->touch, to - from);
+		from = to;
+		unmap_file(p, loop->len);
+		timing_add(&w->munmap, now_ns() - from);
+	} while (!atomic_load(&stage->stop));
+	getrusage(RUSAGE_SELF, &after);
+	w->faults = after.ru_minflt - before.ru_minflt;
+}
+
+static void report_timing(const char *what, const char *call, int arm,
+			  const struct timing *timing)
+{
+	if (!timing->n)
+		return;
+	report(arm, "ms", timing->sum / 1e6 / timing->n, "%s_%s_mean", what,
+	       call);
+	report(arm, "ms", timing->max / 1e6, "%s_%s_max", what, call);
+}
+
+static void loop_turn(struct loop *loop, const char *what, int arm)
+{
+	struct worker all = { };
+	struct counters before;
+	double seconds;
+	__u64 from;
+	long i;
+
+	before = read_counters();
+	free(start_all(opt.procs, loop_work, loop));
+	wait_ready(opt.procs);
+	from = now_ns();
+	gate_pass(0);
+	usleep(opt.ms * 1000);
+	atomic_store(&stage->stop, true);
+	seconds = (now_ns() - from) / 1e9;
+	wait_gone(opt.procs);
+
+	for (i = 0; i < opt.procs; i++) {
+		const struct worker *w = &stage->workers[i];
+
+		all.touches += w->touches;
+		all.faults += w->faults;
+		timing_merge(&all.mmap, &w->mmap);
+		timing_merge(&all.touch, &w->touch);
+		timing_merge(&all.munmap, &w->munmap);
+	}
+	report(arm, "per_s", all.touches / seconds, "%s_touches", what);
+	report(arm, "per_s", all.faults / seconds, "%s_faults", what);
+	report_timing(what, "mmap", arm, &all.mmap);
+	report_timing(what, "touch", arm, &all.touch);
+	report_timing(what, "munmap", arm, &all.munmap);
+	report_counters(what, arm, &before);
+}
+
+/* A pass of its own: tracing takes time. */
+static void loop_waits(struct loop *loop, const char *what, int arm)
+{
+	size_t i;
+
+	if (!trace_open())
+		return;
+	free(start_all(opt.procs, loop_work, loop));
+	wait_ready(opt.procs);
+	gate_pass(0);
+	usleep(opt.ms * 1000);
+	atomic_store(&stage->stop, true);
+	wait_gone(opt.procs);
+	for (i = 0; i < ARRAY_SIZE(lock_kinds); i++)
+		report(arm, "per_s", trace_count(i) * 1000.0 / opt.ms,
+		       "%s_waits_%s", what, lock_kinds[i].name);
+	trace_close();
+}
+
+/* Round 0: arms 0 1 2; round 1: arms 2 1 0; and so on. */
+static int arm_of_turn(long round, int turn)
+{
+	return round % 2 ? nr_arms - 1 - turn : turn;
+}
+
+static void run_loop(const char *what, int fd, bool shared)
+{
+	struct loop loop = { fd, opt.gib * GIB, shared };
+	long round;
+	int turn;
+
+	/* Two turns a round, in both orders: of all scenes, this varies most. */
+	for (round = 0; round < opt.rounds * 2; round++) {
+		for (turn = 0; turn < nr_arms; turn++) {
+			int arm = arm_of_turn(round, turn);
+
+			set_arm(arm);
+			loop_turn(&loop, what, arm);
+		}
+	}
+	for (turn = 0; turn < nr_arms; turn++) {
+		set_arm(turn);
+		loop_waits(&loop, what, turn);
+	}
+}
+
+/* --- tables: memory for page tables while all processes have all mapped */
+
+/*
+ * One after the other: two at once may both find nothing to share, and make a
+ * table each.
+ */
+static void tables_work(long nr, void *arg)
+{
+	const struct loop *loop = arg;
+	char *p;
+
+	gate_wait(0);
+	while (atomic_load(&stage->ready) < nr)
+		usleep(200);
+	p = map_file(loop->fd, loop->len, loop->shared ? 0 : nr);
+	touch_all(p, loop->len, HUGE);
+	gate_wait(1);
+}
+
+static void tables_turn(struct loop *loop, const char *what, int arm)
+{
+	unsigned long before, after, vmpte = 0;
+	struct counters counters = read_counters();
+	pid_t *pids = start_all(opt.procs, tables_work, loop);
+	char path[64];
+	long i;
+
+	wait_ready(opt.procs);
+	before = page_tables_kb();
+	gate_pass(0);
+	wait_ready(opt.procs);
+	after = page_tables_kb();
+	for (i = 0; i < opt.procs; i++) {
+		snprintf(path, sizeof(path), "/proc/%d/status", pids[i]);
+		vmpte += proc_kb(path, "VmPTE");
+	}
+	free(pids);
+	gate_pass(1);
+	wait_gone(opt.procs);
+
+	report(arm, "kB", (double)after - before, "%s_all", what);
+	report(arm, "kB", ((double)after - before) / opt.procs,
+	       "%s_per_process", what);
+	report(arm, "kB", ((double)after - before) / opt.procs / opt.gib,
+	       "%s_per_process_gib", what);
+	/* Of the process: counts a shared table in each that uses it. */
+	report(arm, "kB", (double)vmpte / opt.procs, "%s_vmpte", what);
+	report_counters(what, arm, &counters);
+}
+
+static void run_tables(int fd)
+{
+	struct loop loop = { .fd = fd, .len = opt.gib * GIB };
+	long round;
+	int turn;
+
+	for (round = 0; round < opt.rounds; round++) {
+		for (turn = 0; turn < nr_arms; turn++) {
+			int arm = arm_of_turn(round, turn);
+
+			set_arm(arm);
+			loop.shared = true;
+			tables_turn(&loop, "tables_shared", arm);
+			loop.shared = false;
+			tables_turn(&loop, "tables_unshared", arm);
+		}
+	}
+}
+
+/* --- exit_storm: many processes with a large, nearly empty mapping exit */
+
+/*
+ * All of them touch the same page of the file in each GiB, so that there need
+ * be no more huge pages than GiB; each has a page table of its own for it.
+ */
+static void storm_work(long nr, void *arg)
+{
+	const struct loop *loop = arg;
+	char *p;
+
+	gate_wait(0);
+	p = map_file(loop->fd, loop->len, nr);
+	touch_all(p, loop->len, TABLE);
+	gate_wait(1);
+}
+
+static void storm_turn(struct loop *loop, int arm)
+{
+	struct counters before = read_counters();
+	__u64 from;
+
+	free(start_all(opt.storm_procs, storm_work, loop));
+	wait_ready(opt.storm_procs);
+	from = now_ns();
+	gate_pass(0);
+	wait_ready(opt.storm_procs);
+	report(arm, "ms", (now_ns() - from) / 1e6, "exit_storm_attach");
+	from = now_ns();
+	gate_pass(1);
+	wait_gone(opt.storm_procs);
+	report(arm, "ms", (now_ns() - from) / 1e6, "exit_storm_exit");
+	report_counters("exit_storm", arm, &before);
+}
+
+static void run_storm(void)
+{
+	struct loop loop = { .len = opt.storm_gib * GIB };
+	long round;
+	int turn;
+
+	loop.fd = new_filled_file(loop.len, TABLE);
+	for (round = 0; round < opt.rounds; round++) {
+		for (turn = 0; turn < nr_arms; turn++) {
+			int arm = arm_of_turn(round, turn);
+
+			set_arm(arm);
+			storm_turn(&loop, arm);
+		}
+	}
+	close(loop.fd);
+}
+
+/* --- interfere: faults while another thread takes pages away */
+
+/*
+ * One mapping of one process.  A thread touches the first FAULT_PAGES of it
+ * again and again, and makes the kernel forget that.  The other takes the
+ * pages away from all that comes after the first GiB, where each page table
+ * has one page at first and one in REFILL_EVERY after that, and puts them
+ * back.  No page is wanted by both, so in principle nobody has to wait.
+ */
+#define FAULT_PAGES	256UL
+#define REFILL_EVERY	8
+
+struct interfere {
+	int fd;
+	char *p;
+	size_t len;			/* of the mapping */
+	atomic_long op;			/* odd: an operation goes on */
+	double *us;			/* of each fault during one */
+	long n;
+};
+
+static void act_punch(struct interfere *in)
+{
+	if (fallocate(in->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+		      TABLE, in->len - TABLE))
+		die("punching a hole: %s", strerror(errno));
+}
+
+static void act_dontneed(struct interfere *in)
+{
+	if (madvise(in->p + TABLE, in->len - TABLE, MADV_DONTNEED))
+		die("MADV_DONTNEED: %s", strerror(errno));
+}
+
+static void act_truncate(struct interfere *in)
+{
+	if (ftruncate(in->fd, TABLE))
+		die("ftruncate: %s", strerror(errno));
+}
+
+static const struct act {
+	const char *name;
+	void (*act)(struct interfere *in);
+} acts[] = {
+	{ "dontneed", act_dontneed },
+	{ "punch", act_punch },
+	{ "truncate", act_truncate },
+};
+
+/* Else the scheduler may put both threads on one CPU, as busy as it is. */
+static void stay_on_cpu(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		die("CPU %d: %s; interfere needs two", cpu, strerror(errno));
+}
+
+static void *fault_main(void *arg)
+{
+	struct interfere *in = arg;
+	size_t i = 0;
+
+	stay_on_cpu(1);
+	while (!atomic_load(&stage->stop)) {
+		long before = atomic_load(&in->op), after;
+		__u64 from = now_ns(), to;
+
+		touch(in->p + i * HUGE);
+		to = now_ns();
+		after = atomic_load(&in->op);
+		if ((before % 2 || before != after) && in->n < (long)SAMPLES_MAX)
+			in->us[in->n++] = (to - from) / 1e3;
+		if (++i < FAULT_PAGES)
+			continue;
+		i = 0;
+		if (madvise(in->p, FAULT_PAGES * HUGE, MADV_DONTNEED))
+			die("MADV_DONTNEED: %s", strerror(errno));
+	}
+	return NULL;
+}
+
+static int compare(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static void interfere_turn(struct interfere *in, const struct act *act, int arm)
+{
+	struct counters before = read_counters();
+	struct timing ops = { };
+	double sum = 0;
+	pthread_t thread;
+	char what[64];
+	long i;
+
+	in->n = 0;
+	atomic_store(&stage->stop, false);
+	if (pthread_create(&thread, NULL, fault_main, in))
+		die("cannot start a thread");
+	usleep(5000);
+	for (i = 0; i < opt.ops; i++) {
+		__u64 from = now_ns();
+
+		atomic_fetch_add(&in->op, 1);
+		act->act(in);
+		atomic_fetch_add(&in->op, 1);
+		timing_add(&ops, now_ns() - from);
+		if (ftruncate(in->fd, in->len))
+			die("ftruncate: %s", strerror(errno));
+		touch_all(in->p + TABLE, in->len - TABLE, REFILL_EVERY * TABLE);
+		usleep(2000);
+	}
+	atomic_store(&stage->stop, true);
+	pthread_join(thread, NULL);
+
+	snprintf(what, sizeof(what), "interfere_%s", act->name);
+	report_timing(what, "op", arm, &ops);
+	report(arm, "faults", in->n, "%s_fault_n", what);
+	/* An operation can be over before the other thread runs at all. */
+	if (in->n) {
+		qsort(in->us, in->n, sizeof(*in->us), compare);
+		for (i = 0; i < in->n; i++)
+			sum += in->us[i];
+		report(arm, "us", sum / in->n, "%s_fault_mean", what);
+		report(arm, "us", in->us[(in->n - 1) * 99 / 100],
+		       "%s_fault_p99", what);
+		report(arm, "us", in->us[in->n - 1], "%s_fault_max", what);
+	}
+	report_counters(what, arm, &before);
+}
+
+static void run_interfere(void)
+{
+	struct interfere in = { .len = (opt.span + 1) * GIB };
+	long round;
+	int turn;
+	size_t i;
+
+	in.us = calloc(SAMPLES_MAX, sizeof(*in.us));
+	if (!in.us)
+		die("no memory for samples");
+	in.fd = new_file(in.len);
+	stay_on_cpu(0);
+	for (round = 0; round < opt.rounds; round++) {
+		for (turn = 0; turn < nr_arms; turn++) {
+			int arm = arm_of_turn(round, turn);
+
+			set_arm(arm);
+			in.p = map_file(in.fd, in.len, 0);
+			touch_all(in.p, FAULT_PAGES * HUGE, HUGE);
+			touch_all(in.p + TABLE, in.len - TABLE, TABLE);
+			for (i = 0; i < ARRAY_SIZE(acts); i++)
+				interfere_turn(&in, &acts[i], arm);
+			unmap_file(in.p, in.len);
+		}
+	}
+	free(in.us);
+	close(in.fd);
+}
+
+/* --- cost: one process maps, touches all and unmaps, in ticks */
+
+#define COST_LEN	GIB
+
+/* Has the page tables that the other may share. */
+static void cost_work(long nr, void *arg)
+{
+	const struct loop *loop = arg;
+	char *p = map_file(loop->fd, loop->len, 0);
+
+	(void)nr;
+	touch_all(p, loop->len, HUGE);
+	gate_wait(0);
+}
+
+static void cost_turn(struct loop *loop, int arm, bool warm)
+{
+	const char *what = loop->shared ? "shared" : "unshared";
+	__u64 start_at, mapped, touched, unmapped;
+	char *p;
+
+	free(start_all(1, cost_work, loop));
+	wait_ready(1);
+	start_at = ticks();
+	p = map_file(loop->fd, loop->len, loop->shared ? 0 : 1);
+	mapped = ticks();
+	touch_all(p, loop->len, HUGE);
+	touched = ticks();
+	unmap_file(p, loop->len);
+	unmapped = ticks();
+	gate_pass(0);
+	wait_gone(1);
+	if (warm)
+		return;
+	report(arm, "ticks", mapped - start_at, "cost_%s_mmap", what);
+	report(arm, "ticks", (double)(touched - mapped) / PER_TABLE,
+	       "cost_%s_touch", what);
+	report(arm, "ticks", unmapped - touched, "cost_%s_munmap", what);
+	report(arm, "ticks", unmapped - start_at, "cost_%s", what);
+}
+
+static void run_cost(void)
+{
+	struct loop loop = { .len = COST_LEN };
+	long round;
+	int turn;
+
+	loop.fd = new_filled_file(loop.len, HUGE);
+	/* The first round only warms up. */
+	for (round = 0; round <= opt.rounds; round++) {
+		for (turn = 0; turn < nr_arms; turn++) {
+			int arm = arm_of_turn(round, turn);
+
+			set_arm(arm);
+			loop.shared = true;
+			cost_turn(&loop, arm, !round);
+			loop.shared = false;
+			cost_turn(&loop, arm, !round);
+		}
+	}
+	close(loop.fd);
+}
+
+/* --- command line */
+
+enum scene {
+	SCENE_SHARED,
+	SCENE_UNSHARED,
+	SCENE_TABLES,
+	SCENE_STORM,
+	SCENE_INTERFERE,
+	SCENE_COST,
+	NR_SCENES,
+};
+
+static const char * const scene_names[NR_SCENES] = {
+	[SCENE_SHARED]		= "shared",
+	[SCENE_UNSHARED]	= "unshared",
+	[SCENE_TABLES]		= "tables",
+	[SCENE_STORM]		= "exit_storm",
+	[SCENE_INTERFERE]	= "interfere",
+	[SCENE_COST]		= "cost",
+};
+
+static void usage(FILE *f)
+{
+	fprintf(f,
+		"Usage: hugetlb --arms ARM,... [OPTION...] SCENE...\n"
+		"  ARM    a value of vm.hugetlb_pmd_sharing, or a name: the knob is left alone\n"
+		"  SCENE  shared, unshared (all processes map, touch and unmap one file, at\n"
+		"         addresses where page tables can or cannot be shared), tables (memory\n"
+		"         for them), exit_storm (many sparse mappings go at once), interfere\n"
+		"         (faults while pages are taken away), cost (instructions of one)\n"
+		"Options, each with a number:\n"
+		"  --rounds          of each scene (5)\n"
+		"  --procs --gib     of shared, unshared, tables: processes (8), GiB (4)\n"
+		"  --ms              how long a turn of shared and unshared lasts (1000)\n"
+		"  --storm-procs --storm-gib  processes (100, at most 512), GiB of each (512)\n"
+		"  --span --ops      of interfere: GiB taken away (256), how often (10)\n"
+		"The pool of huge pages of 2 MiB is set to what the scenes need: 512 for each\n"
+		"GiB of --gib, one for each of --storm-gib, %lu and one for each of --span,\n"
+		"512 for cost; the largest of these.\n", FAULT_PAGES);
+}
+
+static long count_option(const char *option, const char *text)
+{
+	char *end;
+	long n = strtol(text, &end, 10);
+
+	if (end == text || *end || n < 1 || n > 1 << 20)
+		die("--%s %s: must be a number above 0", option, text);
+	return n;
+}
+
+static enum scene find_scene(const char *text)
+{
+	int i;
+
+	for (i = 0; i < NR_SCENES; i++)
+		if (!strcmp(text, scene_names[i]))
+			return i;
+	die("no scene '%s'; see --help", text);
+}
+
+static unsigned long pages_of_scene(enum scene scene)
+{
+	switch (scene) {
+	case SCENE_STORM:
+		return opt.storm_gib;
+	case SCENE_INTERFERE:
+		return FAULT_PAGES + opt.span;
+	case SCENE_COST:
+		return COST_LEN / HUGE;
+	default:
+		return opt.gib * PER_TABLE;
+	}
+}
+
+static void run_scenes(char **names, int n)
+{
+	unsigned long pages, most = 0;
+	bool wanted[NR_SCENES] = { };
+	long workers = opt.procs > opt.storm_procs ? opt.procs :
+						     opt.storm_procs;
+	int i, fd;
+
+	for (i = 0; i < n; i++) {
+		enum scene scene = find_scene(names[i]);
+
+		wanted[scene] = true;
+		pages = pages_of_scene(scene);
+		if (pages > most)
+			most = pages;
+	}
+	need_pool(most);
+	stage = mmap(NULL, sizeof(*stage) + workers * sizeof(struct worker),
+		     PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (stage == MAP_FAILED)
+		die("mmap: %s", strerror(errno));
+
+	/* These share a file: to fill it takes longest of all. */
+	if (wanted[SCENE_SHARED] || wanted[SCENE_UNSHARED] ||
+	    wanted[SCENE_TABLES]) {
+		fd = new_filled_file(opt.gib * GIB, HUGE);
+		if (wanted[SCENE_SHARED])
+			run_loop("shared", fd, true);
+		if (wanted[SCENE_UNSHARED])
+			run_loop("unshared", fd, false);
+		if (wanted[SCENE_TABLES])
+			run_tables(fd);
+		close(fd);
+	}
+	if (wanted[SCENE_STORM])
+		run_storm();
+	if (wanted[SCENE_COST])
+		run_cost();
+	/* Last, as it stays on its CPUs. */
+	if (wanted[SCENE_INTERFERE])
+		run_interfere();
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "arms", required_argument, NULL, 'a' },
+		{ "rounds", required_argument, NULL, 'r' },
+		{ "procs", required_argument, NULL, 'p' },
+		{ "gib", required_argument, NULL, 'g' },
+		{ "ms", required_argument, NULL, 'm' },
+		{ "storm-procs", required_argument, NULL, 'P' },
+		{ "storm-gib", required_argument, NULL, 'G' },
+		{ "span", required_argument, NULL, 's' },
+		{ "ops", required_argument, NULL, 'o' },
+		{ "help", no_argument, NULL, 'h' },
+		{ }
+	};
+	int c, nr = 0;
+
+	while ((c = getopt_long(argc, argv, "", options, &nr)) != -1) {
+		long *number = NULL;
+
+		switch (c) {
+		case 'a':
+			parse_arms(optarg);
+			break;
+		case 'r':
+			number = &opt.rounds;
+			break;
+		case 'p':
+			number = &opt.procs;
+			break;
+		case 'g':
+			number = &opt.gib;
+			break;
+		case 'm':
+			number = &opt.ms;
+			break;
+		case 'P':
+			number = &opt.storm_procs;
+			break;
+		case 'G':
+			number = &opt.storm_gib;
+			break;
+		case 's':
+			number = &opt.span;
+			break;
+		case 'o':
+			number = &opt.ops;
+			break;
+		case 'h':
+			usage(stdout);
+			return 0;
+		default:
+			usage(stderr);
+			return 1;
+		}
+		if (number)
+			*number = count_option(options[nr].name, optarg);
+	}
+	if (!nr_arms || optind >= argc) {
+		usage(stderr);
+		return 1;
+	}
+	/* Beyond that, two would be at the same place within a GiB. */
+	if (opt.procs > (long)PER_TABLE || opt.storm_procs > (long)PER_TABLE)
+		die("at most %lu processes", PER_TABLE);
+	run_scenes(argv + optind, argc - optind);
+	return 0;
+}
