@@ -16,6 +16,7 @@ import re
 import uuid
 
 import flavour as lib
+from sourcelib.patchqueue import series_names
 from sourcelib.pin import Pin
 
 LICENSE = "GPL-2.0-only"
@@ -46,7 +47,7 @@ def our_files(flavour: lib.Flavour) -> list[dict[str, object]]:
     """Patches, new files and configuration."""
     kernel = lib.PATHS.kernel
     found = [file_entry("config", flavour.config.read_bytes(), "the configuration in force")]
-    series = (kernel / "patches/series").read_text(encoding="utf-8").split()
+    series = series_names((kernel / "patches/series").read_text(encoding="utf-8"))
     for number, name in enumerate(series, 1):
         found.append(file_entry(f"patches/{name}", (kernel / "patches" / name).read_bytes(),
                                 f"patch {number} of {len(series)}"))
