@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -114,6 +115,63 @@ int vm_sysctl_write(const char *name, long value)
 
 	snprintf(text, sizeof(text), "%ld\n", value);
 	return vm_sysctl_write_text(name, text);
+}
+
+/* --- a knob of a feature */
+
+const char *vm_knob_set(const struct vm_knob *knob, long value)
+{
+	const char *before = "", *after = "";
+	static char why[128];
+	long now;
+
+	if (!vm_sysctl_exists(knob->name)) {
+		if (value == knob->stock)
+			return NULL;
+		before = "this kernel has no ";
+	} else if (vm_sysctl_read(knob->name, &now)) {
+		after = " cannot be read";
+	} else if (now == value) {
+		return NULL;
+	} else if (geteuid()) {
+		before = "needs root to set ";
+	} else if (vm_sysctl_write(knob->name, value)) {
+		after = knob->refused;
+	} else {
+		return NULL;
+	}
+	snprintf(why, sizeof(why), "%svm.%s%s", before, knob->name, after);
+	return why;
+}
+
+int run_in_child(int (*run)(int argc, char **argv), int argc, char **argv)
+{
+	int status;
+	pid_t pid;
+
+	/* Else the child prints what the parent has in its buffer, too. */
+	fflush(stdout);
+	pid = fork();
+	if (!pid)
+		exit(run(argc, argv));
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		return -1;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+int vm_knob_kept(const struct vm_knob *knob, int (*run)(int argc, char **argv),
+		 int argc, char **argv)
+{
+	bool have = vm_sysctl_exists(knob->name);
+	long saved = 0;
+	int status;
+
+	if (have && vm_sysctl_read(knob->name, &saved))
+		have = false;
+	status = run_in_child(run, argc, argv);
+	if (have && status >= 0)
+		vm_knob_set(knob, saved);
+	return status;
 }
 
 /* --- /proc */

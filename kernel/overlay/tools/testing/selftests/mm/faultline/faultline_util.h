@@ -36,6 +36,28 @@ int vm_sysctl_read(const char *name, long *value);
 int vm_sysctl_write(const char *name, long value);
 int vm_sysctl_write_text(const char *name, const char *text);
 
+/* --- a sysctl vm.NAME that switches a feature */
+struct vm_knob {
+	const char *name;
+	long stock;		/* what a kernel without the knob does */
+	const char *refused;	/* what to say of it when a write fails */
+};
+
+/*
+ * Sets the knob for a test.  NULL, or why a test that needs this value cannot
+ * run; the text is good until the next call.
+ */
+const char *vm_knob_set(const struct vm_knob *knob, long value);
+/*
+ * Runs a program's tests between reading the knob and writing it back.
+ * The processes of the tests leave it as they last had it.  What to exit
+ * with, or -1 if the tests could not be run.
+ */
+int vm_knob_kept(const struct vm_knob *knob, int (*run)(int argc, char **argv),
+		 int argc, char **argv);
+/* The same without a knob: in a child, as the harness ends by exit(). */
+int run_in_child(int (*run)(int argc, char **argv), int argc, char **argv);
+
 /* --- /proc; -1 when the file has no such line */
 int write_text(const char *path, const char *text);
 int read_text(const char *path, char *buf, size_t size);

@@ -646,16 +646,11 @@ static bool act_pin(struct player *p)
 
 RACE(pin)
 
-static int run(int argc, char **argv)
-{
-	return test_harness_run(argc, argv);
-}
-
 int main(int argc, char **argv)
 {
 	const char *seconds = getenv("FAULTLINE_SECONDS");
 
 	if (seconds)
 		opt_seconds = atol(seconds);
-	return hugetlb_kept(run, argc, argv);
+	return hugetlb_kept(test_harness_run, argc, argv);
 }

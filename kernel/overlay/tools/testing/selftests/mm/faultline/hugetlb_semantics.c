@@ -722,12 +722,7 @@ TEST_F_TIMEOUT(hugetlb, memory_short, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, 3 * GIB));
 }
 
-static int run(int argc, char **argv)
-{
-	return test_harness_run(argc, argv);
-}
-
 int main(int argc, char **argv)
 {
-	return hugetlb_kept(run, argc, argv);
+	return hugetlb_kept(test_harness_run, argc, argv);
 }

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../kselftest.h"
@@ -143,24 +142,15 @@ static inline bool hugetlb_usage_returns(const struct hugetlb_usage *before)
 	return hugetlb_usage_same(before, &now);
 }
 
-/* NULL, or why a test that needs this mode cannot run. */
+static const struct vm_knob hugetlb_knob = {
+	.name = HUGETLB_KNOB,
+	.stock = MODE_VMA_LOCK,
+	.refused = " does not take this value",
+};
+
 static inline const char *hugetlb_mode_set(long mode)
 {
-	long now;
-
-	/* What every kernel does without the switch. */
-	if (!vm_sysctl_exists(HUGETLB_KNOB))
-		return mode == MODE_VMA_LOCK ? NULL :
-		       "this kernel has no vm." HUGETLB_KNOB;
-	if (vm_sysctl_read(HUGETLB_KNOB, &now))
-		return "vm." HUGETLB_KNOB " cannot be read";
-	if (now == mode)
-		return NULL;
-	if (geteuid())
-		return "needs root to set vm." HUGETLB_KNOB;
-	if (vm_sysctl_write(HUGETLB_KNOB, mode))
-		return "vm." HUGETLB_KNOB " does not take this value";
-	return NULL;
+	return vm_knob_set(&hugetlb_knob, mode);
 }
 
 /* Makes at least @pages huge pages free; NULL, or why not. */
@@ -269,30 +259,20 @@ static inline bool huge_good(char *map, size_t index)
 static inline int hugetlb_kept(int (*run)(int argc, char **argv), int argc,
 			       char **argv)
 {
-	bool have = vm_sysctl_exists(HUGETLB_KNOB);
 	long pages = hugetlb_sysfs("nr_hugepages");
 	char path[160], text[32];
-	long mode = 0;
 	int status;
-	pid_t pid;
 
-	if (have && vm_sysctl_read(HUGETLB_KNOB, &mode))
-		have = false;
-	/* In a child, as the harness ends by exit(). */
-	pid = fork();
-	if (!pid)
-		exit(run(argc, argv));
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
-		return 1;
-	if (have)
-		hugetlb_mode_set(mode);
+	status = vm_knob_kept(&hugetlb_knob, run, argc, argv);
+	if (status < 0)
+		return KSFT_FAIL;
 	snprintf(path, sizeof(path),
 		 "/sys/kernel/mm/hugepages/hugepages-%zukB/nr_hugepages",
 		 pmd_size() / KIB);
 	snprintf(text, sizeof(text), "%ld", pages);
 	if (pages >= 0 && pages != hugetlb_sysfs("nr_hugepages"))
 		write_text(path, text);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+	return status;
 }
 
 #endif /* HUGETLB_UTIL_H */

@@ -273,12 +273,7 @@ TEST_F_TIMEOUT(fault, all_from_some_on, TIMEOUT)
 	}
 }
 
-static int run(int argc, char **argv)
-{
-	return test_harness_run(argc, argv);
-}
-
 int main(int argc, char **argv)
 {
-	return munmap_knob_kept(run, argc, argv);
+	return munmap_knob_kept(test_harness_run, argc, argv);
 }

@@ -1208,11 +1208,6 @@ TEST_F_TIMEOUT(race, fuzz, TIMEOUT)
 	EXPECT_GT(size + (long)(RANGE / KIB), status_kb("VmSize"));
 }
 
-static int run(int argc, char **argv)
-{
-	return test_harness_run(argc, argv);
-}
-
 /* NAME=VALUE from the environment: the harness owns the command line. */
 static bool number_from_env(const char *name, long *value)
 {
@@ -1239,5 +1234,5 @@ int main(int argc, char **argv)
 	if (!number_from_env("FAULTLINE_SECONDS", &opt_seconds) ||
 	    !number_from_env("FAULTLINE_COUNT", &opt_count))
 		return KSFT_FAIL;
-	return munmap_knob_kept(run, argc, argv);
+	return munmap_knob_kept(test_harness_run, argc, argv);
 }

@@ -1148,12 +1148,7 @@ TEST_F_TIMEOUT(munmap, trace_is_consistent, TIMEOUT)
 	EXPECT_EQ(0, value);
 }
 
-static int run(int argc, char **argv)
-{
-	return test_harness_run(argc, argv);
-}
-
 int main(int argc, char **argv)
 {
-	return munmap_knob_kept(run, argc, argv);
+	return munmap_knob_kept(test_harness_run, argc, argv);
 }

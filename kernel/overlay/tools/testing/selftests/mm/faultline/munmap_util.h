@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../kselftest.h"
@@ -61,25 +60,15 @@ static inline void munmap_counters_since(const struct munmap_counters *before,
 		delta->value[i] -= before->value[i];
 }
 
-/*
- * Sets the knob for a test.  NULL, or why a test that needs this value cannot
- * run.  The value 0 is had for free where there is no knob at all.
- */
+static const struct vm_knob munmap_knob = {
+	.name = MUNMAP_KNOB,
+	.stock = 0,
+	.refused = " cannot be written (faultline=off?)",
+};
+
 static inline const char *munmap_knob_set(long kbytes)
 {
-	long now;
-
-	if (!vm_sysctl_exists(MUNMAP_KNOB))
-		return kbytes ? "this kernel has no vm." MUNMAP_KNOB : NULL;
-	if (vm_sysctl_read(MUNMAP_KNOB, &now))
-		return "vm." MUNMAP_KNOB " cannot be read";
-	if (now == kbytes)
-		return NULL;
-	if (geteuid())
-		return "needs root to set vm." MUNMAP_KNOB;
-	if (vm_sysctl_write(MUNMAP_KNOB, kbytes))
-		return "vm." MUNMAP_KNOB " cannot be written (faultline=off?)";
-	return NULL;
+	return vm_knob_set(&munmap_knob, kbytes);
 }
 
 /*
@@ -105,29 +94,13 @@ static inline const long *munmap_flip_values(int *n)
 	return values;
 }
 
-/*
- * Runs a program's tests between reading the knob and writing it back.
- * The processes of the tests leave it as they last had it.
- */
+/* Runs a program's tests, and puts the knob back. */
 static inline int munmap_knob_kept(int (*run)(int argc, char **argv),
 				   int argc, char **argv)
 {
-	bool have = vm_sysctl_exists(MUNMAP_KNOB);
-	long saved = 0;
-	pid_t pid;
-	int status;
+	int status = vm_knob_kept(&munmap_knob, run, argc, argv);
 
-	if (have && vm_sysctl_read(MUNMAP_KNOB, &saved))
-		have = false;
-	/* In a child, as the harness ends by exit(). */
-	pid = fork();
-	if (!pid)
-		exit(run(argc, argv));
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
-		return 1;
-	if (have)
-		munmap_knob_set(saved);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+	return status < 0 ? KSFT_FAIL : status;
 }
 
 #endif /* MUNMAP_UTIL_H */

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 #include "../../kselftest_harness.h"
 #include "faultline_util.h"
@@ -446,22 +445,17 @@ int main(int argc, char **argv)
 {
 	const struct toggle *t;
 	int status, i;
-	pid_t pid;
 
 	if (read_text("/proc/cmdline", cmdline, sizeof(cmdline)))
 		cmdline[0] = '\0';
 	find_toggles();
 	for (i = 0; i < nr_toggles; i++)
 		find_max(&toggles[i]);
-	fflush(stdout);
-	/* In a child, as the harness ends by exit(). */
-	pid = fork();
-	if (!pid)
-		return test_harness_run(argc, argv);
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+	status = run_in_child(test_harness_run, argc, argv);
+	if (status < 0)
 		return KSFT_FAIL;
 	for (t = toggles; t < toggles + nr_toggles; t++)
 		if (t->at_start >= 0 && value_of(t) != t->at_start)
 			vm_sysctl_write(t->name, t->at_start);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : KSFT_FAIL;
+	return status;
 }
