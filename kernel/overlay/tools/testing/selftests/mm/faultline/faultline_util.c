@@ -211,6 +211,24 @@ long vmstat_read(const char *name)
 	return proc_value("/proc/vmstat", name, ' ');
 }
 
+void vmstat_read_all(const char * const *names, long *values, int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++)
+		values[i] = vmstat_read(names[i]);
+}
+
+void vmstat_since(const char * const *names, const long *before, long *delta,
+		  int n)
+{
+	int i;
+
+	vmstat_read_all(names, delta, n);
+	for (i = 0; i < n; i++)
+		delta[i] -= before[i];
+}
+
 static bool vma_header(const char *line, unsigned long *start,
 		       unsigned long *end)
 {

@@ -64,6 +64,11 @@ int read_text(const char *path, char *buf, size_t size);
 long status_kb(const char *field);
 long meminfo_kb(const char *field);
 long vmstat_read(const char *name);
+/* Several counters of one feature; a kernel without it has none: all are -1. */
+void vmstat_read_all(const char * const *names, long *values, int n);
+/* How much they have grown since they were @before. */
+void vmstat_since(const char * const *names, const long *before, long *delta,
+		  int n);
 int map_count(void);
 
 /* Bytes of [addr, addr + len) that some VMA of this process covers. */

@@ -60,23 +60,16 @@ struct hugetlb_counters {
 	long value[HUGETLB_NR_COUNTERS];
 };
 
-/* A kernel without the feature has none of them: then all stay -1. */
 static inline void hugetlb_counters_read(struct hugetlb_counters *c)
 {
-	int i;
-
-	for (i = 0; i < HUGETLB_NR_COUNTERS; i++)
-		c->value[i] = vmstat_read(hugetlb_counter_names[i]);
+	vmstat_read_all(hugetlb_counter_names, c->value, HUGETLB_NR_COUNTERS);
 }
 
 static inline void hugetlb_counters_since(const struct hugetlb_counters *before,
 					  struct hugetlb_counters *delta)
 {
-	int i;
-
-	hugetlb_counters_read(delta);
-	for (i = 0; i < HUGETLB_NR_COUNTERS; i++)
-		delta->value[i] -= before->value[i];
+	vmstat_since(hugetlb_counter_names, before->value, delta->value,
+		     HUGETLB_NR_COUNTERS);
 }
 
 /* What has to be as before once everything is unmapped and closed. */

@@ -41,23 +41,16 @@ struct munmap_counters {
 	long value[MUNMAP_NR_COUNTERS];
 };
 
-/* A kernel without the feature has none of them: then all stay -1. */
 static inline void munmap_counters_read(struct munmap_counters *c)
 {
-	int i;
-
-	for (i = 0; i < MUNMAP_NR_COUNTERS; i++)
-		c->value[i] = vmstat_read(munmap_counter_names[i]);
+	vmstat_read_all(munmap_counter_names, c->value, MUNMAP_NR_COUNTERS);
 }
 
 static inline void munmap_counters_since(const struct munmap_counters *before,
 					 struct munmap_counters *delta)
 {
-	int i;
-
-	munmap_counters_read(delta);
-	for (i = 0; i < MUNMAP_NR_COUNTERS; i++)
-		delta->value[i] -= before->value[i];
+	vmstat_since(munmap_counter_names, before->value, delta->value,
+		     MUNMAP_NR_COUNTERS);
 }
 
 static const struct vm_knob munmap_knob = {
