@@ -174,6 +174,15 @@ int vm_knob_kept(const struct vm_knob *knob, int (*run)(int argc, char **argv),
 	return status;
 }
 
+bool static_keys_flip(void)
+{
+	static char info[16384];
+
+	return getenv("FAULTLINE_FLIP_OFF") ||
+	       read_text("/proc/cpuinfo", info, sizeof(info)) ||
+	       !strstr(info, "QEMU TCG");
+}
+
 /* --- /proc */
 
 static long proc_value(const char *path, const char *field, char end)

@@ -58,6 +58,18 @@ int vm_knob_kept(const struct vm_knob *knob, int (*run)(int argc, char **argv),
 /* The same without a knob: in a child, as the harness ends by exit(). */
 int run_in_child(int (*run)(int argc, char **argv), int argc, char **argv);
 
+/*
+ * Whether a test may flip static keys all the time.
+ *
+ * That rewrites code that the other CPUs run.  Under QEMU 7.2 with a thread
+ * per CPU ("-accel tcg,thread=multi") the kernel then dies now and then of a
+ * breakpoint that is no longer in memory; a stock kernel does the same when
+ * a static key of its own is flipped often.  So no on an emulated CPU, unless
+ * FAULTLINE_FLIP_OFF is set: a run with one thread ("thread=single", or
+ * -icount) should set it.
+ */
+bool static_keys_flip(void);
+
 /* --- /proc; -1 when the file has no such line */
 int write_text(const char *path, const char *text);
 int read_text(const char *path, char *buf, size_t size);

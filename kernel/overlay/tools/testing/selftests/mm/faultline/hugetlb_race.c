@@ -119,21 +119,14 @@ FIXTURE_VARIANT_ADD(hugetlb_race, flip) {
 	.flip = true,
 };
 
-/*
- * Between 1 and the others, code that other CPUs run is rewritten, which QEMU
- * 7.2 with a thread per CPU does not survive on any kernel: see
- * munmap_flip_values().
- */
+/* Between 1 and the others, static keys are flipped. */
 static void *flip_mode(void *arg)
 {
 	static const long values[] = { 2, 0, 2, 1, 0, 1 };
-	static char info[16384];
 	struct world *w = arg;
 	size_t i, n = ARRAY_SIZE(values);
 
-	if (!getenv("FAULTLINE_FLIP_OFF") &&
-	    !read_text("/proc/cpuinfo", info, sizeof(info)) &&
-	    strstr(info, "QEMU TCG"))
+	if (!static_keys_flip())
 		n = 2;
 	for (i = 0; !atomic_load(&w->stop); i++) {
 		if (!vm_sysctl_write(HUGETLB_KNOB, values[i % n]))

@@ -66,23 +66,14 @@ static inline const char *munmap_knob_set(long kbytes)
 
 /*
  * The values that a test which changes the knob all the time goes through.
- *
- * Going to 0 and back rewrites code that the other CPUs run.  Under QEMU 7.2
- * with a thread per CPU ("-accel tcg,thread=multi") the kernel then dies now
- * and then of a breakpoint that is no longer in memory; a stock kernel does
- * the same when a static key of its own is flipped often.  So 0 is left out
- * on an emulated CPU, unless FAULTLINE_FLIP_OFF is set: a run with one thread
- * ("thread=single", or -icount) should set it.
+ * Going to 0 and back flips static keys.
  */
 static inline const long *munmap_flip_values(int *n)
 {
 	static const long values[] = { 2048, 16384, 2048, 65536, 2048, 0 };
-	static char info[16384];
 
 	*n = ARRAY_SIZE(values);
-	if (!getenv("FAULTLINE_FLIP_OFF") &&
-	    !read_text("/proc/cpuinfo", info, sizeof(info)) &&
-	    strstr(info, "QEMU TCG"))
+	if (!static_keys_flip())
 		(*n)--;
 	return values;
 }

@@ -361,7 +361,7 @@ static void *write_often(void *arg)
 
 	/*
 	 * No stock value: it flips static keys, which an emulated CPU may not
-	 * survive (see munmap_flip_values()).  That is for the race tests.
+	 * survive (see static_keys_flip()).  That is for the race tests.
 	 */
 	for (i = 0; i < 1000; i++)
 		if (vm_sysctl_write(w->toggle->name, w->value))
