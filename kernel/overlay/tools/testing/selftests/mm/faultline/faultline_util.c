@@ -424,6 +424,30 @@ __u64 random_next(__u64 *state)
 	return *state;
 }
 
+/* --- messages of the kernel */
+
+int kmsg_open(void)
+{
+	int fd = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+
+	if (fd >= 0)
+		lseek(fd, 0, SEEK_END);
+	return fd;
+}
+
+bool kmsg_next(int fd, char *buf, size_t size)
+{
+	ssize_t len;
+
+	do {
+		len = read(fd, buf, size - 1);
+	} while (len < 0 && errno == EPIPE);	/* some were overwritten */
+	if (len <= 0)
+		return false;
+	buf[len] = '\0';
+	return true;
+}
+
 /* --- tracing */
 
 static int trace_write(const struct trace_session *t, const char *file,

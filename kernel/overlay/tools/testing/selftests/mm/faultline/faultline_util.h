@@ -128,6 +128,11 @@ void idle_thread_stop(struct idle_thread *idle);
 __u64 now_ns(void);
 __u64 random_next(__u64 *state);
 
+/* --- messages of the kernel, those that come from kmsg_open() on */
+int kmsg_open(void);
+/* The next one, as text; false when there are no more. */
+bool kmsg_next(int fd, char *buf, size_t size);
+
 /* --- events of one trace system in a trace instance of our own */
 struct trace_session {
 	char dir[256];

@@ -474,16 +474,9 @@ static int kernel_complaints(int kmsg)
 		"possible circular locking", "refcount_t: ",
 	};
 	char buf[8192];
-	ssize_t len;
 	int i, n = 0;
 
-	for (;;) {
-		len = read(kmsg, buf, sizeof(buf) - 1);
-		if (len < 0 && errno == EPIPE)
-			continue;
-		if (len <= 0)
-			return n;
-		buf[len] = '\0';
+	while (kmsg_next(kmsg, buf, sizeof(buf))) {
 		for (i = 0; i < ARRAY_SIZE(signs); i++) {
 			if (strstr(buf, signs[i])) {
 				buf[strcspn(buf, "\n")] = '\0';
@@ -493,6 +486,7 @@ static int kernel_complaints(int kmsg)
 			}
 		}
 	}
+	return n;
 }
 
 static void usage(FILE *f)
@@ -576,9 +570,7 @@ static int stress(int argc, char **argv)
 	setrlimit(RLIMIT_MEMLOCK, &unlimited);
 	sigaction(SIGSEGV, &sa, NULL);
 	sigaction(SIGBUS, &sa, NULL);
-	kmsg = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	if (kmsg >= 0)
-		lseek(kmsg, 0, SEEK_END);
+	kmsg = kmsg_open();
 	munmap_counters_read(&before);
 	base = used_kb();
 

@@ -93,32 +93,15 @@ static long value_of(const struct toggle *t)
 	return vm_sysctl_read(t->name, &value) ? -1 : value;
 }
 
-/* From now on, only messages that are new are read. */
-static int open_kmsg(void)
-{
-	int fd = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-
-	if (fd >= 0)
-		lseek(fd, 0, SEEK_END);
-	return fd;
-}
-
 /* Counts new messages with @text in them. */
 static int kmsg_count(int fd, const char *text)
 {
 	char buf[8192];
 	int n = 0;
-	ssize_t len;
 
-	for (;;) {
-		len = read(fd, buf, sizeof(buf) - 1);
-		if (len < 0 && errno == EPIPE)
-			continue;	/* some were overwritten */
-		if (len <= 0)
-			return n;
-		buf[len] = '\0';
+	while (kmsg_next(fd, buf, sizeof(buf)))
 		n += !!strstr(buf, text);
-	}
+	return n;
 }
 
 /* The kernel logs 10 changes in 5 seconds: let earlier ones be forgotten. */
@@ -237,7 +220,7 @@ TEST_F_TIMEOUT(toggles, bad_values, TIMEOUT)
 	let_rate_limit_pass();
 	for (t = toggles; t < toggles + nr_toggles; t++) {
 		ASSERT_EQ(0, vm_sysctl_write(t->name, t->good[1]));
-		self->kmsg = open_kmsg();
+		self->kmsg = kmsg_open();
 		ASSERT_LE(0, self->kmsg);
 		for (i = 0; i < ARRAY_SIZE(bad); i++) {
 			EXPECT_EQ(-EINVAL,
@@ -296,7 +279,7 @@ TEST_F_TIMEOUT(toggles, change_is_logged, TIMEOUT)
 	for (t = toggles; t < toggles + nr_toggles; t++) {
 		ASSERT_EQ(0, vm_sysctl_write(t->name, t->stock));
 		let_rate_limit_pass();
-		self->kmsg = open_kmsg();
+		self->kmsg = kmsg_open();
 		if (self->kmsg < 0)
 			SKIP(return, "cannot read /dev/kmsg");
 		/* Which switch, old, new, and who did it. */
@@ -330,7 +313,7 @@ TEST_F_TIMEOUT(toggles, log_is_rate_limited, TIMEOUT)
 		/* Not stock if it can be helped, see write_often(). */
 		other = t->good[1] != t->good[0] ? t->good[1] : t->stock;
 		let_rate_limit_pass();
-		self->kmsg = open_kmsg();
+		self->kmsg = kmsg_open();
 		if (self->kmsg < 0)
 			SKIP(return, "cannot read /dev/kmsg");
 		for (i = 0; i < changes; i++)
