@@ -128,6 +128,9 @@ void idle_thread_stop(struct idle_thread *idle);
 __u64 now_ns(void);
 __u64 random_next(__u64 *state);
 
+/* --- a userfaultfd, or -1; @got: the features it has, may be NULL */
+int uffd_open(__u64 features, __u64 *got);
+
 /* --- messages of the kernel, those that come from kmsg_open() on */
 int kmsg_open(void);
 /* The next one, as text; false when there are no more. */

@@ -551,11 +551,6 @@ RACE(move, .faults = true)
 /* Registering for write protection unshares; nothing is protected. */
 static bool act_userfaultfd(struct player *p)
 {
-	struct uffdio_api api = {
-		.api = UFFD_API,
-		.features = UFFD_FEATURE_PAGEFAULT_FLAG_WP |
-			    UFFD_FEATURE_WP_HUGETLBFS_SHMEM,
-	};
 	struct uffdio_register reg = {
 		.range.start = (uintptr_t)p->w->map,
 		.range.len = GIB,
@@ -563,8 +558,9 @@ static bool act_userfaultfd(struct player *p)
 	};
 
 	if (p->uffd < 0) {
-		p->uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-		if (p->uffd < 0 || ioctl(p->uffd, UFFDIO_API, &api))
+		p->uffd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP |
+				    UFFD_FEATURE_WP_HUGETLBFS_SHMEM, NULL);
+		if (p->uffd < 0)
 			return false;
 	}
 	if (ioctl(p->uffd, UFFDIO_REGISTER, &reg))

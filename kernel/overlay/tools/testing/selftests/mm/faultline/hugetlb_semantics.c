@@ -553,21 +553,6 @@ TEST_F_TIMEOUT(hugetlb, remote_access, TIMEOUT)
 	ASSERT_EQ(0, munmap(q, GIB));
 }
 
-static int uffd_open(void)
-{
-	struct uffdio_api api = {
-		.api = UFFD_API,
-		.features = UFFD_FEATURE_MISSING_HUGETLBFS,
-	};
-	int uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-
-	if (uffd >= 0 && ioctl(uffd, UFFDIO_API, &api)) {
-		close(uffd);
-		return -1;
-	}
-	return uffd;
-}
-
 static void *touch_second(void *map)
 {
 	return (void *)(uintptr_t)word_read((char *)map + huge_size());
@@ -578,7 +563,7 @@ TEST_F_TIMEOUT(hugetlb, userfaultfd, TIMEOUT)
 {
 	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
 	struct uffdio_copy copy = {};
-	int i, uffd = uffd_open();
+	int i, uffd = uffd_open(UFFD_FEATURE_MISSING_HUGETLBFS, NULL);
 	struct uffd_msg msg = {};
 	pthread_t thread;
 	char *p, *page;

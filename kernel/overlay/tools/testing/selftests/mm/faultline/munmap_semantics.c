@@ -958,22 +958,6 @@ TEST_F_TIMEOUT(munmap, uncut_pfnmap, TIMEOUT)
 
 /* --- userfaultfd */
 
-static int open_uffd(__u64 features, __u64 *got)
-{
-	struct uffdio_api api = { .api = UFFD_API, .features = features };
-	int fd;
-
-	fd = syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0)
-		return -1;
-	if (ioctl(fd, UFFDIO_API, &api)) {
-		close(fd);
-		return -1;
-	}
-	*got = api.features;
-	return fd;
-}
-
 static int register_uffd(int fd, void *addr, size_t len)
 {
 	struct uffdio_register reg = {
@@ -1040,7 +1024,7 @@ static void unmap_uffd(struct __test_metadata *_metadata,
 	int stop[2];
 	char *p;
 
-	r.fd = open_uffd(events ? UFFD_FEATURE_EVENT_UNMAP : 0, &got);
+	r.fd = uffd_open(events ? UFFD_FEATURE_EVENT_UNMAP : 0, &got);
 	if (r.fd < 0)
 		SKIP(return, "no userfaultfd%s", events ? " unmap event" : "");
 	p = map_filled(BIG, TAG);
