@@ -82,14 +82,28 @@ struct hugetlb_usage {
 	long table_refs;
 };
 
+/* A file of the pool of huge pages. */
+static inline void hugetlb_path(char *path, size_t size, const char *name)
+{
+	snprintf(path, size, "/sys/kernel/mm/hugepages/hugepages-%zukB/%s",
+		 pmd_size() / KIB, name);
+}
+
 static inline long hugetlb_sysfs(const char *name)
 {
 	char path[160], text[32];
 
-	snprintf(path, sizeof(path),
-		 "/sys/kernel/mm/hugepages/hugepages-%zukB/%s",
-		 pmd_size() / KIB, name);
+	hugetlb_path(path, sizeof(path), name);
 	return read_text(path, text, sizeof(text)) ? -1 : atol(text);
+}
+
+static inline int hugetlb_pool_set(long pages)
+{
+	char path[160], text[32];
+
+	hugetlb_path(path, sizeof(path), "nr_hugepages");
+	snprintf(text, sizeof(text), "%ld", pages);
+	return write_text(path, text);
 }
 
 static inline void hugetlb_usage_read(struct hugetlb_usage *u)
@@ -151,18 +165,12 @@ static inline const char *hugetlb_pool_get(long pages)
 {
 	long lack = pages - (hugetlb_sysfs("free_hugepages") -
 			     hugetlb_sysfs("resv_hugepages"));
-	char path[160], text[32];
 
 	if (hugetlb_sysfs("nr_hugepages") < 0)
 		return "this kernel has no huge pages of PMD size";
 	if (lack <= 0)
 		return NULL;
-	snprintf(path, sizeof(path),
-		 "/sys/kernel/mm/hugepages/hugepages-%zukB/nr_hugepages",
-		 pmd_size() / KIB);
-	snprintf(text, sizeof(text), "%ld",
-		 hugetlb_sysfs("nr_hugepages") + lack);
-	if (write_text(path, text))
+	if (hugetlb_pool_set(hugetlb_sysfs("nr_hugepages") + lack))
 		return "needs root to reserve huge pages";
 	if (hugetlb_sysfs("free_hugepages") -
 	    hugetlb_sysfs("resv_hugepages") < pages)
@@ -253,18 +261,13 @@ static inline int hugetlb_kept(int (*run)(int argc, char **argv), int argc,
 			       char **argv)
 {
 	long pages = hugetlb_sysfs("nr_hugepages");
-	char path[160], text[32];
 	int status;
 
 	status = vm_knob_kept(&hugetlb_knob, run, argc, argv);
 	if (status < 0)
 		return KSFT_FAIL;
-	snprintf(path, sizeof(path),
-		 "/sys/kernel/mm/hugepages/hugepages-%zukB/nr_hugepages",
-		 pmd_size() / KIB);
-	snprintf(text, sizeof(text), "%ld", pages);
 	if (pages >= 0 && pages != hugetlb_sysfs("nr_hugepages"))
-		write_text(path, text);
+		hugetlb_pool_set(pages);
 	return status;
 }
 
