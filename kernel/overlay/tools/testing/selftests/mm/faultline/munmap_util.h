@@ -5,10 +5,6 @@
 #ifndef MUNMAP_UTIL_H
 #define MUNMAP_UTIL_H
 
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "../../kselftest.h"
 #include "faultline_util.h"
 
