@@ -22,11 +22,9 @@
 #include <fcntl.h>
 #include <getopt.h>
 #include <linux/falloc.h>
-#include <linux/types.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -37,16 +35,10 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#define __noreturn		__attribute__((__noreturn__))
-#define __printf(a, b)		__attribute__((format(printf, a, b)))
-#define ARRAY_SIZE(a)		(sizeof(a) / sizeof((a)[0]))
+#include "bench_util.h"
 
-#define KIB		1024UL
-#define MIB		(1024UL * KIB)
-#define GIB		(1024UL * MIB)
 #define HUGE		(2 * MIB)
 #define TABLE		GIB		/* what one page table maps */
 #define PER_TABLE	(TABLE / HUGE)
@@ -54,25 +46,13 @@
 #define KNOB		"/proc/sys/vm/hugetlb_pmd_sharing"
 #define POOL		"/proc/sys/vm/nr_hugepages"
 #define TRACING		"/sys/kernel/tracing"
-#define ARMS_MAX	8
 #define COUNTERS_MAX	32
-#define SAMPLES_MAX	(512 * KIB)
 #define GATES		2
 
 /* A multiple of 1 GiB that no mapping of a small program comes near to. */
 #define BASE		((char *)(16 * KIB * GIB))
 
-static __printf(1, 2) __noreturn void die(const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	fputs("hugetlb: ", stderr);
-	vfprintf(stderr, fmt, args);
-	fputc('\n', stderr);
-	va_end(args);
-	exit(1);
-}
+const char bench_name[] = "hugetlb";
 
 /* What the command line says. */
 static struct {
@@ -95,30 +75,7 @@ static struct {
 	.ops		= 10,
 };
 
-/* --- arms */
-
-static struct {
-	const char *name;
-	long mode;		/* -1: leave the knob alone */
-} arms[ARMS_MAX];
-static int nr_arms;
-
-static void parse_arms(char *list)
-{
-	char *name, *end;
-
-	for (name = strtok(list, ","); name; name = strtok(NULL, ",")) {
-		if (nr_arms == ARMS_MAX)
-			die("--arms: at most %d", ARMS_MAX);
-		arms[nr_arms].name = name;
-		arms[nr_arms].mode = strtol(name, &end, 10);
-		if (*end)
-			arms[nr_arms].mode = -1;
-		nr_arms++;
-	}
-	if (!nr_arms)
-		die("--arms: names none");
-}
+/* --- the knob */
 
 /* Returns false, with errno, if it was not written. */
 static bool write_text(const char *path, const char *text)
@@ -137,49 +94,15 @@ static void set_arm(int arm)
 {
 	char text[32];
 
-	if (arms[arm].mode < 0)
+	if (arms[arm].value < 0)
 		return;
-	snprintf(text, sizeof(text), "%ld", arms[arm].mode);
+	snprintf(text, sizeof(text), "%ld", arms[arm].value);
 	if (!write_text(KNOB, text))
 		die(KNOB ": %s: %s; use --arms NAME on a kernel without it",
 		    text, strerror(errno));
 }
 
-static __printf(4, 5) void report(int arm, const char *unit, double value,
-				  const char *metric, ...)
-{
-	va_list args;
-
-	fputs("sample ", stdout);
-	va_start(args, metric);
-	vprintf(metric, args);
-	va_end(args);
-	printf(" %s %s %.9g\n", unit, arms[arm].name, value);
-	fflush(stdout);
-}
-
 /* --- time */
-
-static __u64 now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
-}
-
-/*
- * The finest clock there is.  With QEMU's "-icount shift=0" a tick of the
- * TSC is one instruction.
- */
-static __u64 ticks(void)
-{
-#ifdef __x86_64__
-	return __builtin_ia32_rdtsc();
-#else
-	return now_ns();
-#endif
-}
 
 struct timing {
 	__u64 sum, max, n;
@@ -399,12 +322,6 @@ static void unmap_file(char *p, size_t len)
 {
 	if (munmap(p, len))
 		die("munmap: %s", strerror(errno));
-}
-
-/* One write to memory, which the compiler may not drop. */
-static void touch(char *p)
-{
-	__atomic_store_n(p, 1, __ATOMIC_RELAXED);
 }
 
 static void touch_all(char *p, size_t len, size_t step)
@@ -641,12 +558,6 @@ static void loop_waits(struct loop *loop, const char *what, int arm)
 	trace_close();
 }
 
-/* Round 0: arms 0 1 2; round 1: arms 2 1 0; and so on. */
-static int arm_of_turn(long round, int turn)
-{
-	return round % 2 ? nr_arms - 1 - turn : turn;
-}
-
 static void run_loop(const char *what, int fd, bool shared)
 {
 	struct loop loop = { fd, opt.gib * GIB, shared };
@@ -874,13 +785,6 @@ static void *fault_main(void *arg)
 	return NULL;
 }
 
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
 static void interfere_turn(struct interfere *in, const struct act *act, int arm)
 {
 	struct counters before = read_counters();
@@ -915,12 +819,11 @@ static void interfere_turn(struct interfere *in, const struct act *act, int arm)
 	report(arm, "faults", in->n, "%s_fault_n", what);
 	/* An operation can be over before the other thread runs at all. */
 	if (in->n) {
-		qsort(in->us, in->n, sizeof(*in->us), compare);
+		sort_samples(in->us, in->n);
 		for (i = 0; i < in->n; i++)
 			sum += in->us[i];
 		report(arm, "us", sum / in->n, "%s_fault_mean", what);
-		report(arm, "us", in->us[(in->n - 1) * 99 / 100],
-		       "%s_fault_p99", what);
+		report(arm, "us", p99(in->us, in->n), "%s_fault_p99", what);
 		report(arm, "us", in->us[in->n - 1], "%s_fault_max", what);
 	}
 	report_counters(what, arm, &before);
@@ -1059,26 +962,6 @@ static void usage(FILE *f)
 		"512 for cost; the largest of these.\n", FAULT_PAGES);
 }
 
-static long count_option(const char *option, const char *text)
-{
-	char *end;
-	long n = strtol(text, &end, 10);
-
-	if (end == text || *end || n < 1 || n > 1 << 20)
-		die("--%s %s: must be a number above 0", option, text);
-	return n;
-}
-
-static enum scene find_scene(const char *text)
-{
-	int i;
-
-	for (i = 0; i < NR_SCENES; i++)
-		if (!strcmp(text, scene_names[i]))
-			return i;
-	die("no scene '%s'; see --help", text);
-}
-
 static unsigned long pages_of_scene(enum scene scene)
 {
 	switch (scene) {
@@ -1102,7 +985,8 @@ static void run_scenes(char **names, int n)
 	int i, fd;
 
 	for (i = 0; i < n; i++) {
-		enum scene scene = find_scene(names[i]);
+		enum scene scene = find_name("scene", names[i], scene_names,
+					     NR_SCENES);
 
 		wanted[scene] = true;
 		pages = pages_of_scene(scene);

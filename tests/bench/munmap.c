@@ -14,116 +14,44 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <linux/types.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "bench_util.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ	22
 #define MADV_POPULATE_WRITE	23
 #endif
 
-#define __noreturn		__attribute__((__noreturn__))
-#define __printf(a, b)		__attribute__((format(printf, a, b)))
-#define ARRAY_SIZE(a)		(sizeof(a) / sizeof((a)[0]))
-
-#define KIB		1024UL
-#define MIB		(1024UL * KIB)
-#define GIB		(1024UL * MIB)
 #define KNOB		"/proc/sys/vm/munmap_section_kbytes"
-#define ARMS_MAX	8
-#define SAMPLES_MAX	(512 * KIB)
 #define FAULT_PLACES	128
 
-static __printf(1, 2) __noreturn void die(const char *fmt, ...)
-{
-	va_list args;
+const char bench_name[] = "munmap";
 
-	va_start(args, fmt);
-	fputs("munmap: ", stderr);
-	vfprintf(stderr, fmt, args);
-	fputc('\n', stderr);
-	va_end(args);
-	exit(1);
-}
-
-/* --- arms */
-
-static struct {
-	const char *name;
-	long kbytes;		/* -1: leave the knob alone */
-} arms[ARMS_MAX];
-static int nr_arms;
-
-static void parse_arms(char *list)
-{
-	char *name, *end;
-
-	for (name = strtok(list, ","); name; name = strtok(NULL, ",")) {
-		if (nr_arms == ARMS_MAX)
-			die("--arms: at most %d", ARMS_MAX);
-		arms[nr_arms].name = name;
-		arms[nr_arms].kbytes = strtol(name, &end, 10);
-		if (*end)
-			arms[nr_arms].kbytes = -1;
-		nr_arms++;
-	}
-	if (!nr_arms)
-		die("--arms: names none");
-}
+/* --- the knob */
 
 static void set_arm(int arm)
 {
 	char text[32];
 	int fd, len;
 
-	if (arms[arm].kbytes < 0)
+	if (arms[arm].value < 0)
 		return;
 	fd = open(KNOB, O_WRONLY | O_CLOEXEC);
 	if (fd < 0)
 		die(KNOB ": %s; use --arms NAME on a kernel without it",
 		    strerror(errno));
-	len = snprintf(text, sizeof(text), "%ld", arms[arm].kbytes);
+	len = snprintf(text, sizeof(text), "%ld", arms[arm].value);
 	if (write(fd, text, len) != len)
 		die(KNOB ": %s: %s", text, strerror(errno));
 	close(fd);
-}
-
-static void report(const char *metric, const char *unit, int arm, double value)
-{
-	printf("sample %s %s %s %.9g\n", metric, unit, arms[arm].name, value);
-	fflush(stdout);
-}
-
-/* --- time */
-
-static __u64 now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
-}
-
-/*
- * The finest clock there is.  With QEMU's "-icount shift=0" a tick of the
- * TSC is one instruction.
- */
-static __u64 ticks(void)
-{
-#ifdef __x86_64__
-	return __builtin_ia32_rdtsc();
-#else
-	return now_ns();
-#endif
 }
 
 /* --- memory */
@@ -176,12 +104,6 @@ static bool populate(void *p, size_t len, enum fill fill)
 		if (madvise((char *)p + off, 2 * MIB, MADV_POPULATE_WRITE))
 			return false;
 	return true;
-}
-
-/* One write to memory, which the compiler may not drop. */
-static void touch(char *p)
-{
-	__atomic_store_n(p, 1, __ATOMIC_RELAXED);
 }
 
 static void *map_populated(enum fill fill, size_t len)
@@ -287,19 +209,11 @@ static struct op *new_ops(void)
 	return ops;
 }
 
-static int compare(const void *a, const void *b)
-{
-	double x = *(const double *)a, y = *(const double *)b;
-
-	return (x > y) - (x < y);
-}
-
 /* What of a probe's operations overlapped with [from, to). */
 static void report_probe(const char *what, struct probe *probe, int arm,
 			 __u64 from, __u64 to)
 {
 	double *ms = malloc(probe->n * sizeof(*ms) + 1);
-	char metric[128];
 	long i, n = 0;
 
 	for (i = 0; i < probe->n; i++)
@@ -309,15 +223,12 @@ static void report_probe(const char *what, struct probe *probe, int arm,
 	if (!n)
 		die("%s: no %s during a munmap of %.1f ms: too few CPUs?", what,
 		    probe->name, (to - from) / 1e6);
-	qsort(ms, n, sizeof(*ms), compare);
-	snprintf(metric, sizeof(metric), "%s_%s_max", what, probe->name);
-	report(metric, "ms", arm, ms[n - 1]);
-	snprintf(metric, sizeof(metric), "%s_%s_p99", what, probe->name);
-	report(metric, "ms", arm, ms[(n - 1) * 99 / 100]);
-	snprintf(metric, sizeof(metric), "%s_%s_ratio", what, probe->name);
-	report(metric, "of_munmap", arm, ms[n - 1] * 1e6 / (to - from));
-	snprintf(metric, sizeof(metric), "%s_%s_n", what, probe->name);
-	report(metric, "operations", arm, n);
+	sort_samples(ms, n);
+	report(arm, "ms", ms[n - 1], "%s_%s_max", what, probe->name);
+	report(arm, "ms", p99(ms, n), "%s_%s_p99", what, probe->name);
+	report(arm, "of_munmap", ms[n - 1] * 1e6 / (to - from), "%s_%s_ratio",
+	       what, probe->name);
+	report(arm, "operations", n, "%s_%s_n", what, probe->name);
 	free(ms);
 }
 
@@ -341,7 +252,7 @@ static struct op *op_buffers[3];
 static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
 {
 	struct probe probes[3] = { };
-	char what[64], metric[128];
+	char what[64];
 	__u64 from, to;
 	int i, n = 0;
 	void *p;
@@ -393,19 +304,12 @@ static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
 
 	snprintf(what, sizeof(what), "%s_%zum_%s", scene_names[scene],
 		 len / MIB, fill_names[fill]);
-	snprintf(metric, sizeof(metric), "%s_munmap", what);
-	report(metric, "ms", arm, (to - from) / 1e6);
+	report(arm, "ms", (to - from) / 1e6, "%s_munmap", what);
 	for (i = 0; i < n && scene != SCENE_HAMMER; i++)
 		report_probe(what, &probes[i], arm, from, to);
 	for (i = 0; i < n; i++)
 		if (probes[i].place)
 			munmap(probes[i].place, probes[i].size);
-}
-
-/* Round 0: arms 0 1 2; round 1: arms 2 1 0; and so on. */
-static int arm_of_turn(int round, int turn)
-{
-	return round % 2 ? nr_arms - 1 - turn : turn;
 }
 
 static void run_scene(enum scene scene, enum fill fill, size_t len, int rounds)
@@ -436,7 +340,7 @@ static void cost_once(const char *metric, enum fill fill, size_t len, int arm,
 	munmap(p, len);
 	to = ticks();
 	if (!warm)
-		report(metric, "ticks", arm, to - from);
+		report(arm, "ticks", to - from, "%s", metric);
 }
 
 /*
@@ -459,9 +363,9 @@ static void cost_small(const char *metric, size_t len, int arm, bool warm)
 		munmap(p, len);
 		cost[i] = ticks() - from;
 	}
-	qsort(cost, ARRAY_SIZE(cost), sizeof(cost[0]), compare);
+	sort_samples(cost, ARRAY_SIZE(cost));
 	if (!warm)
-		report(metric, "ticks", arm, cost[ARRAY_SIZE(cost) / 2]);
+		report(arm, "ticks", cost[ARRAY_SIZE(cost) / 2], "%s", metric);
 }
 
 static const struct cost {
@@ -547,27 +451,6 @@ static void usage(FILE *f)
 		"  KIND   4k, zero, thp, file (default 4k)\n");
 }
 
-static long count_option(const char *option, const char *text)
-{
-	char *end;
-	long n = strtol(text, &end, 10);
-
-	if (end == text || *end || n < 1 || n > 1 << 20)
-		die("--%s %s: must be a number above 0", option, text);
-	return n;
-}
-
-static int find(const char *what, const char *text, const char * const *names,
-		int n)
-{
-	int i;
-
-	for (i = 0; i < n; i++)
-		if (!strcmp(text, names[i]))
-			return i;
-	die("no %s '%s'; see --help", what, text);
-}
-
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
@@ -594,7 +477,8 @@ int main(int argc, char **argv)
 			size = count_option("size", optarg);
 			break;
 		case 'f':
-			fill = find("kind", optarg, fill_names, FILL_HUGETLB);
+			fill = find_name("kind", optarg, fill_names,
+					 FILL_HUGETLB);
 			break;
 		case 'h':
 			usage(stdout);
@@ -611,7 +495,8 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[optind], "cost"))
 		run_costs(rounds, argv[optind + 1]);
 	else
-		run_scene(find("scene", argv[optind], scene_names, NR_SCENES),
+		run_scene(find_name("scene", argv[optind], scene_names,
+				    NR_SCENES),
 			  fill, size * MIB, rounds);
 	return 0;
 }

@@ -15,6 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 BUILD = Path(os.environ.get("BUILD") or ROOT / "build").absolute()
 _VM_RUN = ROOT / "tests/vm/run"
+# What each guest program is compiled with, and what it includes.
+_UTIL = ROOT / "tests/bench/bench_util.c"
+_UTIL_HEADER = _UTIL.with_suffix(".h")
 
 
 class BenchError(Exception):
@@ -56,11 +59,12 @@ def compile_program(source: Path) -> Path:
         raise BenchError(f"no C compiler '{compiler}'; run packaging/build-deps/install, or set CC")
     program = BUILD / "bench" / source.stem
     program.parent.mkdir(parents=True, exist_ok=True)
-    if program.exists() and program.stat().st_mtime > source.stat().st_mtime:
+    newest = max(path.stat().st_mtime for path in (source, _UTIL, _UTIL_HEADER))
+    if program.exists() and program.stat().st_mtime > newest:
         return program
     made = program.with_suffix(".new")
     command = [*compiler.split(), "-D_GNU_SOURCE", "-O2", "-Wall", "-Werror", "-static",
-               "-pthread", "-o", str(made), str(source)]
+               "-pthread", "-o", str(made), str(source), str(_UTIL)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise BenchError(f"cannot compile {source.relative_to(ROOT)}:\n{result.stderr.strip()}")
