@@ -2,12 +2,18 @@
 /*
  * What the guest programs of the benchmarks share.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "bench_util.h"
+
+#define TRACING		"/sys/kernel/tracing"
 
 void die(const char *fmt, ...)
 {
@@ -43,6 +49,18 @@ void parse_arms(char *list)
 		die("--arms: names none");
 }
 
+void set_arm(int arm)
+{
+	char text[32];
+
+	if (arms[arm].value < 0)
+		return;
+	snprintf(text, sizeof(text), "%ld", arms[arm].value);
+	if (!write_text(bench_knob, text))
+		die("%s: %s: %s; use --arms NAME on a kernel without it",
+		    bench_knob, text, strerror(errno));
+}
+
 int arm_of_turn(long round, int turn)
 {
 	return round % 2 ? nr_arms - 1 - turn : turn;
@@ -50,10 +68,19 @@ int arm_of_turn(long round, int turn)
 
 /* --- samples */
 
+static bool quiet;
+
+void report_quietly(bool on)
+{
+	quiet = on;
+}
+
 void report(int arm, const char *unit, double value, const char *metric, ...)
 {
 	va_list args;
 
+	if (quiet)
+		return;
 	fputs("sample ", stdout);
 	va_start(args, metric);
 	vprintf(metric, args);
@@ -77,6 +104,122 @@ void sort_samples(double *samples, size_t n)
 double p99(const double *samples, size_t n)
 {
 	return samples[(n - 1) * 99 / 100];
+}
+
+/* --- what the kernel counts */
+
+struct counters read_counters(const char *prefix)
+{
+	FILE *f = fopen("/proc/vmstat", "r");
+	struct counters c = { .prefix = prefix };
+	size_t len = strlen(prefix);
+	char line[128];
+
+	while (f && fgets(line, sizeof(line), f) && c.n < COUNTERS_MAX)
+		if (!strncmp(line, prefix, len) &&
+		    sscanf(line + len, "_%47s %lu", c.names[c.n],
+			   &c.values[c.n]) == 2)
+			c.n++;
+	if (f)
+		fclose(f);
+	return c;
+}
+
+void report_counters(const char *what, int arm, const struct counters *before)
+{
+	struct counters after = read_counters(before->prefix);
+	int i;
+
+	for (i = 0; i < after.n; i++)
+		report(arm, "events", after.values[i] - before->values[i],
+		       "%s_vmstat_%s", what, after.names[i]);
+}
+
+/* Each event has a trace instance of its own, so that the filters differ. */
+static bool event_write(const struct event_count *event, const char *file,
+			const char *text)
+{
+	char path[256];
+
+	snprintf(path, sizeof(path), TRACING "/instances/%s/%s", event->name,
+		 file);
+	return write_text(path, text);
+}
+
+static bool event_open(const struct event_count *event)
+{
+	char path[128], filter[128], enable[128];
+
+	snprintf(path, sizeof(path), TRACING "/instances/%s", event->name);
+	snprintf(filter, sizeof(filter), "events/%s/filter", event->event);
+	snprintf(enable, sizeof(enable), "events/%s/enable", event->event);
+	return (!mkdir(path, 0700) || errno == EEXIST) &&
+	       /* Only how many there were counts, so old ones may go. */
+	       event_write(event, "buffer_size_kb", "16") &&
+	       event_write(event, filter, event->filter) &&
+	       event_write(event, enable, "1");
+}
+
+bool events_open(const struct event_count *events, int n)
+{
+	int i;
+
+	for (i = 0; i < n; i++) {
+		if (!event_open(&events[i])) {
+			events_close(events, n);
+			return false;
+		}
+	}
+	return true;
+}
+
+unsigned long events_counted(const struct event_count *event)
+{
+	unsigned long sum = 0, n;
+	char path[160], line[128];
+	long cpu;
+
+	for (cpu = 0; cpu < sysconf(_SC_NPROCESSORS_CONF); cpu++) {
+		FILE *f;
+
+		snprintf(path, sizeof(path),
+			 TRACING "/instances/%s/per_cpu/cpu%ld/stats",
+			 event->name, cpu);
+		f = fopen(path, "r");
+		while (f && fgets(line, sizeof(line), f))
+			if (sscanf(line, "entries: %lu", &n) == 1 ||
+			    sscanf(line, "overrun: %lu", &n) == 1)
+				sum += n;
+		if (f)
+			fclose(f);
+	}
+	return sum;
+}
+
+void events_close(const struct event_count *events, int n)
+{
+	char path[128];
+	int i;
+
+	for (i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), TRACING "/instances/%s",
+			 events[i].name);
+		rmdir(path);
+	}
+}
+
+/* --- files */
+
+bool write_text(const char *path, const char *text)
+{
+	int fd = open(path, O_WRONLY | O_CLOEXEC), len = strlen(text);
+	bool written;
+
+	if (fd < 0)
+		return false;
+	written = write(fd, text, len) == len;
+	close(fd);
+	return written;
 }
 
 /* --- command line */

@@ -6,6 +6,7 @@
 #define BENCH_UTIL_H
 
 #include <linux/types.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <time.h>
 
@@ -18,9 +19,12 @@
 #define GIB		(1024UL * MIB)
 #define ARMS_MAX	8
 #define SAMPLES_MAX	(512 * KIB)
+#define COUNTERS_MAX	32
 
 /* Each program says who it is: messages begin with it. */
 extern const char bench_name[];
+/* And which sysctl its arms are values of: a path. */
+extern const char bench_knob[];
 
 __printf(1, 2) __noreturn void die(const char *fmt, ...);
 
@@ -35,6 +39,8 @@ extern int nr_arms;
 
 /* Names and values, with a comma between two of them. */
 void parse_arms(char *list);
+/* Writes the knob, unless the arm leaves it alone. */
+void set_arm(int arm);
 /* Round 0: arms 0 1 2; round 1: arms 2 1 0; and so on. */
 int arm_of_turn(long round, int turn);
 
@@ -43,9 +49,40 @@ int arm_of_turn(long round, int turn);
 /* Prints "sample METRIC UNIT ARM VALUE". */
 __printf(4, 5) void report(int arm, const char *unit, double value,
 			   const char *metric, ...);
+/* While on, report() prints nothing: for a turn that only warms up. */
+void report_quietly(bool on);
 void sort_samples(double *samples, size_t n);
 /* Of samples that are sorted; there must be one. */
 double p99(const double *samples, size_t n);
+
+/* --- what the kernel counts */
+
+/* The lines of /proc/vmstat that begin alike; their names without that. */
+struct counters {
+	const char *prefix;
+	char names[COUNTERS_MAX][48];
+	unsigned long values[COUNTERS_MAX];
+	int n;
+};
+
+/* A kernel without the feature has none of them. */
+struct counters read_counters(const char *prefix);
+/* Reports how much each has grown, as WHAT_vmstat_NAME. */
+void report_counters(const char *what, int arm, const struct counters *before);
+
+/* A trace event to be counted, with a filter; the name is that of the count. */
+struct event_count {
+	const char *name, *event, *filter;
+};
+
+/* Starts to count; false if this kernel cannot trace. */
+bool events_open(const struct event_count *events, int n);
+/* How many there were since. */
+unsigned long events_counted(const struct event_count *event);
+void events_close(const struct event_count *events, int n);
+
+/* --- files; false, with errno, if it was not written */
+bool write_text(const char *path, const char *text);
 
 /* --- command line */
 

@@ -43,16 +43,14 @@
 #define TABLE		GIB		/* what one page table maps */
 #define PER_TABLE	(TABLE / HUGE)
 
-#define KNOB		"/proc/sys/vm/hugetlb_pmd_sharing"
 #define POOL		"/proc/sys/vm/nr_hugepages"
-#define TRACING		"/sys/kernel/tracing"
-#define COUNTERS_MAX	32
 #define GATES		2
 
 /* A multiple of 1 GiB that no mapping of a small program comes near to. */
 #define BASE		((char *)(16 * KIB * GIB))
 
 const char bench_name[] = "hugetlb";
+const char bench_knob[] = "/proc/sys/vm/hugetlb_pmd_sharing";
 
 /* What the command line says. */
 static struct {
@@ -74,33 +72,6 @@ static struct {
 	.span		= 256,
 	.ops		= 10,
 };
-
-/* --- the knob */
-
-/* Returns false, with errno, if it was not written. */
-static bool write_text(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC), len = strlen(text);
-	bool written;
-
-	if (fd < 0)
-		return false;
-	written = write(fd, text, len) == len;
-	close(fd);
-	return written;
-}
-
-static void set_arm(int arm)
-{
-	char text[32];
-
-	if (arms[arm].value < 0)
-		return;
-	snprintf(text, sizeof(text), "%ld", arms[arm].value);
-	if (!write_text(KNOB, text))
-		die(KNOB ": %s: %s; use --arms NAME on a kernel without it",
-		    text, strerror(errno));
-}
 
 /* --- time */
 
@@ -124,40 +95,7 @@ static void timing_merge(struct timing *timing, const struct timing *other)
 		timing->max = other->max;
 }
 
-/* --- what the kernel counts */
-
-struct counters {
-	char names[COUNTERS_MAX][48];
-	unsigned long values[COUNTERS_MAX];
-	int n;
-};
-
-/* A kernel without the feature has none of these. */
-static struct counters read_counters(void)
-{
-	FILE *f = fopen("/proc/vmstat", "r");
-	struct counters c = { };
-	char line[128];
-
-	while (f && fgets(line, sizeof(line), f) && c.n < COUNTERS_MAX)
-		if (sscanf(line, "hugetlb_%47s %lu", c.names[c.n],
-			   &c.values[c.n]) == 2)
-			c.n++;
-	if (f)
-		fclose(f);
-	return c;
-}
-
-static void report_counters(const char *what, int arm,
-			    const struct counters *before)
-{
-	struct counters after = read_counters();
-	int i;
-
-	for (i = 0; i < after.n; i++)
-		report(arm, "events", after.values[i] - before->values[i],
-		       "%s_vmstat_%s", what, after.names[i]);
-}
+/* --- memory of the whole system */
 
 /* kB in a line "NAME: N kB" of a file in /proc. */
 static unsigned long proc_kb(const char *path, const char *name)
@@ -185,89 +123,17 @@ static unsigned long page_tables_kb(void)
 	return proc_kb("/proc/meminfo", "PageTables");
 }
 
-/* --- waits for locks, counted by the tracepoint lock:contention_begin */
+/* --- waits for locks */
 
 /*
- * A tracing instance for each kind of lock, with a filter by the flags of the
- * event (LCB_F_* of the kernel).  Only waits that sleep count: an optimistic
- * spin on a mutex has one flag more.
+ * By the flags of the event (LCB_F_* of the kernel).  Only waits that sleep
+ * count: an optimistic spin on a mutex has one flag more.
  */
-static const struct {
-	const char *name, *filter;
-} lock_kinds[] = {
-	{ "mutex", "flags == 32" },
-	{ "rwsem_read", "flags == 2" },
-	{ "rwsem_write", "flags == 4" },
+static const struct event_count lock_waits[] = {
+	{ "mutex", "lock/contention_begin", "flags == 32" },
+	{ "rwsem_read", "lock/contention_begin", "flags == 2" },
+	{ "rwsem_write", "lock/contention_begin", "flags == 4" },
 };
-
-#define EVENT	"events/lock/contention_begin/"
-
-static bool trace_write(int kind, const char *file, const char *text)
-{
-	char path[128];
-
-	snprintf(path, sizeof(path), TRACING "/instances/%s/%s",
-		 lock_kinds[kind].name, file);
-	return write_text(path, text);
-}
-
-static void trace_close(void)
-{
-	char path[128];
-	size_t i;
-
-	for (i = 0; i < ARRAY_SIZE(lock_kinds); i++) {
-		snprintf(path, sizeof(path), TRACING "/instances/%s",
-			 lock_kinds[i].name);
-		rmdir(path);
-	}
-}
-
-/* Returns false if this kernel cannot trace. */
-static bool trace_open(void)
-{
-	char path[128];
-	size_t i;
-
-	if (access(TRACING "/" EVENT "enable", W_OK))
-		return false;
-	for (i = 0; i < ARRAY_SIZE(lock_kinds); i++) {
-		snprintf(path, sizeof(path), TRACING "/instances/%s",
-			 lock_kinds[i].name);
-		if ((mkdir(path, 0700) && errno != EEXIST) ||
-		    /* Only how many there were counts, so old ones may go. */
-		    !trace_write(i, "buffer_size_kb", "16") ||
-		    !trace_write(i, EVENT "filter", lock_kinds[i].filter) ||
-		    !trace_write(i, EVENT "enable", "1")) {
-			trace_close();
-			return false;
-		}
-	}
-	return true;
-}
-
-static unsigned long trace_count(int kind)
-{
-	unsigned long sum = 0, n;
-	char path[160], line[128];
-	long cpu;
-
-	for (cpu = 0; cpu < sysconf(_SC_NPROCESSORS_CONF); cpu++) {
-		FILE *f;
-
-		snprintf(path, sizeof(path),
-			 TRACING "/instances/%s/per_cpu/cpu%ld/stats",
-			 lock_kinds[kind].name, cpu);
-		f = fopen(path, "r");
-		while (f && fgets(line, sizeof(line), f))
-			if (sscanf(line, "entries: %lu", &n) == 1 ||
-			    sscanf(line, "overrun: %lu", &n) == 1)
-				sum += n;
-		if (f)
-			fclose(f);
-	}
-	return sum;
-}
 
 /* --- the file and its pages */
 
@@ -512,7 +378,7 @@ static void loop_turn(struct loop *loop, const char *what, int arm)
 	__u64 from;
 	long i;
 
-	before = read_counters();
+	before = read_counters("hugetlb");
 	free(start_all(opt.procs, loop_work, loop));
 	wait_ready(opt.procs);
 	from = now_ns();
@@ -542,9 +408,10 @@ static void loop_turn(struct loop *loop, const char *what, int arm)
 /* A pass of its own: tracing takes time. */
 static void loop_waits(struct loop *loop, const char *what, int arm)
 {
-	size_t i;
+	const int kinds = ARRAY_SIZE(lock_waits);
+	int i;
 
-	if (!trace_open())
+	if (!events_open(lock_waits, kinds))
 		return;
 	free(start_all(opt.procs, loop_work, loop));
 	wait_ready(opt.procs);
@@ -552,10 +419,11 @@ static void loop_waits(struct loop *loop, const char *what, int arm)
 	usleep(opt.ms * 1000);
 	atomic_store(&stage->stop, true);
 	wait_gone(opt.procs);
-	for (i = 0; i < ARRAY_SIZE(lock_kinds); i++)
-		report(arm, "per_s", trace_count(i) * 1000.0 / opt.ms,
-		       "%s_waits_%s", what, lock_kinds[i].name);
-	trace_close();
+	for (i = 0; i < kinds; i++)
+		report(arm, "per_s",
+		       events_counted(&lock_waits[i]) * 1000.0 / opt.ms,
+		       "%s_waits_%s", what, lock_waits[i].name);
+	events_close(lock_waits, kinds);
 }
 
 static void run_loop(const char *what, int fd, bool shared)
@@ -601,7 +469,7 @@ static void tables_work(long nr, void *arg)
 static void tables_turn(struct loop *loop, const char *what, int arm)
 {
 	unsigned long before, after, vmpte = 0;
-	struct counters counters = read_counters();
+	struct counters counters = read_counters("hugetlb");
 	pid_t *pids = start_all(opt.procs, tables_work, loop);
 	char path[64];
 	long i;
@@ -667,7 +535,7 @@ static void storm_work(long nr, void *arg)
 
 static void storm_turn(struct loop *loop, int arm)
 {
-	struct counters before = read_counters();
+	struct counters before = read_counters("hugetlb");
 	__u64 from;
 
 	free(start_all(opt.storm_procs, storm_work, loop));
@@ -787,7 +655,7 @@ static void *fault_main(void *arg)
 
 static void interfere_turn(struct interfere *in, const struct act *act, int arm)
 {
-	struct counters before = read_counters();
+	struct counters before = read_counters("hugetlb");
 	struct timing ops = { };
 	double sum = 0;
 	pthread_t thread;

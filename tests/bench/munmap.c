@@ -30,29 +30,10 @@
 #define MADV_POPULATE_WRITE	23
 #endif
 
-#define KNOB		"/proc/sys/vm/munmap_section_kbytes"
 #define FAULT_PLACES	128
 
 const char bench_name[] = "munmap";
-
-/* --- the knob */
-
-static void set_arm(int arm)
-{
-	char text[32];
-	int fd, len;
-
-	if (arms[arm].value < 0)
-		return;
-	fd = open(KNOB, O_WRONLY | O_CLOEXEC);
-	if (fd < 0)
-		die(KNOB ": %s; use --arms NAME on a kernel without it",
-		    strerror(errno));
-	len = snprintf(text, sizeof(text), "%ld", arms[arm].value);
-	if (write(fd, text, len) != len)
-		die(KNOB ": %s: %s", text, strerror(errno));
-	close(fd);
-}
+const char bench_knob[] = "/proc/sys/vm/munmap_section_kbytes";
 
 /* --- memory */
 
