@@ -59,9 +59,41 @@
 #define FAULTLINE_HUGETLB_EVENTS(E)
 #endif
 
+/*
+ * ipi_*       broadcasts that waited for walkers of page tables, by the place
+ *             that sent them; the first three are those of enum pt_sync_site
+ * avoided_*   broadcasts that were not sent, by place, in the same order
+ * fallback    broadcasts that were sent although the switch is on
+ * gup_fast_unshare_retry
+ *             get_user_pages_fast() undone, as a page table was taken away
+ */
+#ifdef CONFIG_PMD_CLEAR_IPI_FREE
+#define FAULTLINE_PT_SYNC_EVENTS(E)					\
+	E(PT_SYNC_IPI_COLLAPSE, "pt_sync_ipi_collapse")			\
+	E(PT_SYNC_IPI_UNSHARE, "pt_sync_ipi_unshare")			\
+	E(PT_SYNC_IPI_TABLE, "pt_sync_ipi_table")			\
+	E(PT_SYNC_AVOIDED_COLLAPSE, "pt_sync_avoided_collapse")		\
+	E(PT_SYNC_AVOIDED_UNSHARE, "pt_sync_avoided_unshare")		\
+	E(PT_SYNC_AVOIDED_TABLE, "pt_sync_avoided_table")		\
+	E(PT_SYNC_FALLBACK, "pt_sync_fallback")				\
+	E(GUP_FAST_UNSHARE_RETRY, "gup_fast_unshare_retry")
+#ifdef CONFIG_PPC_BOOK3S_64
+#define FAULTLINE_PT_SYNC_PPC_EVENTS(E)					\
+	E(PT_SYNC_IPI_HASH, "pt_sync_ipi_hash")				\
+	E(PT_SYNC_IPI_LEGACY, "pt_sync_ipi_legacy")
+#else
+#define FAULTLINE_PT_SYNC_PPC_EVENTS(E)
+#endif
+#else
+#define FAULTLINE_PT_SYNC_EVENTS(E)
+#define FAULTLINE_PT_SYNC_PPC_EVENTS(E)
+#endif
+
 #define FAULTLINE_VM_EVENTS(E)						\
 	FAULTLINE_MUNMAP_EVENTS(E)					\
-	FAULTLINE_HUGETLB_EVENTS(E)
+	FAULTLINE_HUGETLB_EVENTS(E)					\
+	FAULTLINE_PT_SYNC_EVENTS(E)					\
+	FAULTLINE_PT_SYNC_PPC_EVENTS(E)
 
 #define FAULTLINE_VM_EVENT_ITEM(item, name)	item,
 #define FAULTLINE_VM_EVENT_TEXT(item, name)	name,

@@ -34,5 +34,8 @@ extern struct faultline_toggle hugetlb_pmd_sharing_toggle;
 #ifdef CONFIG_MUNMAP_SECTION
 extern struct faultline_toggle munmap_section_toggle;
 #endif
+#ifdef CONFIG_PMD_CLEAR_IPI_FREE
+extern struct faultline_toggle pmd_clear_ipi_free_toggle;
+#endif
 
 #endif /* _MM_FAULTLINE_H */

@@ -24,11 +24,11 @@
  *      final unmap takes it away, holding it and i_mmap_rwsem for writing,
  *      after the last shared table is gone.  A copy of a VMA with a lock has
  *      one, whatever the mode.
- *  I2. A table that is or was shared is not freed, nor used for anything
- *      else, until everybody who was inside an interrupts-off section when
- *      it became exclusive has left it: tlb_remove_table_sync_one() in
- *      huge_pmd_unshare_flush().  That is what get_user_pages_fast() relies
- *      on, too.
+ *  I2. A table that was taken away from an mm is not freed until everybody
+ *      with that current->mm who was inside an interrupts-off section then
+ *      has left it: huge_pmd_unshare_flush() has waited for them, or the
+ *      table is freed by RCU.  get_user_pages_fast() relies on it, too; see
+ *      pt_sync.c.  Others may change its contents before.
  *  I3. An entry of a page table is cleared and the rmap of its folio dropped
  *      in one hold of the lock of the table.
  *  I4. A folio of the page cache is mapped only with the folio locked, and
@@ -499,7 +499,7 @@ struct table_walk {
 
 /*
  * Walk to the entry of @addr.  With interrupts off: what is found stays a page
- * table that is or was the one of @addr until they are on again (I2).
+ * table, and is or was the one of @addr, until they are on again (I2).
  * The levels above are freed by munmap only, which the fault excludes.
  */
 static bool table_walk(struct mm_struct *mm, unsigned long addr,
@@ -705,8 +705,8 @@ static bool fault_suits(const struct vm_fault *vmf, struct hstate *h)
 	if (!(vma->vm_flags & VM_MAYSHARE) || huge_page_size(h) != PMD_SIZE)
 		return false;
 	/* I2 does not hold then; a VMA that owns its tables does not need it. */
-	if (!IS_ENABLED(CONFIG_HUGETLB_PMD_SHARING_REVALIDATE) &&
-	    !owns_tables(vma))
+	if ((!IS_ENABLED(CONFIG_HUGETLB_PMD_SHARING_REVALIDATE) ||
+	     vma->vm_mm != current->mm) && !owns_tables(vma))
 		return false;
 	if (userfaultfd_armed(vma) || (vmf->flags & FAULT_FLAG_UNSHARE))
 		return false;
@@ -726,19 +726,19 @@ bool __hugetlb_fault_fast(struct vm_fault *vmf, struct address_space *mapping)
 	if (!fault_suits(vmf, h))
 		return false;
 
-	if (entry_peek(vmf, &pte)) {
-		if (entry_there(vmf, pte))
-			return true;
-		if (!huge_pte_none(pte))
-			goto fallback;
-	} else {
+	if (!entry_peek(vmf, &pte)) {
 		/* Before the folio lock: i_mmap_rwsem nests outside of it. */
 		hugetlb_vma_lock_read(vma);
 		ptep = huge_pte_alloc(vma->vm_mm, vma, vmf->address, PMD_SIZE);
 		hugetlb_vma_unlock_read(vma);
-		if (!ptep)
+		/* A table that others have may have the page, too. */
+		if (!ptep || !entry_peek(vmf, &pte))
 			goto fallback;
 	}
+	if (entry_there(vmf, pte))
+		return true;
+	if (!huge_pte_none(pte))
+		goto fallback;
 
 	folio = fault_folio(vmf, h, mapping);
 	if (!folio)

@@ -33,6 +33,9 @@ static struct faultline_toggle *const toggles[] = {
 #ifdef CONFIG_MUNMAP_SECTION
 	&munmap_section_toggle,
 #endif
+#ifdef CONFIG_PMD_CLEAR_IPI_FREE
+	&pmd_clear_ipi_free_toggle,
+#endif
 	NULL
 };
 

@@ -169,6 +169,32 @@ TRACE_EVENT(hugetlb_zap,
 );
 
 #endif /* CONFIG_HUGETLB_PMD_SHARING_CONTROL */
+#ifdef CONFIG_PMD_CLEAR_IPI_FREE
+
+/*
+ * A page table was taken away, and walkers of page tables had to be waited
+ * for: with an IPI to @cpus other CPUs, or, if that is 0, without one.
+ */
+TRACE_EVENT(pt_sync,
+	TP_PROTO(int site, unsigned int cpus),
+	TP_ARGS(site, cpus),
+	TP_STRUCT__entry(
+		__field(int,			site)
+		__field(unsigned int,		cpus)
+	),
+	TP_fast_assign(
+		__entry->site	= site;
+		__entry->cpus	= cpus;
+	),
+	TP_printk("site=%s cpus=%u",
+		  __print_symbolic(__entry->site,
+				   { 0, "collapse" }, { 1, "unshare" },
+				   { 2, "table" }, { 3, "hash" },
+				   { 4, "legacy" }),
+		  __entry->cpus)
+);
+
+#endif /* CONFIG_PMD_CLEAR_IPI_FREE */
 #endif /* _TRACE_FAULTLINE_H */
 
 /* This part must be outside protection */

@@ -45,6 +45,15 @@ static struct toggle toggles[] = {
 		.good = { 0, 2, 0 },
 		.counter = "hugetlb_pmd_shared",
 	},
+	{
+		.name = "pmd_clear_ipi_free",
+		.stock = 0,
+		.max = 2,
+		/* 2 is for powerpc, and optional there. */
+		.lesser_max = 1,
+		.good = { 1, 2, 1 },
+		.counter = "pt_sync_ipi_collapse",
+	},
 };
 
 /* The switches of this kernel are the first ones of the table. */

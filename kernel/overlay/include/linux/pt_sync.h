@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Waiting for lockless page-table walkers: the interface to mm/ and arch/.
+ *
+ * get_user_pages_fast() and others walk page tables with interrupts off.  Who
+ * takes a page table away has to wait for them, and upstream does that with
+ * an IPI to every CPU.  vm.pmd_clear_ipi_free is to do without.
+ */
+#ifndef _LINUX_PT_SYNC_H
+#define _LINUX_PT_SYNC_H
+
+#include <linux/jump_label.h>
+#include <linux/mm_types.h>
+
+/* Where somebody waits for walkers. */
+enum pt_sync_site {
+	PT_SYNC_COLLAPSE,	/* a table makes room for a huge page */
+	PT_SYNC_UNSHARE,	/* a hugetlb table lost its last but one user */
+	PT_SYNC_TABLE,		/* a table is freed, no memory to put it off */
+	PT_SYNC_HASH,		/* powerpc: the same as COLLAPSE, hash MMU */
+	PT_SYNC_LEGACY,		/* powerpc: a huge page is unmapped or split */
+};
+
+#ifdef CONFIG_PMD_CLEAR_IPI_FREE
+
+DECLARE_STATIC_KEY_FALSE(pmd_clear_ipi_free_key);
+
+/*
+ * pt_sync_broadcast - wait for lockless walkers as upstream does
+ * @site: Who waits, for the counters.
+ *
+ * Returns when every CPU has had its interrupts on since the call.  May be
+ * called in any context in which smp_call_function() may.
+ */
+void pt_sync_broadcast(enum pt_sync_site site);
+
+#ifdef CONFIG_PPC_BOOK3S_64
+/* serialize_against_pte_lookup() is about to interrupt the CPUs of @mm. */
+void pt_sync_count_mm(enum pt_sync_site site, struct mm_struct *mm);
+#endif
+
+pgtable_t __pt_sync_alloc(struct mm_struct *mm);
+void __pt_sync_collapsed(void);
+bool __pt_sync_free_table(void *table);
+
+/**
+ * pt_sync_alloc() - get a page table for pt_sync_collapse()
+ * @mm: Whose table it is to be; charged to its memory cgroup.
+ *
+ * Locks: none; sleeps.  The caller frees what it does not use by pte_free().
+ *
+ * Return: a page table, or NULL if the IPI is to be sent: the switch is off,
+ * memory is short, or the MMU needs the IPI.
+ */
+static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
+{
+	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
+		return __pt_sync_alloc(mm);
+	return NULL;
+}
+
+/**
+ * pt_sync_collapse() - order a cleared PMD entry before references are counted
+ * @fresh: What pt_sync_alloc() returned.
+ *
+ * Called between clearing the PMD entry that pointed to a page table and
+ * looking at the reference counts of the pages that the table maps.  With
+ * @fresh the caller has to deposit @fresh in place of the old table, and to
+ * free the old one after a grace period.
+ */
+static inline void pt_sync_collapse(pgtable_t fresh)
+{
+	/*
+	 * A walker that still has the old table takes a reference first and
+	 * then looks at the PMD entry again.  We cleared the entry, and look
+	 * at the references next.  With a full barrier in both, one sees the
+	 * other: we give the collapse up, or it gives the reference back.
+	 * Pairs with try_grab_folio_fast() in gup_fast_pte_range().
+	 */
+	if (fresh) {
+		smp_mb();
+		__pt_sync_collapsed();
+	} else {
+		pt_sync_broadcast(PT_SYNC_COLLAPSE);
+	}
+}
+
+/* tlb_remove_table() has no memory for a batch; false: free @table at once. */
+static inline bool pt_sync_free_table(void *table)
+{
+	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
+		return __pt_sync_free_table(table);
+	return false;
+}
+
+#else /* !CONFIG_PMD_CLEAR_IPI_FREE */
+
+/* A macro: some users have no tlb_remove_table_sync_one() in sight. */
+#define pt_sync_broadcast(site)	tlb_remove_table_sync_one()
+
+static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
+{
+	return NULL;
+}
+
+#define pt_sync_collapse(fresh)	tlb_remove_table_sync_one()
+
+static inline void pt_sync_count_mm(enum pt_sync_site site,
+				    struct mm_struct *mm)
+{
+}
+
+static inline bool pt_sync_free_table(void *table)
+{
+	return false;
+}
+
+#endif /* CONFIG_PMD_CLEAR_IPI_FREE */
+
+#ifdef CONFIG_PMD_CLEAR_IPI_FREE_UNSHARE
+
+DECLARE_STATIC_KEY_FALSE(pt_unshare_check_key);
+
+void __pt_sync_unshared(void);
+bool __pt_walk_retry(void);
+
+/* mm_init() */
+static inline void pt_sync_mm_init(struct mm_struct *mm)
+{
+	atomic_set(&mm->pt_unshare_seq, 1);
+}
+
+/*
+ * A PUD entry of @mm was cleared, and others go on to use the table that it
+ * pointed to.  i_mmap_rwsem of the file is held for writing.
+ *
+ * Who sees the new number sees the entry cleared: pairs with
+ * atomic_read_acquire() in pt_walk_begin().  Who sees what another user of
+ * the table does after it got i_mmap_rwsem sees the new number: pairs with
+ * smp_rmb() in pt_walk_retry().
+ */
+static inline void pt_sync_unshare(struct mm_struct *mm)
+{
+	smp_mb__before_atomic();
+	/* Always odd, so that 0 can stand for "not looked at". */
+	atomic_add(2, &mm->pt_unshare_seq);
+}
+
+/* Before the last but one user of a table lets go of i_mmap_rwsem. */
+static inline void pt_sync_unshared(void)
+{
+	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
+		__pt_sync_unshared();
+	else
+		pt_sync_broadcast(PT_SYNC_UNSHARE);
+}
+
+/**
+ * pt_walk_begin() - start to look at page tables that may be unshared
+ * @mm: The mm of the page tables.
+ *
+ * Context: with interrupts off, which stay so until the walk is over.
+ *
+ * Return: a number for pt_walk_retry().
+ */
+static inline unsigned int pt_walk_begin(struct mm_struct *mm)
+{
+	if (!static_branch_unlikely(&pt_unshare_check_key))
+		return 0;
+	/* Pairs with pt_sync_unshare(). */
+	return atomic_read_acquire(&mm->pt_unshare_seq);
+}
+
+/**
+ * pt_walk_retry() - has a table of the walk been taken away?
+ * @mm:  The mm of the page tables.
+ * @seq: What pt_walk_begin() returned.
+ *
+ * Return: true if what was found may belong to another user of the table.
+ */
+static inline bool pt_walk_retry(struct mm_struct *mm, unsigned int seq)
+{
+	if (!seq)
+		return false;
+	/* Pairs with pt_sync_unshare(). */
+	smp_rmb();
+	return unlikely(atomic_read(&mm->pt_unshare_seq) != seq) &&
+	       __pt_walk_retry();
+}
+
+#else /* !CONFIG_PMD_CLEAR_IPI_FREE_UNSHARE */
+
+static inline void pt_sync_mm_init(struct mm_struct *mm)
+{
+}
+
+static inline void pt_sync_unshare(struct mm_struct *mm)
+{
+}
+
+#define pt_sync_unshared()	pt_sync_broadcast(PT_SYNC_UNSHARE)
+
+static inline unsigned int pt_walk_begin(struct mm_struct *mm)
+{
+	return 0;
+}
+
+static inline bool pt_walk_retry(struct mm_struct *mm, unsigned int seq)
+{
+	return false;
+}
+
+#endif /* CONFIG_PMD_CLEAR_IPI_FREE_UNSHARE */
+
+#ifdef CONFIG_PMD_CLEAR_IPI_LEGACY
+
+DECLARE_STATIC_KEY_FALSE(pmd_clear_ipi_legacy_key);
+
+void __pt_sync_legacy(struct mm_struct *mm);
+
+/* powerpc: as before Linux 5.8, wait for all CPUs of @mm if wanted. */
+static inline void pt_sync_legacy(struct mm_struct *mm)
+{
+	if (static_branch_unlikely(&pmd_clear_ipi_legacy_key))
+		__pt_sync_legacy(mm);
+}
+
+#else
+
+static inline void pt_sync_legacy(struct mm_struct *mm)
+{
+}
+
+#endif /* CONFIG_PMD_CLEAR_IPI_LEGACY */
+
+#ifdef CONFIG_PMD_CLEAR_IPI_FREE_TORTURE
+DECLARE_STATIC_KEY_FALSE(pt_sync_window_key);
+void __pt_sync_window(void);
+
+/* Tests only: stay for a while where a race would have to happen. */
+static inline void pt_sync_window(void)
+{
+	if (static_branch_unlikely(&pt_sync_window_key))
+		__pt_sync_window();
+}
+#else
+static inline void pt_sync_window(void)
+{
+}
+#endif
+
+#endif /* _LINUX_PT_SYNC_H */

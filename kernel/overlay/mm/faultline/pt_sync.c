@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Faultline: page tables that go away without an IPI to every CPU
+ * (vm.pmd_clear_ipi_free).
+ *
+ * A lockless walker, get_user_pages_fast() above all, has interrupts off.
+ * Upstream waits for walkers by an IPI to every CPU where a page table makes
+ * room for a huge page (COLLAPSE), where a shared hugetlb table is left to its
+ * last user (UNSHARE), and where a table is freed without memory for a batch
+ * (TABLE).  What such a wait is for, and what stands in for it:
+ *
+ *  1. The memory of the table stays a page table until nobody looks at it:
+ *     it is freed after an RCU grace period, for which a section with
+ *     interrupts off counts as a reader.  (UNSHARE frees nothing.  What the
+ *     last user does with the table later is freed as every table of its mm;
+ *     where that needs no grace period, TLBs are flushed by IPI, and the
+ *     flush of the mm that unshared has waited for the walkers of that mm.
+ *     So only walkers of current->mm are safe.)
+ *  2. A walker does not use what it found in a table that was taken away:
+ *       COLLAPSE  it looks at the PMD entry again after it has taken a
+ *                 reference; see pt_sync_collapse().  The entry cannot have
+ *                 become the same again with other contents below, because
+ *                 the table is put back only as it was, and is not used for
+ *                 anything else before the grace period is over: that is why
+ *                 a fresh table is deposited.
+ *       UNSHARE   it looks at mm->pt_unshare_seq before and after; see
+ *                 pt_sync_unshare().  Looking at the PUD entry again would not
+ *                 do: table and entry are two words, and a table can be
+ *                 unshared, changed, and shared again.
+ *       TABLE     the table was unlinked and is not used again.
+ *
+ * What stays: hash__pmdp_collapse_flush() of powerpc waits for hash_page(),
+ * which would insert a translation, and that is no question of freeing.  And
+ * TLBs are flushed by IPI where the CPU has nothing better.
+ *
+ * Every operation decides for itself, once, which way it goes, so that the
+ * switch can change at any time.  Only UNSHARE needs its walkers to take part;
+ * see pmd_clear_apply().
+ *
+ * See Documentation/admin-guide/mm/faultline.rst.
+ */
+
+#include <linux/memcontrol.h>
+#include <linux/mm.h>
+#include <linux/pt_sync.h>
+#include <linux/rcupdate.h>
+#include <linux/sched/mm.h>
+#include <linux/vmstat.h>
+
+#include <asm/pgalloc.h>
+#include <asm/tlb.h>
+
+#include <trace/events/faultline.h>
+
+#include "faultline.h"
+
+/* === Data ================================================================= */
+
+enum {
+	MODE_STOCK,
+	MODE_IPI_FREE,
+	MODE_LEGACY,
+};
+
+/* The mode is MODE_IPI_FREE. */
+DEFINE_STATIC_KEY_FALSE(pmd_clear_ipi_free_key);
+
+#ifdef CONFIG_PMD_CLEAR_IPI_FREE_UNSHARE
+/* gup_fast() looks at mm->pt_unshare_seq. */
+DEFINE_STATIC_KEY_FALSE(pt_unshare_check_key);
+
+static void check_unshare(bool on)
+{
+	if (on)
+		static_branch_enable(&pt_unshare_check_key);
+	else
+		static_branch_disable(&pt_unshare_check_key);
+}
+#else
+static void check_unshare(bool on)
+{
+}
+#endif
+
+#ifdef CONFIG_PMD_CLEAR_IPI_LEGACY
+DEFINE_STATIC_KEY_FALSE(pmd_clear_ipi_legacy_key);
+
+static void serialize_clear(bool on)
+{
+	if (on)
+		static_branch_enable(&pmd_clear_ipi_legacy_key);
+	else
+		static_branch_disable(&pmd_clear_ipi_legacy_key);
+}
+#else
+static void serialize_clear(bool on)
+{
+}
+#endif
+
+/*
+ * No IPI for UNSHARE only while all walkers look at mm->pt_unshare_seq:
+ *
+ * - On: a walker that does not look has interrupts off since before the first
+ *   broadcast, so it is over before the first IPI is avoided.
+ * - Off: whoever avoided an IPI did so before the second broadcast, which all
+ *   CPUs have seen when the first walker does not look any more; and before
+ *   that, it and all who unshared the table earlier had cleared their PUD
+ *   entries.  So that walker does not find the table.
+ *
+ * pt_unshare_seq itself is counted at any time.
+ */
+static void pmd_clear_apply(unsigned long mode)
+{
+	serialize_clear(mode == MODE_LEGACY);
+
+	if (mode == MODE_IPI_FREE) {
+		check_unshare(true);
+		tlb_remove_table_sync_one();
+		static_branch_enable(&pmd_clear_ipi_free_key);
+	} else {
+		static_branch_disable(&pmd_clear_ipi_free_key);
+		tlb_remove_table_sync_one();
+		check_unshare(false);
+	}
+}
+
+struct faultline_toggle pmd_clear_ipi_free_toggle = {
+	.name	= "pmd_clear_ipi_free",
+	.stock	= MODE_STOCK,
+	.min	= MODE_STOCK,
+	.max	= IS_ENABLED(CONFIG_PMD_CLEAR_IPI_LEGACY) ? MODE_LEGACY :
+							    MODE_IPI_FREE,
+	.value	= CONFIG_PMD_CLEAR_IPI_FREE_DEFAULT,
+	.apply	= pmd_clear_apply,
+};
+
+/* === Counting ============================================================== */
+
+static void avoided(enum pt_sync_site site)
+{
+	count_vm_event(PT_SYNC_AVOIDED_COLLAPSE + site);
+	trace_pt_sync(site, 0);
+}
+
+/* The switch is on, and still an IPI is about to be sent. */
+static void fallback(void)
+{
+	count_vm_event(PT_SYNC_FALLBACK);
+}
+
+void pt_sync_broadcast(enum pt_sync_site site)
+{
+	count_vm_event(PT_SYNC_IPI_COLLAPSE + site);
+	trace_pt_sync(site, num_online_cpus() - 1);
+	tlb_remove_table_sync_one();
+}
+
+#ifdef CONFIG_PPC_BOOK3S_64
+void pt_sync_count_mm(enum pt_sync_site site, struct mm_struct *mm)
+{
+	count_vm_event(site == PT_SYNC_HASH ? PT_SYNC_IPI_HASH :
+					      PT_SYNC_IPI_LEGACY);
+	trace_pt_sync(site, cpumask_weight(mm_cpumask(mm)));
+}
+#endif
+
+#ifdef CONFIG_PMD_CLEAR_IPI_LEGACY
+void __pt_sync_legacy(struct mm_struct *mm)
+{
+	pt_sync_count_mm(PT_SYNC_LEGACY, mm);
+	serialize_against_pte_lookup(mm);
+}
+#endif
+
+/* === COLLAPSE ============================================================== */
+
+static bool mmu_needs_ipi(void)
+{
+#ifdef CONFIG_PPC_BOOK3S_64
+	/*
+	 * Hash: the deposited table holds the slots of the hash entries, and
+	 * hash__pmdp_collapse_flush() sends IPIs anyway.
+	 */
+	return !radix_enabled();
+#else
+	return false;
+#endif
+}
+
+static pgtable_t alloc_table(struct mm_struct *mm)
+{
+#ifdef __pte_alloc_one
+	/* Nobody is to be killed for it, there is another way. */
+	return __pte_alloc_one(mm, GFP_PGTABLE_USER | __GFP_NORETRY |
+				   __GFP_NOWARN);
+#else
+	return pte_alloc_one(mm);
+#endif
+}
+
+pgtable_t __pt_sync_alloc(struct mm_struct *mm)
+{
+	struct mem_cgroup *memcg, *old;
+	pgtable_t table = NULL;
+
+	if (!mmu_needs_ipi()) {
+		/* khugepaged has none of its own. */
+		memcg = get_mem_cgroup_from_mm(mm);
+		old = set_active_memcg(memcg);
+		table = alloc_table(mm);
+		set_active_memcg(old);
+		mem_cgroup_put(memcg);
+	}
+	if (!table)
+		fallback();
+
+	return table;
+}
+
+void __pt_sync_collapsed(void)
+{
+	avoided(PT_SYNC_COLLAPSE);
+	pt_sync_window();
+}
+
+/* === UNSHARE =============================================================== */
+
+#ifdef CONFIG_PMD_CLEAR_IPI_FREE_UNSHARE
+void __pt_sync_unshared(void)
+{
+	avoided(PT_SYNC_UNSHARE);
+}
+
+bool __pt_walk_retry(void)
+{
+	count_vm_event(GUP_FAST_UNSHARE_RETRY);
+	return true;
+}
+#endif
+
+/* === TABLE ================================================================= */
+
+#ifdef CONFIG_PMD_CLEAR_IPI_FREE_TABLE
+static void free_table(struct rcu_head *head)
+{
+	struct ptdesc *table = container_of(head, struct ptdesc, pt_rcu_head);
+
+	__tlb_remove_table(ptdesc_page(table));
+}
+
+/*
+ * Needs no memory: the descriptor of a table that was torn down has room for
+ * an rcu_head.  Hardware does not look at the table any more: the caller has
+ * called tlb_table_invalidate().
+ */
+bool __pt_sync_free_table(void *table)
+{
+	call_rcu(&page_ptdesc(table)->pt_rcu_head, free_table);
+	avoided(PT_SYNC_TABLE);
+
+	return true;
+}
+#else
+bool __pt_sync_free_table(void *table)
+{
+	fallback();
+	return false;
+}
+#endif
+
+#ifdef CONFIG_PMD_CLEAR_IPI_FREE_TORTURE
+#include "tests/pt_sync-torture.h"
+#endif

@@ -1,0 +1,658 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * get_user_pages_fast(), in the ways that user space has of calling it,
+ * against page tables that go away.
+ *
+ * "collapse": threads collapse memory into huge pages and split them again,
+ * others have the kernel read and write single pages of it.  A page holds the
+ * word of its place, or 0 where a test throws pages away.
+ *
+ * "unshare": two processes share a page table of a hugetlb file.  One stops
+ * sharing it and starts again, while its threads have the kernel read pages
+ * through it.  The other one puts a secret of its own into the table, and
+ * takes it out before the table is shared again: nobody else may read that.
+ *
+ * Variants: the switch off, on, and changing all the time.  Where the kernel
+ * has CONFIG_PMD_CLEAR_IPI_FREE_TORTURE, the windows for a race are wider.
+ */
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/loop.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include "../../kselftest_harness.h"
+#include "hugetlb_util.h"
+#include "pt_sync_util.h"
+
+#define TIMEOUT		900
+#define WALKERS		3
+/* A collapse takes some 100 us, a process has its turn for some more. */
+#define COLLAPSE_WINDOW	20
+#define UNSHARE_WINDOW	1000
+#define AREAS		4
+#define TAG		0x70745f73796e6302ULL
+#define SECRET		0x7365637265742121ULL
+/* A path that the kernel has not gets this many calls, and is left out. */
+#define NEVER		(-1)
+
+static long opt_seconds = 5;
+
+/* In memory that all processes of a test have. */
+struct world {
+	char *map;
+	size_t pages;		/* pages of the map that are used */
+	size_t stride;		/* from one to the next */
+	__u64 (*word)(size_t index);
+	bool (*loses)(size_t index);
+	int fd;
+	int loop;		/* a block device, or -1 */
+	atomic_bool stop;
+	atomic_long wrong;
+	atomic_long failed;
+	atomic_long acts;
+	atomic_long walks[8];
+	atomic_long flips;
+	atomic_int turn;
+};
+
+FIXTURE(pt_sync_race) {
+	struct world *w;
+	struct table_usage usage;
+	struct hugetlb_usage pool;
+	struct pt_sync_counters before;
+};
+
+FIXTURE_VARIANT(pt_sync_race) {
+	enum pt_sync_mode mode;
+	bool flip;
+};
+
+FIXTURE_VARIANT_ADD(pt_sync_race, stock) {
+	.mode = MODE_STOCK,
+};
+
+FIXTURE_VARIANT_ADD(pt_sync_race, ipi_free) {
+	.mode = MODE_IPI_FREE,
+};
+
+FIXTURE_VARIANT_ADD(pt_sync_race, flip) {
+	.mode = MODE_IPI_FREE,
+	.flip = true,
+};
+
+/* --- the walkers: each has the kernel walk to one page, and looks at it */
+
+struct walker {
+	struct world *w;
+	int id;
+	__u64 seed;
+	int pipe[2];
+	void *buffer;		/* a page of its own */
+};
+
+static void must(struct world *w, bool success)
+{
+	if (!success)
+		atomic_fetch_add(&w->failed, 1);
+}
+
+static void *page_at(const struct world *w, size_t index)
+{
+	return w->map + index * w->stride;
+}
+
+static void look(struct world *w, size_t index, __u64 word)
+{
+	if (word != w->word(index) && (word || !w->loses || !w->loses(index)))
+		atomic_fetch_add(&w->wrong, 1);
+}
+
+/* The page is in the pipe for a while. */
+static long walk_vmsplice(struct walker *k, size_t index)
+{
+	struct iovec iov = {
+		.iov_base = page_at(k->w, index),
+		.iov_len = sizeof(__u64),
+	};
+	__u64 word;
+
+	if (vmsplice(k->pipe[1], &iov, 1, 0) != sizeof(word))
+		return errno == EFAULT ? 0 : NEVER;
+	if (read(k->pipe[0], &word, sizeof(word)) != sizeof(word))
+		return NEVER;
+	look(k->w, index, word);
+	return 1;
+}
+
+/* Several pages in one walk. */
+static long walk_vmsplice_many(struct walker *k, size_t index)
+{
+	struct iovec iov[4];
+	__u64 words[4];
+	ssize_t got;
+	int i;
+
+	if (index + 4 > k->w->pages)
+		return 0;
+	for (i = 0; i < 4; i++) {
+		iov[i].iov_base = page_at(k->w, index + i);
+		iov[i].iov_len = sizeof(__u64);
+	}
+	got = vmsplice(k->pipe[1], iov, 4, 0);
+	if (got <= 0)
+		return errno == EFAULT ? 0 : NEVER;
+	if (read(k->pipe[0], words, got) != got)
+		return NEVER;
+	for (i = 0; i < (int)(got / sizeof(__u64)); i++)
+		look(k->w, index + i, words[i]);
+	return 1;
+}
+
+static long walk_process_vm(struct walker *k, size_t index)
+{
+	__u64 word;
+	struct iovec mine = { .iov_base = &word, .iov_len = sizeof(word) };
+	struct iovec theirs = {
+		.iov_base = page_at(k->w, index),
+		.iov_len = sizeof(word),
+	};
+
+	if (process_vm_readv(getpid(), &mine, 1, &theirs, 1, 0) !=
+	    sizeof(word))
+		return errno == EFAULT ? 0 : NEVER;
+	look(k->w, index, word);
+	return 1;
+}
+
+/* A futex that others could share is found by its page; it has another value. */
+static long walk_futex(struct walker *k, size_t index)
+{
+	__u32 *word = page_at(k->w, index);
+
+	if (!syscall(SYS_futex, word, FUTEX_WAIT,
+		     ~(__u32)k->w->word(index) | 1, NULL, NULL, 0))
+		return NEVER;
+	return errno == EAGAIN ? 1 : errno == EFAULT ? 0 : NEVER;
+}
+
+/* The device reads the page itself, to a place for each walker. */
+static long walk_direct(struct walker *k, size_t index)
+{
+	size_t ps = page_size();
+	off_t offset = k->id * ps;
+
+	if (k->w->loop < 0)
+		return NEVER;
+	if (pwrite(k->w->loop, page_at(k->w, index), ps, offset) !=
+	    (ssize_t)ps)
+		return errno == EFAULT ? 0 : NEVER;
+	if (pread(k->w->loop, k->buffer, ps, offset) != (ssize_t)ps)
+		return NEVER;
+	look(k->w, index, word_read(k->buffer));
+	return 1;
+}
+
+/* And writes it: the word that it holds already. */
+static long walk_direct_read(struct walker *k, size_t index)
+{
+	size_t ps = page_size();
+	off_t offset = (WALKERS + index) * ps;
+
+	if (k->w->loop < 0)
+		return NEVER;
+	if (pread(k->w->loop, page_at(k->w, index), ps, offset) != (ssize_t)ps)
+		return errno == EFAULT ? 0 : NEVER;
+	return 1;
+}
+
+
+/* Of lib/gup_test.h: the kernel pins the pages itself, and counts them. */
+struct gup_test {
+	__u64 get_delta_usec;
+	__u64 put_delta_usec;
+	__u64 addr;
+	__u64 size;
+	__u32 nr_pages_per_call;
+	__u32 gup_flags;
+	__u32 test_flags;
+	__u32 which_pages[8];
+};
+
+#define GUP_FAST_BENCHMARK	_IOWR('g', 1, struct gup_test)
+#define PIN_FAST_BENCHMARK	_IOWR('g', 2, struct gup_test)
+
+static long walk_gup_test(struct walker *k, size_t index)
+{
+	static atomic_int fd = -1;
+	struct gup_test gup = {
+		.addr = (uintptr_t)page_at(k->w, index),
+		.size = page_size(),
+		.nr_pages_per_call = 1,
+		.gup_flags = index & 1,		/* FOLL_WRITE */
+	};
+
+	if (atomic_load(&fd) < 0) {
+		int new = open("/sys/kernel/debug/gup_test", O_RDWR | O_CLOEXEC);
+
+		if (new < 0)
+			return NEVER;
+		atomic_store(&fd, new);
+	}
+	return !ioctl(atomic_load(&fd), k->seed & 0x10000 ?
+		      GUP_FAST_BENCHMARK : PIN_FAST_BENCHMARK, &gup);
+}
+
+static const struct {
+	const char *name;
+	long (*walk)(struct walker *k, size_t index);
+} walks[] = {
+	{ "vmsplice", walk_vmsplice },
+	{ "vmsplice of 4", walk_vmsplice_many },
+	{ "process_vm_readv", walk_process_vm },
+	{ "futex", walk_futex },
+	{ "direct write", walk_direct },
+	{ "direct read", walk_direct_read },
+	{ "gup_test", walk_gup_test },
+};
+
+static void *walk_pages(void *arg)
+{
+	struct walker *k = arg;
+	bool never[ARRAY_SIZE(walks)] = {};
+
+	while (!atomic_load(&k->w->stop)) {
+		size_t index = random_next(&k->seed) % k->w->pages;
+		size_t i = random_next(&k->seed) % ARRAY_SIZE(walks);
+		long done;
+
+		if (never[i])
+			continue;
+		done = walks[i].walk(k, index);
+		if (done == NEVER)
+			never[i] = true;
+		else
+			atomic_fetch_add(&k->w->walks[i], done);
+	}
+	return NULL;
+}
+
+static bool walkers_start(struct world *w, struct walker *k,
+			  pthread_t *threads)
+{
+	int i;
+
+	for (i = 0; i < WALKERS; i++) {
+		k[i] = (struct walker) { .w = w, .id = i, .seed = 77 + i };
+		k[i].buffer = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (k[i].buffer == MAP_FAILED || pipe(k[i].pipe) ||
+		    pthread_create(&threads[i], NULL, walk_pages, &k[i]))
+			return false;
+	}
+	return true;
+}
+
+static void *flip(void *arg)
+{
+	struct world *w = arg;
+	long value = 0;
+
+	while (!atomic_load(&w->stop)) {
+		if (!vm_sysctl_write(PT_SYNC_KNOB, value))
+			atomic_fetch_add(&w->flips, 1);
+		value = !value;
+		usleep(3000);
+	}
+	return NULL;
+}
+
+/* --- collapse */
+
+static __u64 collapse_word(size_t index)
+{
+	return page_word(TAG, index);
+}
+
+/* Pages that may be thrown away. */
+static bool expendable(size_t index)
+{
+	return index % 7 == 3;
+}
+
+static void *collapse(void *arg)
+{
+	struct world *w = arg;
+	__u64 seed = 5;
+
+	while (!atomic_load(&w->stop)) {
+		size_t area = random_next(&seed) % AREAS;
+
+		/* Fails while somebody has a page; that is the point. */
+		if (!madvise(w->map + area * pmd_size(), pmd_size(),
+			     MADV_COLLAPSE))
+			atomic_fetch_add(&w->acts, 1);
+	}
+	return NULL;
+}
+
+static void *split(void *arg)
+{
+	struct world *w = arg;
+	size_t ps = page_size(), index;
+	__u64 seed = 6;
+
+	while (!atomic_load(&w->stop)) {
+		index = random_next(&seed) % w->pages;
+		if (expendable(index)) {
+			must(w, !madvise(page_at(w, index), ps,
+					 MADV_DONTNEED));
+			word_write(page_at(w, index), w->word(index));
+		} else if (!(random_next(&seed) % 4)) {
+			must(w, !mprotect(page_at(w, index), ps, PROT_READ));
+			must(w, !mprotect(page_at(w, index), ps,
+					  PROT_READ | PROT_WRITE));
+		}
+	}
+	return NULL;
+}
+
+/* Every page of the device holds what the page of memory does. */
+static int loop_device(const struct world *w)
+{
+	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
+	int file, dev = -1, n;
+	char path[32];
+	size_t i, ps = page_size();
+
+	if (control < 0)
+		return -1;
+	file = memfd_create("loop", MFD_CLOEXEC);
+	if (file < 0 || ftruncate(file, (WALKERS + w->pages) * ps))
+		goto out;
+	for (i = 0; i < w->pages; i++) {
+		__u64 word = w->word(i);
+
+		if (pwrite(file, &word, sizeof(word),
+			   (WALKERS + i) * ps) < 0)
+			goto out;
+	}
+	n = ioctl(control, LOOP_CTL_GET_FREE);
+	if (n < 0)
+		goto out;
+	snprintf(path, sizeof(path), "/dev/loop%d", n);
+	dev = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+	if (dev >= 0 && ioctl(dev, LOOP_SET_FD, file)) {
+		close(dev);
+		dev = -1;
+	}
+out:
+	if (file >= 0)
+		close(file);
+	close(control);
+	return dev;
+}
+
+static int collapse_process(struct world *w)
+{
+	pthread_t walker_threads[WALKERS], threads[2];
+	struct walker walkers[WALKERS];
+	size_t i, bad = 0;
+
+	w->map = map_collapsible(AREAS, TAG);
+	if (!w->map)
+		return 1;
+	w->loop = loop_device(w);
+	if (!walkers_start(w, walkers, walker_threads) ||
+	    pthread_create(&threads[0], NULL, collapse, w) ||
+	    pthread_create(&threads[1], NULL, split, w))
+		return 2;
+	for (i = 0; i < WALKERS; i++)
+		pthread_join(walker_threads[i], NULL);
+	for (i = 0; i < 2; i++)
+		pthread_join(threads[i], NULL);
+	for (i = 0; i < w->pages; i++)
+		bad += word_read(page_at(w, i)) != w->word(i);
+	atomic_fetch_add(&w->wrong, bad);
+	if (w->loop >= 0)
+		ioctl(w->loop, LOOP_CLR_FD);
+	return 0;
+}
+
+/* --- unshare */
+
+static __u64 unshare_word(size_t index)
+{
+	return huge_word(index);
+}
+
+/* Where the owner of the table puts its secret: a page that nobody reads. */
+#define SECRET_FIRST	8
+#define SECRET_PAGES	8
+
+enum turn { SHARED, OWNED, DONE };
+
+static void wait_turn(struct world *w, int turn)
+{
+	while (atomic_load(&w->turn) != turn && !atomic_load(&w->stop))
+		sched_yield();
+}
+
+/*
+ * The other process: it has the table alone from time to time, and then a
+ * part of it is other memory.  The walkers may read these places: they find
+ * pages of the file there, or nothing.
+ */
+static int owner_process(struct world *w)
+{
+	size_t len = SECRET_PAGES * huge_size(), i;
+	char *addr = w->map + SECRET_FIRST * huge_size();
+	__u64 seed = 8;
+
+	while (!atomic_load(&w->stop)) {
+		wait_turn(w, OWNED);
+		if (atomic_load(&w->stop))
+			break;
+		if (mmap(addr, len, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+		    addr)
+			return 1;
+		/* An entry of the table itself, or one of a table below. */
+		madvise(addr, len, random_next(&seed) % 4 ? MADV_NOHUGEPAGE :
+							    MADV_HUGEPAGE);
+		for (i = 0; i < SECRET_PAGES; i++)
+			word_write(addr + i * huge_size(), SECRET);
+		/*
+		 * The file comes back all at once: a mapping that may share
+		 * its table has to be whole.
+		 */
+		if (munmap(w->map, GIB) ||
+		    hugetlb_map_at(w->map, w->fd, GIB,
+				   PROT_READ | PROT_WRITE) != w->map)
+			return 2;
+		for (i = 0; i < w->pages; i++)
+			look(w, i, word_read(page_at(w, i)));
+		atomic_fetch_add(&w->acts, 1);
+		atomic_store(&w->turn, SHARED);
+	}
+	return 0;
+}
+
+/* This one stops sharing, with its walkers in the table. */
+static int sharer_process(struct world *w)
+{
+	struct walker walkers[WALKERS];
+	pthread_t threads[WALKERS];
+	__u64 seed = 9;
+	size_t i;
+
+	if (!walkers_start(w, walkers, threads))
+		return 1;
+	while (!atomic_load(&w->stop)) {
+		wait_turn(w, SHARED);
+		/* Share the table of the other one again. */
+		if (munmap(w->map, GIB) ||
+		    hugetlb_map_at(w->map, w->fd, GIB,
+				   PROT_READ | PROT_WRITE) != w->map)
+			return 2;
+		for (i = 0; i < w->pages; i++)
+			look(w, i, word_read(page_at(w, i)));
+		usleep(random_next(&seed) % 500);
+		if (random_next(&seed) % 2)
+			must(w, !mprotect(w->map, GIB, PROT_READ));
+		else
+			must(w, !munmap(w->map, GIB) &&
+			     hugetlb_map_at(w->map, w->fd, GIB, PROT_READ));
+		atomic_store(&w->turn, OWNED);
+	}
+	for (i = 0; i < WALKERS; i++)
+		pthread_join(threads[i], NULL);
+	return 0;
+}
+
+/* --- a round */
+
+FIXTURE_SETUP(pt_sync_race)
+{
+	const char *why = vm_knob_set(&pt_sync_knob, variant->mode);
+
+	if (!why && variant->flip && !vm_sysctl_exists(PT_SYNC_KNOB))
+		why = "this kernel has no vm." PT_SYNC_KNOB;
+	if (!why && variant->flip && !static_keys_flip())
+		why = "static keys are not flipped on this emulated CPU";
+	if (!why && sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		why = "a race needs two CPUs";
+	if (why)
+		SKIP(return, "%s", why);
+	self->w = mmap(NULL, sizeof(*self->w), PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, self->w);
+	self->w->loop = -1;
+	pt_sync_counters_read(&self->before);
+	table_usage_read(&self->usage);
+}
+
+FIXTURE_TEARDOWN(pt_sync_race)
+{
+	pt_sync_window(0);
+}
+
+/* Runs the processes for as long as the test is to last. */
+static void run(struct __test_metadata *_metadata,
+		FIXTURE_DATA(pt_sync_race) *self,
+		const FIXTURE_VARIANT(pt_sync_race) *variant,
+		int (*const *process)(struct world *w), int n, int window)
+{
+	struct pt_sync_counters delta;
+	struct world *w = self->w;
+	pthread_t flipper;
+	pid_t pids[2];
+	int i, status;
+
+	if (!pt_sync_window(window))
+		TH_LOG("the kernel cannot widen the windows");
+	if (variant->flip)
+		ASSERT_EQ(0, pthread_create(&flipper, NULL, flip, w));
+	for (i = 0; i < n; i++) {
+		pids[i] = fork();
+		ASSERT_LE(0, pids[i]);
+		if (!pids[i]) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			_exit(process[i](w));
+		}
+	}
+	for (i = 0; i < opt_seconds * 10; i++)
+		usleep(100000);
+	atomic_store(&w->stop, true);
+	for (i = 0; i < n; i++) {
+		ASSERT_EQ(pids[i], waitpid(pids[i], &status, 0));
+		EXPECT_EQ(0, status);
+	}
+	if (variant->flip) {
+		pthread_join(flipper, NULL);
+		EXPECT_LT(0, atomic_load(&w->flips));
+	}
+
+	EXPECT_EQ(0, atomic_load(&w->wrong));
+	EXPECT_EQ(0, atomic_load(&w->failed));
+	EXPECT_LT(0, atomic_load(&w->acts));
+	EXPECT_LT(0, atomic_load(&w->walks[0]));
+	for (i = 0; i < (int)ARRAY_SIZE(walks); i++)
+		TH_LOG("%s: %ld", walks[i].name, atomic_load(&w->walks[i]));
+	pt_sync_counters_since(&self->before, &delta);
+	TH_LOG("%ld acts, %ld flips; sent %ld %ld %ld, avoided %ld %ld %ld, fallback %ld, retry %ld",
+	       atomic_load(&w->acts), atomic_load(&w->flips),
+	       delta.value[PT_SYNC_IPI_COLLAPSE],
+	       delta.value[PT_SYNC_IPI_UNSHARE],
+	       delta.value[PT_SYNC_IPI_TABLE],
+	       delta.value[PT_SYNC_AVOIDED_COLLAPSE],
+	       delta.value[PT_SYNC_AVOIDED_UNSHARE],
+	       delta.value[PT_SYNC_AVOIDED_TABLE],
+	       delta.value[PT_SYNC_FALLBACK], delta.value[PT_SYNC_RETRY]);
+	EXPECT_TRUE(table_usage_returns(&self->usage));
+}
+
+TEST_F_TIMEOUT(pt_sync_race, collapse, TIMEOUT)
+{
+	static int (* const process[])(struct world *w) = { collapse_process };
+	struct world *w = self->w;
+
+	w->pages = AREAS * (pmd_size() / page_size());
+	w->stride = page_size();
+	w->word = collapse_word;
+	w->loses = expendable;
+	run(_metadata, self, variant, process, 1, COLLAPSE_WINDOW);
+}
+
+TEST_F_TIMEOUT(pt_sync_race, unshare, TIMEOUT)
+{
+	static int (* const process[])(struct world *w) = {
+		owner_process, sharer_process,
+	};
+	const size_t pages = SECRET_FIRST + SECRET_PAGES;
+	const char *why = hugetlb_pool_get(pages + 4);
+	struct world *w = self->w;
+	size_t i;
+
+	if (!why)
+		why = hugetlb_mode_set(MODE_VMA_LOCK);
+	if (!why && vmstat_read("hugetlb_pmd_shared") < 0)
+		why = "this kernel does not share page tables, or does not count it";
+	if (why)
+		SKIP(return, "%s", why);
+	hugetlb_usage_read(&self->pool);
+	w->pages = pages;
+	w->stride = huge_size();
+	w->word = unshare_word;
+	w->fd = hugetlb_file(GIB);
+	ASSERT_LE(0, w->fd);
+	w->map = hugetlb_map(w->fd, GIB);
+	ASSERT_NE(NULL, w->map);
+	for (i = 0; i < pages; i++)
+		huge_write(w->map, i);
+	run(_metadata, self, variant, process, 2, UNSHARE_WINDOW);
+	EXPECT_EQ(0, munmap(w->map, GIB));
+	close(w->fd);
+	EXPECT_TRUE(hugetlb_usage_returns(&self->pool));
+}
+
+static int run_all(int argc, char **argv)
+{
+	return hugetlb_kept(test_harness_run, argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+	const char *seconds = getenv("FAULTLINE_SECONDS");
+	int status;
+
+	if (seconds)
+		opt_seconds = atol(seconds);
+	status = vm_knob_kept(&pt_sync_knob, run_all, argc, argv);
+	return status < 0 ? KSFT_FAIL : status;
+}

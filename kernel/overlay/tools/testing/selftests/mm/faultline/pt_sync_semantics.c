@@ -1,0 +1,437 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * vm.pmd_clear_ipi_free: which broadcasts each value sends, counted by the
+ * kernel's own tracepoint, and that what a user sees is the same.
+ *
+ * The tests hold on every kernel; the counters of the switch are only looked
+ * at where the kernel has them.
+ */
+#include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+
+#include "../../kselftest_harness.h"
+#include "hugetlb_util.h"
+#include "pt_sync_util.h"
+
+#define TIMEOUT		180
+#define AREAS		16
+#define TAG		0x70745f73796e6301ULL
+
+/* In memory that all processes of a test have. */
+struct steps {
+	int now;
+};
+
+FIXTURE(pt_sync) {
+	bool have;		/* the kernel has the switch */
+	long others;		/* CPUs that a broadcast goes to */
+	struct table_usage usage;
+	struct pt_sync_counters before;
+	struct trace_session trace;
+	bool tracing;
+	struct steps *steps;
+};
+
+FIXTURE_VARIANT(pt_sync) {
+	enum pt_sync_mode mode;
+};
+
+FIXTURE_VARIANT_ADD(pt_sync, stock) {
+	.mode = MODE_STOCK,
+};
+
+FIXTURE_VARIANT_ADD(pt_sync, ipi_free) {
+	.mode = MODE_IPI_FREE,
+};
+
+FIXTURE_VARIANT_ADD(pt_sync, legacy) {
+	.mode = MODE_LEGACY,
+};
+
+FIXTURE_SETUP(pt_sync)
+{
+	const char *why = vm_knob_set(&pt_sync_knob, variant->mode);
+
+	if (why)
+		SKIP(return, "%s", why);
+	self->have = vm_sysctl_exists(PT_SYNC_KNOB);
+	self->others = sysconf(_SC_NPROCESSORS_ONLN) - 1;
+	self->steps = mmap(NULL, sizeof(*self->steps), PROT_READ | PROT_WRITE,
+			   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, self->steps);
+	self->tracing = !trace_start(&self->trace, "csd");
+	pt_sync_counters_read(&self->before);
+	table_usage_read(&self->usage);
+}
+
+FIXTURE_TEARDOWN(pt_sync)
+{
+	if (self->tracing)
+		trace_free(&self->trace);
+}
+
+static long counted(const struct pt_sync_counters *before,
+		    enum pt_sync_counter which)
+{
+	struct pt_sync_counters delta;
+
+	pt_sync_counters_since(before, &delta);
+	return delta.value[which];
+}
+
+/* How many CPUs were asked to run @func, since the trace was started. */
+static long calls_of(struct trace_session *trace, const char *func)
+{
+	const char *pos;
+	char line[256], want[64];
+	long calls = 0;
+
+	if (trace_stop(trace))
+		return -1;
+	snprintf(want, sizeof(want), "func=%s ", func);
+	for (pos = trace->text; pos;) {
+		pos = trace_next(pos, "csd_queue_cpu", line, sizeof(line));
+		if (pos && strstr(line, want))
+			calls++;
+	}
+	return calls;
+}
+
+/* @n operations at @site: all of them were waited for, or none. */
+static void expect_waits(struct __test_metadata *_metadata,
+			 FIXTURE_DATA(pt_sync) *self, bool sent,
+			 enum pt_sync_counter site, long n)
+{
+	int avoided = PT_SYNC_AVOIDED_COLLAPSE - PT_SYNC_IPI_COLLAPSE;
+
+	if (self->have) {
+		EXPECT_EQ(sent ? n : 0, counted(&self->before, site));
+		EXPECT_EQ(sent ? 0 : n,
+			  counted(&self->before, site + avoided));
+	}
+	if (self->tracing) {
+		EXPECT_EQ(sent ? n * self->others : 0,
+			  calls_of(&self->trace, "tlb_remove_table_smp_sync"));
+	} else {
+		TH_LOG("no csd trace events: IPIs are not counted");
+	}
+}
+
+static void step(struct steps *steps, int n)
+{
+	__atomic_store_n(&steps->now, n, __ATOMIC_RELEASE);
+}
+
+static void wait_step(struct steps *steps, int n)
+{
+	while (__atomic_load_n(&steps->now, __ATOMIC_ACQUIRE) < n)
+		usleep(1000);
+}
+
+static bool child_ok(pid_t pid)
+{
+	int status;
+
+	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
+}
+
+/* --- a table makes room for a huge page */
+
+TEST_F_TIMEOUT(pt_sync, collapse, TIMEOUT)
+{
+	bool sent = variant->mode != MODE_IPI_FREE || collapse_needs_ipi();
+	size_t len = AREAS * pmd_size();
+	char *p = map_collapsible(AREAS, TAG);
+	long tables;
+
+	ASSERT_NE(NULL, p);
+	tables = status_kb("VmPTE");
+	if (madvise(p, len, MADV_COLLAPSE) && errno == EINVAL)
+		SKIP(return, "this kernel has no transparent huge pages");
+	EXPECT_EQ(AREAS, huge_areas(p, AREAS));
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+	expect_waits(_metadata, self, sent, PT_SYNC_IPI_COLLAPSE, AREAS);
+	if (self->have)
+		EXPECT_EQ(variant->mode == MODE_IPI_FREE && sent ? AREAS : 0,
+			  counted(&self->before, PT_SYNC_FALLBACK));
+	/* One table came for each that went. */
+	EXPECT_EQ(tables, status_kb("VmPTE"));
+
+	/* A huge page is split into the table that was deposited for it. */
+	EXPECT_EQ(0, madvise(p, page_size(), MADV_DONTNEED));
+	EXPECT_EQ(0, word_read(p));
+	word_write(p, page_word(TAG, 0));
+	EXPECT_EQ(AREAS - 1, huge_areas(p, AREAS));
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+	EXPECT_EQ(tables, status_kb("VmPTE"));
+
+	EXPECT_EQ(0, munmap(p, len));
+	EXPECT_TRUE(table_usage_returns(&self->usage));
+}
+
+/* A page that somebody else has a reference to: everything stays as it was. */
+TEST_F_TIMEOUT(pt_sync, collapse_gives_up, TIMEOUT)
+{
+	size_t ps = page_size(), len = 2 * pmd_size();
+	char *p = map_collapsible(2, TAG);
+	struct iovec iov = { .iov_len = sizeof(__u64) };
+	bool sent = variant->mode != MODE_IPI_FREE || collapse_needs_ipi();
+	__u64 word = 0;
+	int fds[2];
+
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, pipe(fds));
+	iov.iov_base = p + 3 * ps;
+	ASSERT_EQ((ssize_t)sizeof(word), vmsplice(fds[1], &iov, 1, 0));
+	EXPECT_NE(0, madvise(p, pmd_size(), MADV_COLLAPSE));
+	EXPECT_EQ(0, huge_areas(p, 2));
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+	/* The page is still the one that the pipe has. */
+	word_write(p + 3 * ps, ~0ULL);
+	ASSERT_EQ((ssize_t)sizeof(word), read(fds[0], &word, sizeof(word)));
+	EXPECT_EQ(~0ULL, word);
+	word_write(p + 3 * ps, page_word(TAG, 3));
+
+	EXPECT_EQ(0, madvise(p, len, MADV_COLLAPSE));
+	EXPECT_EQ(2, huge_areas(p, 2));
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+	/* A collapse that gives up has been that far, or has not. */
+	if (self->have && !sent)
+		EXPECT_EQ(0, counted(&self->before, PT_SYNC_IPI_COLLAPSE));
+
+	EXPECT_EQ(0, munmap(p, len));
+	EXPECT_TRUE(table_usage_returns(&self->usage));
+	close(fds[0]);
+	close(fds[1]);
+}
+
+#define KHUGEPAGED	"/sys/kernel/mm/transparent_hugepage/khugepaged/"
+
+/* Writes a tunable and gives its old text. */
+static bool tune(const char *name, const char *text, char *old, size_t size)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), KHUGEPAGED "%s", name);
+	if (old && read_text(path, old, size))
+		return false;
+	return !write_text(path, text);
+}
+
+static long memcg_pagetables(const char *dir)
+{
+	char path[128], text[8192], *line;
+
+	snprintf(path, sizeof(path), "%s/memory.stat", dir);
+	if (read_text(path, text, sizeof(text)))
+		return -1;
+	line = strstr(text, "\npagetables ");
+	return line ? atol(line + strlen("\npagetables ")) : -1;
+}
+
+/* khugepaged is no task of the group: the new tables must still be its own. */
+TEST_F_TIMEOUT(pt_sync, khugepaged_charges, TIMEOUT)
+{
+	static const char root[] = "/sys/fs/cgroup";
+	size_t len = AREAS * pmd_size();
+	char dir[64], path[128], sleep_ms[32], pages[32], pid[16];
+	long before, after = 0;
+	char *p;
+	int i;
+
+	mount("cgroup2", root, "cgroup2", 0, NULL);
+	snprintf(path, sizeof(path), "%s/cgroup.subtree_control", root);
+	if (write_text(path, "+memory"))
+		SKIP(return, "needs root and the memory controller");
+	snprintf(dir, sizeof(dir), "%s/pt_sync-%d", root, getpid());
+	ASSERT_EQ(0, mkdir(dir, 0700));
+	snprintf(path, sizeof(path), "%s/cgroup.procs", dir);
+	snprintf(pid, sizeof(pid), "%d", getpid());
+	ASSERT_EQ(0, write_text(path, pid));
+
+	p = map_collapsible(AREAS, TAG);
+	ASSERT_NE(NULL, p);
+	before = memcg_pagetables(dir);
+	ASSERT_LT(0, before);
+	ASSERT_TRUE(tune("scan_sleep_millisecs", "0", sleep_ms,
+			 sizeof(sleep_ms)));
+	ASSERT_TRUE(tune("pages_to_scan", "65536", pages, sizeof(pages)));
+	EXPECT_EQ(0, madvise(p, len, MADV_HUGEPAGE));
+	for (i = 0; i < 300 && huge_areas(p, AREAS) < AREAS; i++)
+		usleep(100000);
+	tune("scan_sleep_millisecs", sleep_ms, NULL, 0);
+	tune("pages_to_scan", pages, NULL, 0);
+	EXPECT_EQ(AREAS, huge_areas(p, AREAS));
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+
+	/* Old tables go after a grace period; the statistics lag, too. */
+	for (i = 0; i < 100; i++) {
+		after = memcg_pagetables(dir);
+		if (after == before)
+			break;
+		usleep(100000);
+	}
+	EXPECT_EQ(before, after);
+	if (self->have && variant->mode == MODE_IPI_FREE &&
+	    !collapse_needs_ipi())
+		EXPECT_EQ(AREAS,
+			  counted(&self->before, PT_SYNC_AVOIDED_COLLAPSE));
+
+	EXPECT_EQ(0, munmap(p, len));
+	snprintf(path, sizeof(path), "%s/cgroup.procs", root);
+	EXPECT_EQ(0, write_text(path, pid));
+	EXPECT_EQ(0, rmdir(dir));
+	EXPECT_TRUE(table_usage_returns(&self->usage));
+}
+
+/* --- a shared hugetlb table lost its last but one user */
+
+/* Two children share the table of their parent, and stop to, one by one. */
+TEST_F_TIMEOUT(pt_sync, unshare, TIMEOUT)
+{
+	bool sent = variant->mode != MODE_IPI_FREE;
+	struct hugetlb_counters before, delta;
+	const char *why = hugetlb_pool_get(4);
+	struct steps *steps = self->steps;
+	pid_t pids[2];
+	char *p;
+	int fd, i;
+
+	if (!why)
+		why = hugetlb_mode_set(MODE_VMA_LOCK);
+	if (!why && vmstat_read("hugetlb_pmd_shared") < 0)
+		why = "this kernel does not share page tables, or does not count it";
+	if (why)
+		SKIP(return, "%s", why);
+	fd = hugetlb_file(GIB);
+	ASSERT_LE(0, fd);
+	p = hugetlb_map(fd, GIB);
+	ASSERT_NE(NULL, p);
+	huge_write(p, 0);
+	hugetlb_counters_read(&before);
+	for (i = 0; i < 2; i++) {
+		pids[i] = fork();
+		ASSERT_LE(0, pids[i]);
+		if (!pids[i]) {
+			wait_step(steps, 2 * i);
+			if (!huge_good(p, 0))
+				_exit(1);
+			step(steps, 2 * i + 1);
+			wait_step(steps, 4 + i);
+			_exit(munmap(p, GIB) ? 2 : 0);
+		}
+		wait_step(steps, 2 * i + 1);
+		step(steps, 2 * i + 2);
+	}
+	hugetlb_counters_since(&before, &delta);
+	EXPECT_EQ(2, delta.value[HUGETLB_SHARED]);
+	/* Step 4 has been taken: the first goes. */
+	EXPECT_TRUE(child_ok(pids[0]));
+	if (self->have)
+		EXPECT_EQ(0, counted(&self->before,
+				     sent ? PT_SYNC_IPI_UNSHARE :
+					    PT_SYNC_AVOIDED_UNSHARE));
+	step(steps, 5);
+	EXPECT_TRUE(child_ok(pids[1]));
+	expect_waits(_metadata, self, sent, PT_SYNC_IPI_UNSHARE, 1);
+	EXPECT_TRUE(huge_good(p, 0));
+	EXPECT_EQ(0, munmap(p, GIB));
+	close(fd);
+}
+
+/* --- a table is freed, and there is no memory to put that off */
+
+static bool fail_allocations(bool on)
+{
+	static const char * const settings[][2] = {
+		{ "interval", "1" }, { "times", "-1" }, { "verbose", "0" },
+		{ "min-order", "0" }, { "task-filter", "Y" },
+		/* Only those that cannot wait. */
+		{ "ignore-gfp-wait", "Y" }, { "probability", "100" },
+	};
+	char path[128];
+	size_t i;
+
+	if (!on)
+		return !write_text("/proc/self/make-it-fail", "0");
+	for (i = 0; i < ARRAY_SIZE(settings); i++) {
+		snprintf(path, sizeof(path), "/sys/kernel/debug/fail_page_alloc/%s",
+			 settings[i][0]);
+		if (write_text(path, settings[i][1]))
+			return false;
+	}
+	return !write_text("/proc/self/make-it-fail", "1");
+}
+
+TEST_F_TIMEOUT(pt_sync, table, TIMEOUT)
+{
+	bool sent = variant->mode != MODE_IPI_FREE;
+	size_t len = AREAS * pmd_size();
+	char *p = map_collapsible(AREAS, TAG);
+	long waits;
+
+	ASSERT_NE(NULL, p);
+	if (!self->have)
+		SKIP(return, "this kernel does not count it");
+	if (!fail_allocations(true))
+		SKIP(return, "needs root, debugfs and CONFIG_FAIL_PAGE_ALLOC");
+	EXPECT_EQ(0, munmap(p, len));
+	fail_allocations(false);
+	waits = counted(&self->before, PT_SYNC_IPI_TABLE) +
+		counted(&self->before, PT_SYNC_AVOIDED_TABLE);
+	if (!waits)
+		SKIP(return, "page tables are freed without RCU here");
+	/* One for each area, and the tables above them. */
+	EXPECT_LE(AREAS, waits);
+	EXPECT_GE(AREAS + 3, waits);
+	if (!sent && counted(&self->before, PT_SYNC_FALLBACK))
+		SKIP(return, "this architecture needs the IPI");
+	expect_waits(_metadata, self, sent, PT_SYNC_IPI_TABLE, waits);
+	EXPECT_TRUE(table_usage_returns(&self->usage));
+}
+
+/* --- the trace event */
+
+TEST_F_TIMEOUT(pt_sync, traced, TIMEOUT)
+{
+	bool sent = variant->mode != MODE_IPI_FREE || collapse_needs_ipi();
+	size_t len = 2 * pmd_size();
+	struct trace_session trace;
+	unsigned long cpus;
+	const char *pos;
+	char line[256], *p;
+	long events = 0;
+
+	if (!self->have || trace_start(&trace, "faultline"))
+		SKIP(return, "this kernel has no such trace events");
+	p = map_collapsible(2, TAG);
+	ASSERT_NE(NULL, p);
+	EXPECT_EQ(0, madvise(p, len, MADV_COLLAPSE));
+	ASSERT_EQ(0, trace_stop(&trace));
+	for (pos = trace.text; pos;) {
+		pos = trace_next(pos, "pt_sync", line, sizeof(line));
+		if (!pos || !strstr(line, "site=collapse"))
+			continue;
+		events++;
+		EXPECT_TRUE(trace_field(line, "cpus", &cpus));
+		EXPECT_EQ(sent ? (unsigned long)self->others : 0, cpus);
+	}
+	EXPECT_EQ(2, events);
+	trace_free(&trace);
+	munmap(p, len);
+}
+
+static int run_all(int argc, char **argv)
+{
+	return hugetlb_kept(test_harness_run, argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+	int status = vm_knob_kept(&pt_sync_knob, run_all, argc, argv);
+
+	return status < 0 ? KSFT_FAIL : status;
+}

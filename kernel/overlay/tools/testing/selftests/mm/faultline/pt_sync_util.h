@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the selftests of vm.pmd_clear_ipi_free have in common: the switch, its
+ * counters, and memory that can be collapsed into huge pages.
+ */
+#ifndef PT_SYNC_UTIL_H
+#define PT_SYNC_UTIL_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "../../kselftest.h"
+#include "faultline_util.h"
+
+#define PT_SYNC_KNOB	"pmd_clear_ipi_free"
+
+enum pt_sync_mode {
+	MODE_STOCK,
+	MODE_IPI_FREE,
+	MODE_LEGACY,
+};
+
+enum pt_sync_counter {
+	PT_SYNC_IPI_COLLAPSE,
+	PT_SYNC_IPI_UNSHARE,
+	PT_SYNC_IPI_TABLE,
+	PT_SYNC_AVOIDED_COLLAPSE,
+	PT_SYNC_AVOIDED_UNSHARE,
+	PT_SYNC_AVOIDED_TABLE,
+	PT_SYNC_FALLBACK,
+	PT_SYNC_RETRY,
+	PT_SYNC_NR_COUNTERS,
+};
+
+static const char * const pt_sync_counter_names[PT_SYNC_NR_COUNTERS] = {
+	[PT_SYNC_IPI_COLLAPSE]		= "pt_sync_ipi_collapse",
+	[PT_SYNC_IPI_UNSHARE]		= "pt_sync_ipi_unshare",
+	[PT_SYNC_IPI_TABLE]		= "pt_sync_ipi_table",
+	[PT_SYNC_AVOIDED_COLLAPSE]	= "pt_sync_avoided_collapse",
+	[PT_SYNC_AVOIDED_UNSHARE]	= "pt_sync_avoided_unshare",
+	[PT_SYNC_AVOIDED_TABLE]		= "pt_sync_avoided_table",
+	[PT_SYNC_FALLBACK]		= "pt_sync_fallback",
+	[PT_SYNC_RETRY]			= "gup_fast_unshare_retry",
+};
+
+struct pt_sync_counters {
+	long value[PT_SYNC_NR_COUNTERS];
+};
+
+static inline void pt_sync_counters_read(struct pt_sync_counters *c)
+{
+	vmstat_read_all(pt_sync_counter_names, c->value, PT_SYNC_NR_COUNTERS);
+}
+
+static inline void pt_sync_counters_since(const struct pt_sync_counters *before,
+					  struct pt_sync_counters *delta)
+{
+	vmstat_since(pt_sync_counter_names, before->value, delta->value,
+		     PT_SYNC_NR_COUNTERS);
+}
+
+static const struct vm_knob pt_sync_knob = {
+	.name = PT_SYNC_KNOB,
+	.stock = MODE_STOCK,
+	.refused = " does not take this value here",
+};
+
+/*
+ * The CPU's MMU needs the IPI for a collapse, whatever the switch says: the
+ * hash MMU of powerpc.
+ */
+static inline bool collapse_needs_ipi(void)
+{
+	char line[256];
+	bool hash = false;
+	FILE *f = fopen("/proc/cpuinfo", "re");
+
+	if (!f)
+		return false;
+	while (fgets(line, sizeof(line), f))
+		if (!strncmp(line, "MMU", 3) && strstr(line, "Hash"))
+			hash = true;
+	fclose(f);
+	return hash;
+}
+
+/* What has to be as before once the processes that used it are gone. */
+struct table_usage {
+	long tables;
+	long anon;
+};
+
+static inline void table_usage_read(struct table_usage *u)
+{
+	/* Counts that CPUs have not handed in yet. */
+	write_text("/proc/sys/vm/stat_refresh", "1");
+	u->tables = vmstat_read("nr_page_table_pages");
+	u->anon = vmstat_read("nr_anon_pages");
+}
+
+/*
+ * Tables are freed after a grace period.  What the kernel does beside the test
+ * may need a table or a few pages more than before: a leak is one for each of
+ * hundreds of operations.
+ */
+static inline bool table_usage_returns(const struct table_usage *before)
+{
+	struct table_usage now;
+	int i;
+
+	for (i = 0; i < 200; i++) {
+		table_usage_read(&now);
+		if (now.tables <= before->tables + 8 &&
+		    now.anon <= before->anon + 64)
+			return true;
+		usleep(50000);
+	}
+	ksft_print_msg("page tables %ld->%ld, anonymous pages %ld->%ld\n",
+		       before->tables, now.tables, before->anon, now.anon);
+	return false;
+}
+
+/*
+ * Maps @areas huge pages' worth of memory at an address where they could be
+ * huge pages, and fills it with base pages; NULL on failure.  Free of
+ * neighbours, so that every area has a page table of its own.
+ */
+static inline char *map_collapsible(size_t areas, __u64 tag)
+{
+	size_t len = areas * pmd_size();
+	char *p;
+
+	p = mmap(free_range(len), len, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	/* Without a mark on the mapping: MADV_COLLAPSE would respect it. */
+	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+	fill_pages(p, len, tag);
+	prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+	return p;
+}
+
+/* How many of the areas are huge pages. */
+static inline long huge_areas(char *p, size_t areas)
+{
+	return smaps_kb(p, areas * pmd_size(), "AnonHugePages") /
+	       (long)(pmd_size() / KIB);
+}
+
+/*
+ * Microseconds that get_user_pages_fast() and a collapse stay where they could
+ * meet, at most; false if the kernel has no such option.
+ */
+static inline bool pt_sync_window(int us)
+{
+	char text[16];
+
+	snprintf(text, sizeof(text), "%d", us);
+	return !write_text("/sys/kernel/debug/pt_sync_window_us", text);
+}
+
+#endif /* PT_SYNC_UTIL_H */
