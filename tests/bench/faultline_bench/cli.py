@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from . import hugetlb, munmap
+from . import hugetlb, munmap, pmd_clear
 from .guest import BUILD, BenchError, Kernels
 
 _ABOUT = """\
@@ -30,11 +30,13 @@ examples:
   tests/bench/run munmap
   tests/bench/run hugetlb --procs 16 --mem 12288
   tests/bench/run hugetlb --quick
+  tests/bench/run pmd_clear
 """
 
 _BENCHMARKS = {
     "munmap": munmap,
     "hugetlb": hugetlb,
+    "pmd_clear": pmd_clear,
 }
 
 # Sizes of a Plan that the command line can change.
@@ -47,6 +49,8 @@ _SIZES = {
     "ms": ("MS", "hugetlb: how long a turn of shared and unshared lasts"),
     "storm-procs": ("N", "hugetlb: processes of exit_storm"),
     "storm-gib": ("GIB", "hugetlb: what each of them maps"),
+    "areas": ("N", "pmd_clear: huge pages of a turn"),
+    "forks": ("N", "pmd_clear: children of a turn"),
 }
 
 _IMAGE = "arch/x86/boot/bzImage"
@@ -90,7 +94,7 @@ def _kernels(options: argparse.Namespace) -> Kernels:
     return Kernels(options.kernel, stock, options.config_n)
 
 
-def _resize(plan: munmap.Plan | hugetlb.Plan, options: argparse.Namespace) -> None:
+def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan, options: argparse.Namespace) -> None:
     """Change what of PLAN the command line names."""
     fields = {field.name for field in dataclasses.fields(plan)}
     for option in ("rounds", *_SIZES):

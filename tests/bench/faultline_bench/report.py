@@ -36,6 +36,7 @@ class Aim:
     """One aim: VALUE (of ARM, against VS) should be at most, or LEAST, AIM.
 
     VALUE is None if it was not measured.  MET is None then, too, and where another arm counts.
+    EXACT: every sample, not only the median, should be AIM.
     """
 
     metric: str
@@ -45,6 +46,7 @@ class Aim:
     aim: float
     met: bool | None
     least: bool = False
+    exact: bool = False
 
     def verdict(self) -> str:
         """Return it in words."""
@@ -54,6 +56,8 @@ class Aim:
 
     def words(self, text: str) -> str:
         """Return what is aimed at; TEXT is the number."""
+        if self.exact:
+            return f"always {text}"
         return f"at {'least' if self.least else 'most'} {text}"
 
 
@@ -90,6 +94,16 @@ class Report:
         """Aim at a median of at most AIM."""
         value = self.median(metric, arm)
         self.aims.append(Aim(metric, arm, "", value, aim, None if value is None else value <= aim))
+
+    def aim_exact(self, metric: str, arm: str, aim: float) -> None:
+        """Aim at AIM in every sample."""
+        for row in self.rows:
+            if (row.metric, row.arm) == (metric, arm):
+                # The sample that is furthest off.
+                value = max(row.min, row.max, key=lambda found: abs(found - aim))
+                self.aims.append(Aim(metric, arm, "", value, aim, value == aim, exact=True))
+                return
+        self.aims.append(Aim(metric, arm, "", None, aim, None, exact=True))
 
     def aim_ratio(self, metric: str, arm: str, vs: str, aim: float) -> None:
         """Aim at a median of at most AIM times that of the arm VS."""

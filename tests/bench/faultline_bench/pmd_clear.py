@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Page tables that go away without IPIs: broadcasts, interruptions, cost."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from . import guest
+from .report import Report, rows_of
+
+OFF, ON = "0", "1"
+STOCK = "stock"
+
+# Aims of the feature.
+GUP_COST = 0.005
+
+_SOURCE = guest.ROOT / "tests/bench/pmd_clear.c"
+_ARMS = f"{OFF},{ON}"
+_ALONE = "alone_"
+
+# On one CPU without randomness, two boots of the same kernel count the same.
+_COST_VM = ["--icount", "0", "--cpus", "1", "--mem", "1024", "--append", "norandmaps",
+            "--timeout", "7200"]
+
+
+@dataclass
+class Plan:
+    """How much of it to do."""
+
+    rounds: int = 5
+    cost_rounds: int = 9
+    cpu_counts: tuple[int, ...] = (2, 4, 8)
+    areas: int = 64
+    forks: int = 30
+    mem: int = 1536
+
+
+QUICK = Plan(rounds=1, cost_rounds=1, cpu_counts=(2,), areas=8, forks=3, mem=1024)
+
+
+def _command(arms: str, rounds: int, plan: Plan, *words: str) -> list[str]:
+    return ["pmd_clear", "--arms", arms, "--rounds", str(rounds), "--areas", str(plan.areas),
+            "--forks", str(plan.forks), *words]
+
+
+def _broadcasts(kernels: guest.Kernels, plan: Plan) -> tuple[list[guest.Sample], guest.Boot]:
+    """Count what other CPUs are made to do, on machines of several sizes.
+
+    The last CPU is isolated, and RCU callbacks do not run on it.
+    """
+    program = guest.compile_program(_SOURCE)
+    samples = []
+    boots = []
+    for cpus in plan.cpu_counts:
+        last = cpus - 1
+        vm = ["--cpus", str(cpus), "--mem", str(plan.mem), "--timeout", "7200",
+              "--append", f"isolcpus={last} rcu_nocbs={last}"]
+        turns = [(kernels.ours, _ARMS)]
+        if kernels.stock:
+            turns.append((kernels.stock, STOCK))
+        for kernel, arms in turns:
+            commands = [_command(arms, plan.rounds, plan, "--isolated", str(last), "collapse",
+                                 "collapse_busy", "zap", "unshare", "isolated")]
+            name = f"pmd_clear-{cpus}-cpus" + (f"-{STOCK}" if arms == STOCK else "")
+            boots.append(guest.boot(kernel, program, commands, name=name, options=vm))
+            samples += [replace(sample, metric=f"cpus{cpus}_{sample.metric}")
+                        for sample in boots[-1].samples]
+    return samples, boots[0]
+
+
+def _cost(kernels: guest.Kernels, plan: Plan) -> list[guest.Sample]:
+    """Count instructions: both values in one boot; off against stock, alone in a boot each."""
+    program = guest.compile_program(_SOURCE)
+
+    def boot(kernel: Path, arms: str, name: str) -> list[guest.Sample]:
+        return guest.boot(kernel, program, [_command(arms, plan.cost_rounds, plan, "gup")],
+                          name=f"pmd_clear-cost{name}", options=_COST_VM).samples
+
+    samples = boot(kernels.ours, _ARMS, "")
+    if kernels.stock:
+        for kernel, arm in ((kernels.ours, OFF), (kernels.stock, STOCK)):
+            # Another metric, not to be mixed with that of the other boot.
+            samples += [replace(sample, metric=_ALONE + sample.metric)
+                        for sample in boot(kernel, arm, f"-{arm}")]
+    return samples
+
+
+def run(kernels: guest.Kernels, plan: Plan) -> Report:
+    """Boot the kernels, measure, and return the report."""
+    samples, first = _broadcasts(kernels, plan)
+    samples += _cost(kernels, plan)
+    machine = (f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {first.accel.upper()}; "
+               "cost: TCG that counts instructions")
+    report = Report(first.release, machine, rows_of(samples))
+    _aims(report, plan)
+    return report
+
+
+def _aims(report: Report, plan: Plan) -> None:
+    for cpus in plan.cpu_counts:
+        for scene in ("collapse", "unshare"):
+            metric = f"cpus{cpus}_{scene}_walkers"
+            for arm in (OFF, STOCK):
+                report.aim_exact(metric, arm, cpus - 1)
+            report.aim_exact(metric, ON, 0)
+        for arm in (OFF, ON, STOCK):
+            report.aim_exact(f"cpus{cpus}_zap_walkers", arm, 0)
+        report.aim_exact(f"cpus{cpus}_isolated_isolated_cal", ON, 0)
+    for what in ("get_1", "pin_1", "get_512"):
+        report.aim_excess(f"gup_{what}", ON, OFF, GUP_COST)
+        report.aim_excess(f"{_ALONE}gup_{what}", OFF, STOCK, GUP_COST)

@@ -1,0 +1,567 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What vm.pmd_clear_ipi_free saves, and what it costs.
+ *
+ * Runs in the guest and prints one line for each thing it has measured:
+ *
+ *	sample METRIC UNIT ARM VALUE
+ *
+ * An arm is a value of vm.pmd_clear_ipi_free, or a name for "as this kernel
+ * is" (see --arms).  The arms take turns within a round, in one order and then
+ * in the other.  The host side, tests/bench/run, makes medians, tables and
+ * verdicts of it.
+ *
+ * Broadcasts are counted by the kernel function that they run on other CPUs
+ * (trace event csd:csd_queue_cpu), and interrupts by /proc/interrupts.  These
+ * counts do not depend on how fast the machine is.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench_util.h"
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE	25
+#endif
+
+#define POOL		"/proc/sys/vm/nr_hugepages"
+#define CPUS_MAX	64
+/* Between two looks at the clock of a busy loop: longer is an interruption. */
+#define GAP_NS		20000
+
+/* A multiple of 1 GiB that no mapping of a small program comes near to. */
+#define BASE		((char *)(16 * KIB * GIB))
+
+const char bench_name[] = "pmd_clear";
+const char bench_knob[] = "/proc/sys/vm/pmd_clear_ipi_free";
+
+/* What the command line says. */
+static struct {
+	long rounds;
+	long areas;		/* huge pages' worth of memory for a turn */
+	long forks;		/* children of unshare */
+	long isolated;		/* a CPU that nothing else runs on */
+} opt = {
+	.rounds		= 5,
+	.areas		= 64,
+	.forks		= 30,
+	.isolated	= -1,
+};
+
+static size_t huge;		/* size of a huge page */
+
+/* --- broadcasts and interrupts */
+
+/* Functions that CPUs are made to run; of the last two, one exists. */
+static struct {
+	const char *name, *function;
+	char filter[48];
+} calls[] = {
+	{ "walkers", "tlb_remove_table_smp_sync", "" },
+	{ "tlb", "flush_tlb_func", "" },
+	{ "serialize", "do_serialize", "" },
+};
+
+static struct event_count events[ARRAY_SIZE(calls)];
+static int nr_events;
+
+/* The event has the function's address, so filters need it. */
+static void find_functions(void)
+{
+	FILE *f = fopen("/proc/kallsyms", "r");
+	unsigned long long address;
+	char line[256], name[128];
+	size_t i;
+
+	while (f && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%llx %*c %127s", &address, name) != 2)
+			continue;
+		for (i = 0; i < ARRAY_SIZE(calls); i++)
+			if (!strcmp(name, calls[i].function) && address)
+				snprintf(calls[i].filter,
+					 sizeof(calls[i].filter),
+					 "func == 0x%llx", address);
+	}
+	if (f)
+		fclose(f);
+	for (i = 0; i < ARRAY_SIZE(calls); i++)
+		if (calls[i].filter[0])
+			events[nr_events++] = (struct event_count) {
+				calls[i].name, "csd/csd_queue_cpu",
+				calls[i].filter
+			};
+	if (!nr_events)
+		die("/proc/kallsyms has none of the functions: run this as root");
+}
+
+/* Interrupts of one kind that each CPU has had. */
+struct interrupts {
+	unsigned long cpu[CPUS_MAX];
+	unsigned long all;
+};
+
+static struct interrupts read_interrupts(const char *kind)
+{
+	FILE *f = fopen("/proc/interrupts", "r");
+	struct interrupts now = { };
+	char line[2048], *p, *end;
+	int cpu;
+
+	while (f && fgets(line, sizeof(line), f)) {
+		p = line + strspn(line, " ");
+		if (strncmp(p, kind, strlen(kind)))
+			continue;
+		p += strlen(kind);
+		for (cpu = 0; cpu < CPUS_MAX; cpu++, p = end) {
+			now.cpu[cpu] = strtoul(p, &end, 10);
+			if (end == p)
+				break;
+			now.all += now.cpu[cpu];
+		}
+	}
+	if (f)
+		fclose(f);
+	return now;
+}
+
+/* Around the part of a scene that is measured. */
+struct count {
+	struct counters counters;
+	struct interrupts cal, tlb;
+	__u64 from;
+};
+
+static void count_start(struct count *count)
+{
+	if (!events_open(events, nr_events))
+		die("cannot count csd:csd_queue_cpu: is tracefs mounted?");
+	count->counters = read_counters("pt_sync");
+	count->cal = read_interrupts("CAL:");
+	count->tlb = read_interrupts("TLB:");
+	count->from = now_ns();
+}
+
+static void count_stop(struct count *count, const char *what, int arm, long ops)
+{
+	double ns = now_ns() - count->from;
+	struct interrupts cal = read_interrupts("CAL:");
+	struct interrupts tlb = read_interrupts("TLB:");
+	int i;
+
+	report(arm, "us", ns / ops / 1000, "%s_time", what);
+	for (i = 0; i < nr_events; i++)
+		report(arm, "per_op", (double)events_counted(&events[i]) / ops,
+		       "%s_%s", what, events[i].name);
+	report(arm, "per_op", (double)(cal.all - count->cal.all) / ops,
+	       "%s_irq_cal", what);
+	report(arm, "per_op", (double)(tlb.all - count->tlb.all) / ops,
+	       "%s_irq_tlb", what);
+	if (opt.isolated >= 0)
+		report(arm, "per_op",
+		       (double)(cal.cpu[opt.isolated] -
+				count->cal.cpu[opt.isolated]) / ops,
+		       "%s_isolated_cal", what);
+	report_counters(what, arm, &count->counters);
+	events_close(events, nr_events);
+}
+
+/* --- memory */
+
+static void pin_to(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		die("CPU %d: %s", cpu, strerror(errno));
+}
+
+/* Base pages where there could be huge ones. */
+static char *map_small(size_t len)
+{
+	size_t off, step = sysconf(_SC_PAGESIZE);
+	char *p = mmap(BASE, len, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1,
+		       0);
+
+	if (p != BASE)
+		die("mmap of %zu MiB: %s", len / MIB, strerror(errno));
+	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
+	for (off = 0; off < len; off += step)
+		touch(p + off);
+	prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
+	return p;
+}
+
+static void collapse(char *p, size_t len)
+{
+	if (madvise(p, len, MADV_COLLAPSE))
+		die("MADV_COLLAPSE of %zu MiB: %s", len / MIB, strerror(errno));
+}
+
+static void unmap(char *p, size_t len)
+{
+	if (munmap(p, len))
+		die("munmap: %s", strerror(errno));
+}
+
+/* --- threads and a process that keep CPUs busy */
+
+static atomic_bool stop;
+static atomic_int busy;
+
+static void *spin(void *arg)
+{
+	pin_to((long)arg);
+	atomic_fetch_add(&busy, 1);
+	while (!atomic_load_explicit(&stop, memory_order_relaxed))
+		;
+	return NULL;
+}
+
+static long online(void)
+{
+	return sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+/* On every CPU but the first, in this process. */
+static int spinners_start(pthread_t *threads)
+{
+	long cpu;
+	int n = 0;
+
+	atomic_store(&stop, false);
+	atomic_store(&busy, 0);
+	for (cpu = 1; cpu < online() && n < CPUS_MAX; cpu++, n++)
+		if (pthread_create(&threads[n], NULL, spin, (void *)cpu))
+			die("pthread_create: %s", strerror(errno));
+	while (atomic_load(&busy) < n)
+		sched_yield();
+	return n;
+}
+
+static void spinners_stop(pthread_t *threads, int n)
+{
+	int i;
+
+	atomic_store(&stop, true);
+	for (i = 0; i < n; i++)
+		pthread_join(threads[i], NULL);
+}
+
+/* --- scenes */
+
+/* MADV_COLLAPSE; one operation is one huge page. */
+static void collapse_turn(int arm, const char *what, bool spinners)
+{
+	size_t len = opt.areas * huge;
+	pthread_t threads[CPUS_MAX];
+	struct count count;
+	char *p = map_small(len);
+	int n = spinners ? spinners_start(threads) : 0;
+
+	count_start(&count);
+	collapse(p, len);
+	count_stop(&count, what, arm, opt.areas);
+	spinners_stop(threads, n);
+	unmap(p, len);
+}
+
+static void scene_collapse(int arm)
+{
+	collapse_turn(arm, "collapse", false);
+}
+
+static void scene_collapse_busy(int arm)
+{
+	collapse_turn(arm, "collapse_busy", true);
+}
+
+/*
+ * munmap() of huge pages, with the other CPUs in the same process: else a
+ * powerpc CPU flushes for itself only.
+ */
+static void scene_zap(int arm)
+{
+	size_t len = opt.areas * huge;
+	pthread_t threads[CPUS_MAX];
+	struct count count;
+	char *p = map_small(len);
+	int n;
+
+	collapse(p, len);
+	n = spinners_start(threads);
+	count_start(&count);
+	unmap(p, len);
+	count_stop(&count, "zap", arm, opt.areas);
+	spinners_stop(threads, n);
+}
+
+/* A child shares its parent's page table, and is gone again. */
+static void scene_unshare(int arm)
+{
+	struct count count;
+	char text[16], *p;
+	long i;
+	int fd;
+
+	snprintf(text, sizeof(text), "%d", 4);
+	if (!write_text(POOL, text))
+		die(POOL ": %s", strerror(errno));
+	fd = memfd_create("bench", MFD_CLOEXEC | MFD_HUGETLB);
+	if (fd < 0 || ftruncate(fd, GIB))
+		die("hugetlb memfd: %s", strerror(errno));
+	p = mmap(BASE, GIB, PROT_READ | PROT_WRITE,
+		 MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd, 0);
+	if (p != BASE)
+		die("mmap of 1 GiB: %s", strerror(errno));
+	touch(p);
+	count_start(&count);
+	for (i = 0; i < opt.forks; i++) {
+		pid_t pid = fork();
+
+		if (!pid) {
+			touch(p);
+			unmap(p, GIB);
+			_exit(0);
+		}
+		if (pid < 0 || waitpid(pid, NULL, 0) != pid)
+			die("fork: %s", strerror(errno));
+	}
+	count_stop(&count, "unshare", arm, opt.forks);
+	unmap(p, GIB);
+	close(fd);
+}
+
+/* In memory that two processes have. */
+struct watch {
+	atomic_bool ready, stop;
+	unsigned long gaps, loops;
+};
+
+/* A busy loop on a CPU of its own that looks when it was not running. */
+static void watch_clock(struct watch *watch)
+{
+	__u64 last, now;
+
+	pin_to(opt.isolated);
+	atomic_store(&watch->ready, true);
+	for (last = now_ns(); !atomic_load(&watch->stop); last = now) {
+		now = now_ns();
+		watch->loops++;
+		if (now - last > GAP_NS)
+			watch->gaps++;
+	}
+}
+
+/* Collapses, and one CPU that wants to be left alone. */
+static void scene_isolated(int arm)
+{
+	struct watch *watch = mmap(NULL, sizeof(*watch),
+				   PROT_READ | PROT_WRITE,
+				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	pid_t pid;
+
+	if (watch == MAP_FAILED)
+		die("mmap: %s", strerror(errno));
+	if (opt.isolated < 0)
+		die("isolated needs --isolated CPU");
+	pid = fork();
+	if (!pid) {
+		watch_clock(watch);
+		_exit(0);
+	}
+	if (pid < 0)
+		die("fork: %s", strerror(errno));
+	while (!atomic_load(&watch->ready))
+		usleep(1000);
+	collapse_turn(arm, "isolated", false);
+	atomic_store(&watch->stop, true);
+	if (waitpid(pid, NULL, 0) != pid)
+		die("waitpid: %s", strerror(errno));
+	if (!watch->loops)
+		die("the busy loop did not run");
+	report(arm, "per_op", (double)watch->gaps / opt.areas, "isolated_gaps");
+	munmap(watch, sizeof(*watch));
+}
+
+/* --- cost of get_user_pages_fast(), in ticks (see bench_util.h) */
+
+/* Of mm/gup_test.h. */
+struct gup_test {
+	__u64 get_delta_usec;
+	__u64 put_delta_usec;
+	__u64 addr;
+	__u64 size;
+	__u32 nr_pages_per_call;
+	__u32 gup_flags;
+	__u32 test_flags;
+	__u32 which_pages[8];
+};
+
+#define GUP_FAST_BENCHMARK	_IOWR('g', 1, struct gup_test)
+#define PIN_FAST_BENCHMARK	_IOWR('g', 2, struct gup_test)
+#define GUP_PAGES		512UL
+
+static void gup_turn(int arm, int fd, const char *what, unsigned long cmd,
+		     long per_call, char *p)
+{
+	struct gup_test gup = {
+		.addr = (unsigned long)p,
+		.size = GUP_PAGES * sysconf(_SC_PAGESIZE),
+		.nr_pages_per_call = per_call,
+	};
+	__u64 from = ticks();
+
+	if (ioctl(fd, cmd, &gup))
+		die("gup_test: %s", strerror(errno));
+	report(arm, "ticks", (double)(ticks() - from) * per_call / GUP_PAGES,
+	       "%s", what);
+}
+
+static void scene_gup(int arm)
+{
+	size_t len = 2 * huge;
+	int fd = open("/sys/kernel/debug/gup_test", O_RDWR | O_CLOEXEC);
+	char *p = map_small(len);
+
+	if (fd < 0)
+		die("/sys/kernel/debug/gup_test: %s", strerror(errno));
+	/* One call: one page, and as many as one call takes at most. */
+	gup_turn(arm, fd, "gup_get_1", GUP_FAST_BENCHMARK, 1, p);
+	gup_turn(arm, fd, "gup_pin_1", PIN_FAST_BENCHMARK, 1, p);
+	gup_turn(arm, fd, "gup_get_512", GUP_FAST_BENCHMARK, GUP_PAGES, p);
+	unmap(p, len);
+	close(fd);
+}
+
+/* --- the program */
+
+static const char * const scene_names[] = {
+	"collapse", "collapse_busy", "zap", "unshare", "isolated", "gup",
+};
+
+static void (* const scenes[])(int arm) = {
+	scene_collapse, scene_collapse_busy, scene_zap, scene_unshare,
+	scene_isolated, scene_gup,
+};
+
+static void run_scene(void (*scene)(int arm))
+{
+	long round;
+	int turn;
+
+	/* Once for nothing: the first time, memory is not where it is later. */
+	for (round = -1; round < opt.rounds; round++) {
+		for (turn = 0; turn < nr_arms; turn++) {
+			int arm = arm_of_turn(round < 0 ? 0 : round, turn);
+
+			set_arm(arm);
+			if (round < 0)
+				report_quietly(true);
+			scene(arm);
+			report_quietly(false);
+		}
+	}
+}
+
+static size_t huge_page_size(void)
+{
+	FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size",
+			"r");
+	unsigned long size = 0;
+
+	if (f && fscanf(f, "%lu", &size) != 1)
+		size = 0;
+	if (f)
+		fclose(f);
+	if (!size)
+		die("this kernel has no transparent huge pages");
+	return size;
+}
+
+static void usage(FILE *to)
+{
+	size_t i;
+
+	fputs("pmd_clear --arms LIST [OPTION...] SCENE...\n"
+	      "  --arms LIST    values of vm.pmd_clear_ipi_free, or a name for the kernel\n"
+	      "                 as it is, with commas\n"
+	      "  --rounds N     turns of each arm\n"
+	      "  --areas N      huge pages to collapse or unmap in a turn\n"
+	      "  --forks N      children of unshare in a turn\n"
+	      "  --isolated CPU one that nothing else runs on (isolcpus=CPU)\n"
+	      "scenes:", to);
+	for (i = 0; i < ARRAY_SIZE(scene_names); i++)
+		fprintf(to, " %s", scene_names[i]);
+	fputc('\n', to);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "arms", required_argument, NULL, 'a' },
+		{ "rounds", required_argument, NULL, 'r' },
+		{ "areas", required_argument, NULL, 'n' },
+		{ "forks", required_argument, NULL, 'f' },
+		{ "isolated", required_argument, NULL, 'i' },
+		{ "help", no_argument, NULL, 'h' },
+		{ }
+	};
+	int c, nr = 0;
+
+	while ((c = getopt_long(argc, argv, "", options, &nr)) != -1) {
+		switch (c) {
+		case 'a':
+			parse_arms(optarg);
+			break;
+		case 'r':
+			opt.rounds = count_option("rounds", optarg);
+			break;
+		case 'n':
+			opt.areas = count_option("areas", optarg);
+			break;
+		case 'f':
+			opt.forks = count_option("forks", optarg);
+			break;
+		case 'i':
+			opt.isolated = count_option("isolated", optarg);
+			break;
+		case 'h':
+			usage(stdout);
+			return 0;
+		default:
+			usage(stderr);
+			return 1;
+		}
+	}
+	if (!nr_arms || optind >= argc) {
+		usage(stderr);
+		return 1;
+	}
+	if (online() > CPUS_MAX || opt.isolated >= online())
+		die("CPUs: at most %d, and --isolated must be one of them",
+		    CPUS_MAX);
+	huge = huge_page_size();
+	find_functions();
+	pin_to(0);
+	for (; optind < argc; optind++)
+		run_scene(scenes[find_name("scene", argv[optind], scene_names,
+					   ARRAY_SIZE(scene_names))]);
+	return 0;
+}
