@@ -22,6 +22,8 @@ step_use() {
 	check 'it has a switch' grep -q . <(switches)
 	for name in $(switches); do
 		check "$name: sysctl.d and sysctl --system, by hand, and back" flip "$name"
+		# The kernel logs at most ten changes in five seconds, and each is looked for.
+		sleep 5
 	done
 	check 'the feature selftests pass' selftests "$KVER1"
 	check 'perf runs' "/usr/lib/linux-tools/$KVER1/perf" version
