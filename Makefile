@@ -39,7 +39,7 @@ help: ## this list
 	@echo 'make run      build the kernel, boot it in a VM and see a switch work'
 	@echo 'make test     build and run every test'
 	@echo
-	@sed -n 's/^\([a-z][a-z-]*\)\(-%\)*:.*## \(.*\)/\1\2\t\3/p' $(firstword $(MAKEFILE_LIST)) | \
+	@sed -n 's/^\([a-z][a-z0-9-]*\)\(-%\)*:.*## \(.*\)/\1\2\t\3/p' $(firstword $(MAKEFILE_LIST)) | \
 		sed 's/%/SUITE/' | expand -t 14
 	@echo
 	@echo 'BUILD=DIR puts everything generated there instead of build/.'
@@ -49,8 +49,16 @@ help: ## this list
 # The other verbs install only the groups that they need.
 DEPS := packaging/build-deps/install
 
+# What another flavour than those of x86 takes, and where its kernel is.
+CROSS := true
+IMAGE := arch/x86/boot/bzImage
+ifneq ($(filter ppc64le%,$(FLAVOUR)),)
+CROSS := $(DEPS) ppc64le && tests/vm/busybox ppc64le
+IMAGE := vmlinux
+endif
+
 .PHONY: deps
-deps: ## install the host packages that are missing, for all verbs
+deps: ## install the host packages that are missing, for all verbs but test-ppc64le
 	@$(DEPS)
 
 # --- The kernel branch
@@ -76,7 +84,8 @@ rebase: ## move the pin to another point release: VERSION=6.12.x
 	@kernel/scripts/rebase $(VERSION)
 
 .PHONY: kernel
-kernel: tree ## compile FLAVOUR=microvm, microvm-debug, ...
+kernel: tree ## compile FLAVOUR=microvm, microvm-debug, ppc64le, ...
+	@$(CROSS)
 	@kernel/scripts/build $(FLAVOUR)
 
 # --- Packages
@@ -127,8 +136,9 @@ run: tree ## build microvm, boot it and show the switches at work
 .PHONY: shell
 shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@$(DEPS) vm
+	@$(CROSS)
 	@kernel/scripts/build $(FLAVOUR)
-	@tests/vm/shell --kernel $(BUILD)/$(FLAVOUR)/arch/x86/boot/bzImage
+	@tests/vm/shell --kernel $(BUILD)/$(FLAVOUR)/$(IMAGE)
 
 .PHONY: bench
 bench: tree ## measure BENCH=munmap or hugetlb, stock and ours in one run
@@ -145,6 +155,11 @@ test: deps tree ## run every test, or SUITE="NAME..."
 
 test-%: deps tree ## run one suite: test-source, test-runner, ...
 	@tests/run $*
+
+.PHONY: test-ppc64le
+test-ppc64le: tree ## boot and test the ppc64le kernel, radix and hash MMU
+	@$(DEPS) vm ppc64le
+	@tests/run ppc64le
 
 .PHONY: test-images
 test-images: deps tree ## VMs install FLAVOUR=microvm or cloud; FORMAT=deb or rpm, FULL=1

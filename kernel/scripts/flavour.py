@@ -41,6 +41,27 @@ LOGS = PATHS.build / "log"
 
 
 @dataclasses.dataclass(frozen=True)
+class Arch:
+    """What a kernel is built for."""
+
+    # ARCH= and CROSS_COMPILE= of the kernel's make; none: as the host.
+    name: str = ""
+    cross: str = ""
+    # The make target of what boots, and where that is below O=.
+    target: str = "bzImage"
+    image: str = "arch/x86/boot/bzImage"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What make has to be told."""
+        return {"ARCH": self.name, "CROSS_COMPILE": self.cross} if self.name else {}
+
+
+X86 = Arch()
+PPC64LE = Arch("powerpc", "powerpc64le-linux-gnu-", target="vmlinux", image="vmlinux")
+
+
+@dataclasses.dataclass(frozen=True)
 class Flavour:
     """One row of the table: fragments (last wins) on one of the two trees."""
 
@@ -53,6 +74,7 @@ class Flavour:
     # The configuration of Debian's that the fragments change; else everything
     # that they do not name is off.
     base: str = ""
+    arch: Arch = X86
     # The N of a rebuild.
     rebuild: str = ""
 
@@ -81,7 +103,7 @@ class Flavour:
     @property
     def image(self) -> pathlib.Path:
         """What boots."""
-        return self.out / "arch/x86/boot/bzImage"
+        return self.out / self.arch.image
 
     @property
     def config(self) -> pathlib.Path:
@@ -89,14 +111,21 @@ class Flavour:
         return self.out / ".config"
 
 
+FAULTLINE_X86 = ("faultline.config", "faultline-x86.config")
+
 FLAVOURS = {flavour.name: flavour for flavour in (
-    Flavour("microvm", ("microvm.config", "faultline.config")),
-    Flavour("microvm-debug", ("microvm.config", "faultline.config", "debug.config"), "-debug"),
+    Flavour("microvm", ("microvm.config", *FAULTLINE_X86)),
+    Flavour("microvm-debug", ("microvm.config", *FAULTLINE_X86, "kunit.config", "debug.config"),
+            "-debug"),
+    Flavour("microvm-kcsan", ("microvm.config", *FAULTLINE_X86, "kcsan.config"), "-kcsan"),
     # The two that tests/build/objects compares: upstream, and ours switched
     # off (allnoconfig is the base, so what is not named is off).
     Flavour("microvm-off", ("microvm.config",), "-off"),
     Flavour("microvm-stock", ("microvm.config",), "-stock", stock=True),
-    Flavour("cloud", ("faultline.config", "cloud.config"), base="config.amd64_none_cloud-amd64"),
+    Flavour("cloud", (*FAULTLINE_X86, "cloud.config"), base="config.amd64_none_cloud-amd64"),
+    Flavour("ppc64le", ("ppc64le.config", "faultline.config", "faultline-ppc64le.config",
+                        "kunit.config"), "-ppc64le", arch=PPC64LE),
+    Flavour("ppc64le-stock", ("ppc64le.config",), "-ppc64le-stock", stock=True, arch=PPC64LE),
 )}
 
 
@@ -175,14 +204,18 @@ def tree_state(flavour: Flavour) -> TreeState:
     return TreeState(head, tuple(line[3:] for line in status.splitlines()))
 
 
-def compiler() -> str:
-    """Compiler and linker, as their versions name them."""
-    return "; ".join(output(tool, "--version").splitlines()[0] for tool in ("gcc", "ld"))
+def compiler(flavour: Flavour) -> str:
+    """Compiler and linker, as their versions name them; a cross compiler's, then the host's."""
+    cross = flavour.arch.cross
+    if cross and not shutil.which(f"{cross}gcc"):
+        raise Fail(f"{cross}gcc is not installed: run 'packaging/build-deps/install ppc64le'")
+    tools = dict.fromkeys(prefix + tool for prefix in (cross, "") for tool in ("gcc", "ld"))
+    return "; ".join(output(tool, "--version").splitlines()[0] for tool in tools)
 
 
-def cc() -> str:
+def cc(flavour: Flavour) -> str:
     """The CC= of the build."""
-    return "ccache gcc" if shutil.which("ccache") else "gcc"
+    return f"{'ccache ' if shutil.which('ccache') else ''}{flavour.arch.cross}gcc"
 
 
 def digest(*parts: bytes | str) -> str:
@@ -311,7 +344,7 @@ def configure(flavour: Flavour, tree: TreeState) -> bool:
     else:
         kconfig = kconfig_state(flavour, tree)
     now = {"head": tree.head, "kconfig": kconfig, "fragments": fragments,
-           "compiler": compiler(), "make": environment()["MAKEFLAGS"], "result": None}
+           "compiler": compiler(flavour), "make": environment()["MAKEFLAGS"], "result": None}
     if flavour.config.exists():
         now["result"] = digest(flavour.config.read_bytes())
     if kconfig and {**now, "head": ""} == {**then, "head": ""}:
@@ -367,7 +400,7 @@ def merge_config(flavour: Flavour, base: pathlib.Path | None, target: pathlib.Pa
     command = ["scripts/kconfig/merge_config.sh", *([] if base else ["-n"]),
                "-O", str(flavour.out), *([str(base)] if base else []),
                *(str(FRAGMENTS / name) for name in flavour.fragments)]
-    env = environment() | {"KCONFIG_CONFIG": str(target)}
+    env = environment() | flavour.arch.variables | {"KCONFIG_CONFIG": str(target)}
     with open(log, "w", encoding="utf-8") as sink:
         status = subprocess.run(command, cwd=flavour.tree, env=env, stdin=subprocess.DEVNULL,
                                 stdout=sink, stderr=subprocess.STDOUT, check=False).returncode

@@ -5,7 +5,10 @@
 
 # The image of a flavour.
 image() {
-	printf '%s\n' "$BUILD/$1/arch/x86/boot/bzImage"
+	case $1 in
+	ppc64le*) printf '%s\n' "$BUILD/$1/vmlinux" ;;
+	*) printf '%s\n' "$BUILD/$1/arch/x86/boot/bzImage" ;;
+	esac
 }
 
 # in_vm FLAVOUR NAME [OPTION...] -- COMMAND...: tests/vm/run with the kernel of
@@ -17,13 +20,16 @@ in_vm() {
 		--out "$BUILD/vm/$name" "$@"
 }
 
-# The programs of tools/testing/selftests/mm/faultline, in build/selftests.
+# build_selftests [FOLDER [VARIABLE=VALUE...]]: the programs of
+# tools/testing/selftests/mm/faultline, in build/selftests or build/FOLDER; the
+# variables are for make.
 build_selftests() {
-	local log=$BUILD/log/selftests.log
+	local name=${1:-selftests}
+	local log=$BUILD/log/$name.log
 
-	mkdir -p "$BUILD/log" "$BUILD/selftests"
+	mkdir -p "$BUILD/log" "$BUILD/$name"
 	make -C "$BUILD/tree/tools/testing/selftests/mm/faultline" \
-		OUTPUT="$BUILD/selftests" >"$log" 2>&1 || {
+		OUTPUT="$BUILD/$name" "${@:2}" >"$log" 2>&1 || {
 		tail -20 "$log" >&2
 		echo "the selftests do not build: see $log" >&2
 		return 1

@@ -17,9 +17,10 @@ from faultline_vm.arch import ARCHITECTURES, identify
 from faultline_vm.console import Console
 from faultline_vm.errors import RunnerError
 from faultline_vm.initramfs import Archive, FileSet, elf_facts, guest_path
-from faultline_vm.qemu import Machine
+from faultline_vm.qemu import CHANNELS, Machine
 
 X86 = ARCHITECTURES["x86_64"]
+PPC = ARCHITECTURES["ppc64le"]
 LOG = Path("console.log")
 
 
@@ -141,13 +142,24 @@ class Initramfs(Scratch):
 
     def test_elf_facts(self):
         self.assertEqual(elf_facts(b"\x7fELF"), (0, False))
-        self.assertEqual(elf_facts(guest.busybox().read_bytes()[:4096]), (X86.elf_machine, False))
+        head = guest.busybox(X86).read_bytes()[:4096]
+        self.assertEqual(elf_facts(head), (X86.elf_machine, False))
 
     def test_not_a_kernel(self):
         with self.assertRaisesRegex(RunnerError, "not a kernel image"):
             identify(self.put("bzImage", b"hello"))
         with self.assertRaisesRegex(RunnerError, "cannot read the kernel"):
             identify(self.dir / "none")
+
+    def test_kernel_of_another_machine(self):
+        head = b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + b"\x15"
+        kernel = self.put("vmlinux", head.ljust(64, b"\0"))
+        self.assertEqual(identify(kernel), (PPC, ""))
+        machine = Machine(PPC, kernel, self.dir / "initramfs")
+        words = machine.qemu_command("qemu", {name: "null" for name in CHANNELS})
+        self.assertIn("console=hvc0", machine.kernel_command_line())
+        self.assertEqual([word for word in words if word.startswith("spapr-vty")],
+                         [f"spapr-vty,chardev={name}" for name in CHANNELS])
 
     def test_toggles(self):
         self.put("sysctl/60-x.conf", b"# vm.no = 1\n-vm.one = 0\nvm/two=1\nkernel.other = 1\n")
@@ -263,9 +275,18 @@ class Host(Scratch):
 
     def test_dynamic_busybox(self):
         (self.dir / "busybox").symlink_to(sys.executable)
-        with mock.patch.dict(os.environ, PATH=str(self.dir)):
+        with mock.patch.dict(os.environ, PATH=str(self.dir), BUILD=str(self.dir)):
             with self.assertRaisesRegex(RunnerError, "not statically linked; install"):
-                guest.busybox()
+                guest.busybox(X86)
+
+    def test_busybox_of_another_machine(self):
+        with mock.patch.dict(os.environ, BUILD=str(self.dir)):
+            with self.assertRaisesRegex(RunnerError, "not run on ppc64le; run 'tests/vm/busybox"):
+                guest.busybox(PPC)
+            elf = bytearray(guest.busybox(X86).read_bytes())
+            elf[18:20] = b"\x15\x00"
+            fetched = self.put("cache/busybox-ppc64le", bytes(elf))
+            self.assertEqual(guest.busybox(PPC), fetched)
 
     def machine(self):
         """Return a machine with a file for a kernel."""

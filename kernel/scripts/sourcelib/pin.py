@@ -12,7 +12,7 @@ from .common import Fail
 
 FORMS = {
     "package": r"[a-z0-9][a-z0-9.+-]+",
-    "version": r"\d+\.\d+\.\d+-\S+",
+    "version": r"(\d+:)?\d+\.\d+\.\d+-\S+",
     "upstream": r"\d+\.\d+\.\d+",
     "file": r"[^/\s]+\.deb",
     "size": r"[1-9]\d*",

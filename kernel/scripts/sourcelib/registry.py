@@ -106,25 +106,36 @@ def newer_first(pins: list[Pin]) -> list[Pin]:
 
 
 class Registry:
-    """The versions of one source package that the mirrors have now."""
+    """The versions of one package that the mirrors have now."""
 
-    def __init__(self, paths: Paths, package: str, series: str) -> None:
+    def __init__(self, paths: Paths, package: str, series: str = "", architecture: str = "",
+                 instead: str = BRING_YOUR_OWN) -> None:
+        """Of a series, or all; of the host's architecture, or of another one of Debian's.
+
+        What a user can do `instead` is told when the package cannot be had.
+        """
         self.cache = paths.cache
-        self.folder = paths.cache / "apt"
+        self.folder = paths.cache / ("apt" + (f"-{architecture}" if architecture else ""))
         self.package = package
         self.series = series
+        self.architecture = architecture
+        self.instead = instead
         self.trouble = ""
         self.pins: list[Pin] = []
 
     def open(self) -> Registry:
         """Read the archive's signed metadata."""
         if not shutil.which("apt-get") or not shutil.which("dpkg"):
-            raise Fail(f"this host has no apt (is it a Debian?): {BRING_YOUR_OWN}")
+            raise Fail(f"this host has no apt (is it a Debian?): {self.instead}")
         with lock(self.folder / "lock"):
             self._configure()
             self._update()
             self.pins = self._list()
         return self
+
+    @property
+    def _what(self) -> str:
+        return f"{self.package} {self.series}.y" if self.series else self.package
 
     def versions(self) -> str:
         """The versions there are, for a message."""
@@ -137,10 +148,10 @@ class Registry:
                 return pin
         if self.trouble:
             raise Fail(f"cannot read the package lists ({self.trouble}): check the network and "
-                       f"apt's sources and proxy, then run this again, or {BRING_YOUR_OWN}")
+                       f"apt's sources and proxy, then run this again, or {self.instead}")
         if not self.pins:
-            raise Fail(f"the mirrors in apt's sources have no {self.package} {self.series}.y: "
-                       f"add a mirror with trixie-security to apt's sources, or {BRING_YOUR_OWN}")
+            raise Fail(f"the mirrors in apt's sources have no {self._what}: "
+                       f"add a mirror with trixie-security to apt's sources, or {self.instead}")
         raise Fail(f"{self.package} {version} is not in the registry (any more); it has "
                    f"{self.versions()}: take the newest with UPSTREAM=latest, or move the pin "
                    "with `make rebase VERSION=`")
@@ -213,7 +224,7 @@ class Registry:
         sources = host_sources(etc)
         if not sources:
             raise Fail(f"apt's sources in {etc} name no Debian archive: add one there, or "
-                       f"{BRING_YOUR_OWN}")
+                       f"{self.instead}")
         keyring = os.environ.get("FAULTLINE_APT_KEYRING") or next(
             filter(os.path.exists, KEYRINGS), None)
         if not keyring:
@@ -247,6 +258,9 @@ class Registry:
         lines = [f"#clear {hook};" for hook in HOOKS]
         # Packages of every architecture list the source; the host's own is enough.
         lines += ["#clear APT::Architectures;"]
+        if self.architecture:
+            lines += [f'{key} "{self.architecture}";'
+                      for key in ("APT::Architecture", "APT::Architectures::")]
         lines += [f'{key} "{value}";' for key, value in settings.items()]
         return "\n".join(lines) + "\n"
 
@@ -271,15 +285,19 @@ class Registry:
                                 env=self._env(), stdin=subprocess.DEVNULL, text=True,
                                 capture_output=True, check=False)
         pins = {}
+        form = rf"{re.escape(self.series)}\.\d+-" if self.series else r"\S"
         for stanza in result.stdout.split("\n\n"):
             fields = dict(re.findall(r"(?m)^([A-Za-z0-9-]+): (.*)$", stanza))
             version = fields.get("Version", "")
-            if not re.match(rf"{re.escape(self.series)}\.\d+-", version):
+            if not re.match(form, version):
                 continue
+            epoch, _, rest = version.rpartition(":")
+            name = os.path.basename(fields.get("Filename", ""))
             pins[version] = Pin.parse({
                 "package": self.package, "version": version,
-                "upstream": version.partition("-")[0],
-                "file": os.path.basename(fields.get("Filename", "")),
+                "upstream": rest.partition("-")[0],
+                # As `apt-get download` calls it; the archive's names have no epoch.
+                "file": name.replace("_", f"_{epoch}%3a", 1) if epoch else name,
                 "size": fields.get("Size", ""), "sha256": fields.get("SHA256", ""),
             }, f"the archive's entry of {self.package} {version}")
         return newer_first(list(pins.values()))

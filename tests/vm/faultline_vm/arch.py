@@ -29,6 +29,8 @@ class Arch:
     serial: tuple[str, ...]
     # Guest device of console, command output, status record, returned files.
     ports: tuple[str, str, str, str]
+    # What comes before a SysRq key on the console; empty: a break.
+    sysrq: bytes
     # Kernel parameters that only this architecture knows or needs.
     cmdline: tuple[str, ...]
 
@@ -46,6 +48,7 @@ ARCHITECTURES = {
         cpu_kvm="host",
         serial=("-device", "isa-serial,chardev={chardev}"),
         ports=("ttyS0", "ttyS1", "ttyS2", "ttyS3"),
+        sysrq=b"",
         cmdline=(
             "earlycon=uart8250,io,0x3f8,115200",
             "console=ttyS0",
@@ -58,6 +61,23 @@ ARCHITECTURES = {
             # Last resort to learn where a guest hangs with interrupts off.
             "unknown_nmi_panic",
         ),
+    ),
+    "ppc64le": Arch(
+        name="ppc64le",
+        qemu="qemu-system-ppc64",
+        qemu_package="qemu-system-ppc",
+        elf_machine=21,
+        # TCG has none of these mitigations and would warn of each.  Without
+        # 16 MiB pages there are no huge pages under the hash MMU.
+        machine="pseries,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken,cap-ccf-assist=off,"
+        "cap-hpt-max-page-size=16M",
+        cpu_tcg="power9",
+        cpu_kvm="host",
+        serial=("-device", "spapr-vty,chardev={chardev}"),
+        ports=("hvc0", "hvc1", "hvc2", "hvc3"),
+        # The driver of the hypervisor's console takes Ctrl-O for it.
+        sysrq=b"\x0f",
+        cmdline=("console=hvc0",),
     ),
 }
 
@@ -86,4 +106,4 @@ def identify(kernel: Path) -> tuple[Arch, str]:
                 return arch, ""
     raise RunnerError(
         f"{kernel} is not a kernel image for {' or '.join(ARCHITECTURES)}; "
-        "give a bzImage (arch/x86/boot/bzImage of a built tree)")
+        "give what a built tree has: arch/x86/boot/bzImage, or for ppc64le vmlinux")

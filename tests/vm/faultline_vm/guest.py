@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -13,7 +14,8 @@ from .arch import Arch
 from .errors import RunnerError
 from .initramfs import Archive, FileSet, elf_facts
 
-_INIT = Path(__file__).resolve().parent.parent / "init"
+_ROOT = Path(__file__).resolve().parents[3]
+_INIT = _ROOT / "tests/vm/init"
 
 _DIRECTORIES = (
     "/bin", "/sbin", "/usr/bin", "/usr/sbin", "/etc", "/root", "/run", "/var",
@@ -48,26 +50,35 @@ class Job:
     window: tuple[int, int] = (24, 80)
 
 
-def busybox() -> Path:
-    """Return the host's statically linked busybox."""
-    path = shutil.which("busybox")
+def fetched_busybox(arch: Arch) -> Path:
+    """Return where tests/vm/busybox puts the one for arch."""
+    build = Path(os.environ.get("BUILD") or _ROOT / "build")
+    return build / "cache" / f"busybox-{arch.name}"
+
+
+def busybox(arch: Arch) -> Path:
+    """Return a statically linked busybox for arch: the host's, or a fetched one."""
     hint = "install busybox-static (Debian) or busybox (Fedora)"
-    if path is None:
-        raise RunnerError(f"busybox is missing; {hint}")
-    with open(path, "rb") as file:
-        head = file.read(4096)
-    if not head.startswith(b"\x7fELF") or elf_facts(head)[1]:
-        raise RunnerError(f"{path} is not statically linked; {hint}")
-    return Path(path)
+    if os.uname().machine != arch.name:
+        hint = f"run 'tests/vm/busybox {arch.name}', or put one first in PATH"
+    found = "busybox is missing"
+    for path in (shutil.which("busybox"), fetched_busybox(arch)):
+        if path is None or not Path(path).is_file():
+            continue
+        with open(path, "rb") as file:
+            head = file.read(4096)
+        machine, dynamic = elf_facts(head) if head.startswith(b"\x7fELF") else (0, True)
+        if machine == arch.elf_machine and not dynamic:
+            return Path(path)
+        found = f"{path} is not statically linked"
+        if not dynamic:
+            found = f"{path} does not run on {arch.name}"
+    raise RunnerError(f"{found}; {hint}")
 
 
 def build(arch: Arch, job: Job) -> Archive:
     """Return the root file system for a job."""
-    box = busybox()
-    with box.open("rb") as file:
-        if elf_facts(file.read(4096))[0] != arch.elf_machine:
-            raise RunnerError(f"{box} does not run on {arch.name}; put a static busybox for it "
-                              "first in PATH")
+    box = busybox(arch)
     archive = Archive()
     for path in _DIRECTORIES:
         archive.directory(path)

@@ -127,6 +127,7 @@ class Process:
             self.channels[name] = ours
             theirs[name] = other
         self._monitor = self.channels.pop("monitor")
+        self._arch = machine.arch
         self._greeted = False
         self.command = machine.qemu_command(find_qemu(machine.arch), {
             name: f"socket,fd={end.fileno()}" for name, end in theirs.items()})
@@ -165,10 +166,11 @@ class Process:
 
     def sysrq(self, key: str) -> bool:
         """Send a magic SysRq key over the console's serial line."""
-        if not self.monitor("chardev-send-break", id="console"):
+        prefix = self._arch.sysrq
+        if not prefix and not self.monitor("chardev-send-break", id="console"):
             return False
         try:
-            self.channels["console"].sendall(key.encode())
+            self.channels["console"].sendall(prefix + key.encode())
         except OSError:
             return False
         return True

@@ -275,7 +275,8 @@ static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
 	*budget = 0;
 
 	/* A cut inside a shared PMD table would have to unshare it first. */
-	if (vma->vm_flags & VM_MAYSHARE)
+	if (IS_ENABLED(CONFIG_HUGETLB_PMD_PAGE_TABLE_SHARING) &&
+	    vma->vm_flags & VM_MAYSHARE)
 		size = max(size, PUD_SIZE);
 	cut = ALIGN(cut, size);
 	return min(cut, vma->vm_end);

@@ -38,10 +38,21 @@ size_t page_size(void)
 	return size;
 }
 
-/* A page table of base pages maps as many pages as it has 8-byte entries. */
 size_t pmd_size(void)
 {
-	return page_size() * (page_size() / sizeof(__u64));
+	static size_t size;
+	char text[32];
+
+	if (!size && !read_text("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size",
+				text, sizeof(text)))
+		size = strtoul(text, NULL, 10);
+	/*
+	 * A kernel without THP does not say.  There, a table of base pages is
+	 * taken to fill a page with its 8-byte entries, as on most machines.
+	 */
+	if (!size)
+		size = page_size() * (page_size() / sizeof(__u64));
+	return size;
 }
 
 /* --- sysctl */
@@ -354,19 +365,30 @@ void *map_filled(size_t len, __u64 tag)
 	return p;
 }
 
-void *free_range(size_t len)
+static void *free_range_of(size_t len, int flags)
 {
 	size_t size = len + 3 * GIB;
 	uintptr_t addr;
 	void *p;
 
 	p = mmap(NULL, size, PROT_NONE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
 	if (p == MAP_FAILED)
 		return NULL;
 	munmap(p, size);
 	addr = ((uintptr_t)p + 2 * GIB - 1) / GIB * GIB;
 	return (void *)addr;
+}
+
+void *free_range(size_t len)
+{
+	return free_range_of(len, 0);
+}
+
+void *free_huge_range(size_t len)
+{
+	return free_range_of((len + pmd_size() - 1) / pmd_size() * pmd_size(),
+			     MAP_HUGETLB);
 }
 
 /* --- idle thread */

@@ -113,6 +113,11 @@ void *map_filled(size_t len, __u64 tag);
  * that no page table is shared with a neighbour.  A multiple of 1 GiB.
  */
 void *free_range(size_t len);
+/*
+ * The same for hugetlb: the hash MMU of powerpc has them in other parts of the
+ * address space than base pages.
+ */
+void *free_huge_range(size_t len);
 
 /* --- a thread that only sleeps: it makes mm_users 2 */
 struct idle_thread {

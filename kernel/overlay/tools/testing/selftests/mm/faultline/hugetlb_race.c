@@ -266,7 +266,7 @@ static int play(struct world *w, int id)
 	if (pipe(players[TOUCHERS].pipe))
 		return 1;
 	/* Neighbours of the map, and not where whole tables can be shared. */
-	players[TOUCHERS].spare = free_range(GIB);
+	players[TOUCHERS].spare = free_huge_range(GIB);
 	if (!players[TOUCHERS].spare)
 		return 2;
 	players[TOUCHERS].spare += 3 * huge_size();

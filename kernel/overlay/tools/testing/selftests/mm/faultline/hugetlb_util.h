@@ -233,7 +233,7 @@ static inline char *hugetlb_map_at(void *addr, int fd, size_t len, int prot)
 /* Maps a file where whole page tables can be shared. */
 static inline char *hugetlb_map(int fd, size_t len)
 {
-	return hugetlb_map_at(free_range(len), fd, len,
+	return hugetlb_map_at(free_huge_range(len), fd, len,
 			      PROT_READ | PROT_WRITE);
 }
 

@@ -15,7 +15,8 @@
 #include "munmap_util.h"
 
 #define TAG		0x6d756e6d61703033ULL
-#define RANGE		(16 * MIB)
+/* Several sections, whose size is that of a PMD; 16 MiB on x86. */
+#define RANGE		(8 * pmd_size())
 #define TIMEOUT		600
 #define FAILSLAB	"/sys/kernel/debug/failslab/"
 

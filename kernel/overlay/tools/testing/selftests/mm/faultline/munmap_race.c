@@ -454,7 +454,9 @@ static bool fixed_prepare(struct race *r)
 	f->place = r->rounds % NR_PLACES;
 	switch (f->place) {
 	case PENDING:
-		f->len = (16 + f->tag % 4096) * page_size();
+		/* Up to a quarter of the range. */
+		f->len = 16 * page_size() +
+			 f->tag % (RANGE / 4 / page_size()) * page_size();
 		break;
 	case FINISHED:
 		f->len = 16 * page_size();
