@@ -25,12 +25,13 @@ enum pt_sync_site {
 
 DECLARE_STATIC_KEY_FALSE(pmd_clear_ipi_free_key);
 
-/*
- * pt_sync_broadcast - wait for lockless walkers as upstream does
+/**
+ * pt_sync_broadcast() - wait for lockless walkers as upstream does
  * @site: Who waits, for the counters.
  *
- * Returns when every CPU has had its interrupts on since the call.  May be
- * called in any context in which smp_call_function() may.
+ * Returns when every CPU has had its interrupts on since the call.
+ *
+ * Context: interrupts on, as for smp_call_function().
  */
 void pt_sync_broadcast(enum pt_sync_site site);
 
@@ -47,7 +48,9 @@ bool __pt_sync_free_table(void *table);
  * pt_sync_alloc() - get a page table for pt_sync_collapse()
  * @mm: Whose table it is to be; charged to its memory cgroup.
  *
- * Locks: none; sleeps.  The caller frees what it does not use by pte_free().
+ * Context: mmap_lock held, so that @mm is not torn down: some architectures
+ * keep page tables in stock in the mm.  May sleep.  The caller frees what it
+ * does not use by pte_free().
  *
  * Return: a page table, or NULL if the IPI is to be sent: the switch is off,
  * memory is short, or the MMU needs the IPI.
@@ -70,14 +73,15 @@ static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
  */
 static inline void pt_sync_collapse(pgtable_t fresh)
 {
-	/*
-	 * A walker that still has the old table takes a reference first and
-	 * then looks at the PMD entry again.  We cleared the entry, and look
-	 * at the references next.  With a full barrier in both, one sees the
-	 * other: we give the collapse up, or it gives the reference back.
-	 * Pairs with try_grab_folio_fast() in gup_fast_pte_range().
-	 */
 	if (fresh) {
+		/*
+		 * A walker that still has the old table takes a reference
+		 * first and then looks at the PMD entry again.  We cleared the
+		 * entry, and look at the references next.  With a full barrier
+		 * in both, one sees the other: we give the collapse up, or it
+		 * gives the reference back.  Pairs with try_grab_folio_fast()
+		 * in gup_fast_pte_range().
+		 */
 		smp_mb();
 		__pt_sync_collapsed();
 	} else {
@@ -96,14 +100,14 @@ static inline bool pt_sync_free_table(void *table)
 #else /* !CONFIG_PMD_CLEAR_IPI_FREE */
 
 /* A macro: some users have no tlb_remove_table_sync_one() in sight. */
-#define pt_sync_broadcast(site)	tlb_remove_table_sync_one()
+#define pt_sync_broadcast(site)	((void)(site), tlb_remove_table_sync_one())
 
 static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
 {
 	return NULL;
 }
 
-#define pt_sync_collapse(fresh)	tlb_remove_table_sync_one()
+#define pt_sync_collapse(fresh)	((void)(fresh), tlb_remove_table_sync_one())
 
 static inline void pt_sync_count_mm(enum pt_sync_site site,
 				    struct mm_struct *mm)
@@ -132,18 +136,30 @@ static inline void pt_sync_mm_init(struct mm_struct *mm)
 
 /*
  * A PUD entry of @mm was cleared, and others go on to use the table that it
- * pointed to.  i_mmap_rwsem of the file is held for writing.
+ * pointed to, or the same one does for them.  i_mmap_rwsem of the file is held
+ * for writing.
  *
- * Who sees the new number sees the entry cleared: pairs with
- * atomic_read_acquire() in pt_walk_begin().  Who sees what another user of
- * the table does after it got i_mmap_rwsem sees the new number: pairs with
- * smp_rmb() in pt_walk_retry().
+ *	who unshares			gup_fast()
+ *
+ *	pud_clear()			s = pt_unshare_seq (acquire)
+ *	smp_mb()			look at the PUD entry
+ *	pt_unshare_seq++		look at the table
+ *	smp_mb()			smp_rmb()
+ *	...the table gets		s == pt_unshare_seq ?
+ *	   other contents
+ *
+ * If s is the new number, the PUD entry was seen cleared.  If the other
+ * contents were seen, the new number is seen at the end.  Pairs with
+ * pt_walk_begin() and pt_walk_retry().
  */
 static inline void pt_sync_unshare(struct mm_struct *mm)
 {
+	/* After pud_clear(); see above. */
 	smp_mb__before_atomic();
 	/* Always odd, so that 0 can stand for "not looked at". */
 	atomic_add(2, &mm->pt_unshare_seq);
+	/* Before the table gets other contents; see above. */
+	smp_mb__after_atomic();
 }
 
 /* Before the last but one user of a table lets go of i_mmap_rwsem. */

@@ -14,8 +14,8 @@
  *     interrupts off counts as a reader.  (UNSHARE frees nothing.  What the
  *     last user does with the table later is freed as every table of its mm;
  *     where that needs no grace period, TLBs are flushed by IPI, and the
- *     flush of the mm that unshared has waited for the walkers of that mm.
- *     So only walkers of current->mm are safe.)
+ *     flush of the mm that unshared has waited for the CPUs that have that mm
+ *     loaded.  So only walkers of the page tables of their own CPU are safe.)
  *  2. A walker does not use what it found in a table that was taken away:
  *       COLLAPSE  it looks at the PMD entry again after it has taken a
  *                 reference; see pt_sync_collapse().  The entry cannot have
@@ -143,15 +143,11 @@ static void avoided(enum pt_sync_site site)
 	trace_pt_sync(site, 0);
 }
 
-/* The switch is on, and still an IPI is about to be sent. */
-static void fallback(void)
-{
-	count_vm_event(PT_SYNC_FALLBACK);
-}
-
 void pt_sync_broadcast(enum pt_sync_site site)
 {
 	count_vm_event(PT_SYNC_IPI_COLLAPSE + site);
+	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
+		count_vm_event(PT_SYNC_FALLBACK);
 	trace_pt_sync(site, num_online_cpus() - 1);
 	tlb_remove_table_sync_one();
 }
@@ -191,7 +187,7 @@ static bool mmu_needs_ipi(void)
 static pgtable_t alloc_table(struct mm_struct *mm)
 {
 #ifdef __pte_alloc_one
-	/* Nobody is to be killed for it, there is another way. */
+	/* Nobody is to be killed for it where that can be said. */
 	return __pte_alloc_one(mm, GFP_PGTABLE_USER | __GFP_NORETRY |
 				   __GFP_NOWARN);
 #else
@@ -212,9 +208,6 @@ pgtable_t __pt_sync_alloc(struct mm_struct *mm)
 		set_active_memcg(old);
 		mem_cgroup_put(memcg);
 	}
-	if (!table)
-		fallback();
-
 	return table;
 }
 
@@ -256,7 +249,9 @@ static void free_table(struct rcu_head *head)
  */
 bool __pt_sync_free_table(void *table)
 {
-	call_rcu(&page_ptdesc(table)->pt_rcu_head, free_table);
+	struct page *page = table;
+
+	call_rcu(&page_ptdesc(page)->pt_rcu_head, free_table);
 	avoided(PT_SYNC_TABLE);
 
 	return true;
@@ -264,7 +259,6 @@ bool __pt_sync_free_table(void *table)
 #else
 bool __pt_sync_free_table(void *table)
 {
-	fallback();
 	return false;
 }
 #endif

@@ -6,12 +6,15 @@
 
 #include <linux/debugfs.h>
 #include <linux/delay.h>
+#include <linux/hash.h>
 #include <linux/init.h>
-#include <linux/random.h>
+#include <linux/mutex.h>
+#include <linux/preempt.h>
+#include <linux/sched/clock.h>
 
 /* === Wider windows ========================================================= */
 
-/* Microseconds; interrupts are off in a window. */
+/* Microseconds; interrupts are off in those of get_user_pages_fast(). */
 #define WINDOW_MAX	1000
 
 DEFINE_STATIC_KEY_FALSE(pt_sync_window_key);
@@ -19,10 +22,13 @@ static u32 window_us;
 
 void __pt_sync_window(void)
 {
-	/* Three of four times nothing, else anything up to the limit. */
-	u32 dice = get_random_u32();
+	/*
+	 * Three of four times nothing, else anything up to the limit.  No
+	 * get_random_u32(): perf walks page tables in NMIs.
+	 */
+	u32 dice = hash_32((u32)local_clock(), 32);
 
-	if (!(dice & 3))
+	if (!in_nmi() && !(dice & 3))
 		udelay((dice >> 2) % (READ_ONCE(window_us) + 1));
 }
 

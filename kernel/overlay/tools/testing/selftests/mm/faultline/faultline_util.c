@@ -519,11 +519,13 @@ int trace_start(struct trace_session *t, const char *system)
 	snprintf(path, sizeof(path), "%s/events/%s/enable", root, system);
 	if (access(path, F_OK))
 		return -ENOENT;
-	snprintf(t->dir, sizeof(t->dir), "%s/instances/selftest-%d", root,
-		 getpid());
+	snprintf(t->dir, sizeof(t->dir), "%s/instances/selftest-%d-%s", root,
+		 getpid(), system);
 	if (mkdir(t->dir, 0700))
 		return -errno;
 	ret = trace_write(t, "buffer_size_kb", "1024");
+	/* Names of tasks are not needed, and cost two events of the scheduler. */
+	trace_write(t, "trace_options", "norecord-cmd");
 	snprintf(path, sizeof(path), "events/%s/enable", system);
 	if (!ret)
 		ret = trace_write(t, path, "1");

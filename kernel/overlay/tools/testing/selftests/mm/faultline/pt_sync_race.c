@@ -5,7 +5,9 @@
  *
  * "collapse": threads collapse memory into huge pages and split them again,
  * others have the kernel read and write single pages of it.  A page holds the
- * word of its place, or 0 where a test throws pages away.
+ * word of its place, or 0 where a test throws pages away.  And each walker has
+ * pages of its own, where it finds out whether it and the kernel mean the same
+ * page: what one writes, the other has to read.
  *
  * "unshare": two processes share a page table of a hugetlb file.  One stops
  * sharing it and starts again, while its threads have the kernel read pages
@@ -50,6 +52,7 @@ struct world {
 	size_t stride;		/* from one to the next */
 	__u64 (*word)(size_t index);
 	bool (*loses)(size_t index);
+	bool owned;		/* walkers have pages of their own */
 	int fd;
 	int loop;		/* a block device, or -1 */
 	atomic_bool stop;
@@ -92,8 +95,9 @@ struct walker {
 	struct world *w;
 	int id;
 	__u64 seed;
+	__u64 generation;
 	int pipe[2];
-	void *buffer;		/* a page of its own */
+	void *buffer;		/* a page outside of the map */
 };
 
 static void must(struct world *w, bool success)
@@ -107,10 +111,25 @@ static void *page_at(const struct world *w, size_t index)
 	return w->map + index * w->stride;
 }
 
+/* The last pages of each OWN_EACH: one for each walker. */
+#define OWN_EACH	32
+
+static bool is_own(const struct world *w, size_t index)
+{
+	return w->owned && index % OWN_EACH >= OWN_EACH - WALKERS;
+}
+
 static void look(struct world *w, size_t index, __u64 word)
 {
+	if (is_own(w, index))
+		return;
 	if (word != w->word(index) && (word || !w->loses || !w->loses(index)))
 		atomic_fetch_add(&w->wrong, 1);
+}
+
+static void *own_page(const struct walker *k, size_t index)
+{
+	return page_at(k->w, index / OWN_EACH * OWN_EACH + OWN_EACH - 1 - k->id);
 }
 
 /* The page is in the pipe for a while. */
@@ -198,19 +217,51 @@ static long walk_direct(struct walker *k, size_t index)
 	return 1;
 }
 
-/* And writes it: the word that it holds already. */
-static long walk_direct_read(struct walker *k, size_t index)
+/* A word that was never anywhere before. */
+static __u64 new_word(struct walker *k)
+{
+	return page_word(~(__u64)TAG - k->id, ++k->generation);
+}
+
+/* The device writes the page: what it wrote must be what we read. */
+static long walk_own_direct(struct walker *k, size_t index)
 {
 	size_t ps = page_size();
-	off_t offset = (WALKERS + index) * ps;
+	off_t offset = k->id * ps;
+	__u64 word = new_word(k);
+	void *own;
 
 	if (k->w->loop < 0)
 		return NEVER;
-	if (pread(k->w->loop, page_at(k->w, index), ps, offset) != (ssize_t)ps)
+	own = own_page(k, index);
+	word_write(k->buffer, word);
+	if (pwrite(k->w->loop, k->buffer, ps, offset) != (ssize_t)ps)
+		return NEVER;
+	if (pread(k->w->loop, own, ps, offset) != (ssize_t)ps)
 		return errno == EFAULT ? 0 : NEVER;
+	if (word_read(own) != word)
+		atomic_fetch_add(&k->w->wrong, 1);
 	return 1;
 }
 
+/* The pipe has the page: what we write must be what it reads. */
+static long walk_own_vmsplice(struct walker *k, size_t index)
+{
+	__u64 word = new_word(k), got = 0;
+	struct iovec iov = { .iov_len = sizeof(got) };
+
+	if (!k->w->owned)
+		return NEVER;
+	iov.iov_base = own_page(k, index);
+	if (vmsplice(k->pipe[1], &iov, 1, 0) != sizeof(got))
+		return errno == EFAULT ? 0 : NEVER;
+	word_write(iov.iov_base, word);
+	if (read(k->pipe[0], &got, sizeof(got)) != sizeof(got))
+		return NEVER;
+	if (got != word)
+		atomic_fetch_add(&k->w->wrong, 1);
+	return 1;
+}
 
 /* Of lib/gup_test.h: the kernel pins the pages itself, and counts them. */
 struct gup_test {
@@ -254,10 +305,12 @@ static const struct {
 } walks[] = {
 	{ "vmsplice", walk_vmsplice },
 	{ "vmsplice of 4", walk_vmsplice_many },
+	/* Walks with a lock, as a check of the others. */
 	{ "process_vm_readv", walk_process_vm },
 	{ "futex", walk_futex },
 	{ "direct write", walk_direct },
-	{ "direct read", walk_direct_read },
+	{ "direct read, own", walk_own_direct },
+	{ "vmsplice, own", walk_own_vmsplice },
 	{ "gup_test", walk_gup_test },
 };
 
@@ -319,10 +372,10 @@ static __u64 collapse_word(size_t index)
 	return page_word(TAG, index);
 }
 
-/* Pages that may be thrown away. */
+/* Pages that may be thrown away: none that is a walker's own. */
 static bool expendable(size_t index)
 {
-	return index % 7 == 3;
+	return index % 8 == 3;
 }
 
 static void *collapse(void *arg)
@@ -353,7 +406,7 @@ static void *split(void *arg)
 			must(w, !madvise(page_at(w, index), ps,
 					 MADV_DONTNEED));
 			word_write(page_at(w, index), w->word(index));
-		} else if (!(random_next(&seed) % 4)) {
+		} else if (!is_own(w, index) && !(random_next(&seed) % 4)) {
 			must(w, !mprotect(page_at(w, index), ps, PROT_READ));
 			must(w, !mprotect(page_at(w, index), ps,
 					  PROT_READ | PROT_WRITE));
@@ -362,26 +415,18 @@ static void *split(void *arg)
 	return NULL;
 }
 
-/* Every page of the device holds what the page of memory does. */
-static int loop_device(const struct world *w)
+/* A device with a page for each walker. */
+static int loop_device(void)
 {
 	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
 	int file, dev = -1, n;
 	char path[32];
-	size_t i, ps = page_size();
 
 	if (control < 0)
 		return -1;
 	file = memfd_create("loop", MFD_CLOEXEC);
-	if (file < 0 || ftruncate(file, (WALKERS + w->pages) * ps))
+	if (file < 0 || ftruncate(file, WALKERS * page_size()))
 		goto out;
-	for (i = 0; i < w->pages; i++) {
-		__u64 word = w->word(i);
-
-		if (pwrite(file, &word, sizeof(word),
-			   (WALKERS + i) * ps) < 0)
-			goto out;
-	}
 	n = ioctl(control, LOOP_CTL_GET_FREE);
 	if (n < 0)
 		goto out;
@@ -407,7 +452,7 @@ static int collapse_process(struct world *w)
 	w->map = map_collapsible(AREAS, TAG);
 	if (!w->map)
 		return 1;
-	w->loop = loop_device(w);
+	w->loop = loop_device();
 	if (!walkers_start(w, walkers, walker_threads) ||
 	    pthread_create(&threads[0], NULL, collapse, w) ||
 	    pthread_create(&threads[1], NULL, split, w))
@@ -417,7 +462,7 @@ static int collapse_process(struct world *w)
 	for (i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
 	for (i = 0; i < w->pages; i++)
-		bad += word_read(page_at(w, i)) != w->word(i);
+		bad += !is_own(w, i) && word_read(page_at(w, i)) != w->word(i);
 	atomic_fetch_add(&w->wrong, bad);
 	if (w->loop >= 0)
 		ioctl(w->loop, LOOP_CLR_FD);
@@ -435,7 +480,19 @@ static __u64 unshare_word(size_t index)
 #define SECRET_FIRST	8
 #define SECRET_PAGES	8
 
-enum turn { SHARED, OWNED, DONE };
+enum turn { NOBODY, SHARED, OWNED };
+
+/* Maps the file, and sees all pages of it. */
+static bool map_file(struct world *w, int prot)
+{
+	size_t i;
+
+	if (hugetlb_map_at(w->map, w->fd, GIB, prot) != w->map)
+		return false;
+	for (i = 0; i < w->pages; i++)
+		look(w, i, word_read(page_at(w, i)));
+	return true;
+}
 
 static void wait_turn(struct world *w, int turn)
 {
@@ -454,6 +511,9 @@ static int owner_process(struct world *w)
 	char *addr = w->map + SECRET_FIRST * huge_size();
 	__u64 seed = 8;
 
+	if (!map_file(w, PROT_READ | PROT_WRITE))
+		return 1;
+	atomic_store(&w->turn, SHARED);
 	while (!atomic_load(&w->stop)) {
 		wait_turn(w, OWNED);
 		if (atomic_load(&w->stop))
@@ -471,12 +531,8 @@ static int owner_process(struct world *w)
 		 * The file comes back all at once: a mapping that may share
 		 * its table has to be whole.
 		 */
-		if (munmap(w->map, GIB) ||
-		    hugetlb_map_at(w->map, w->fd, GIB,
-				   PROT_READ | PROT_WRITE) != w->map)
+		if (munmap(w->map, GIB) || !map_file(w, PROT_READ | PROT_WRITE))
 			return 2;
-		for (i = 0; i < w->pages; i++)
-			look(w, i, word_read(page_at(w, i)));
 		atomic_fetch_add(&w->acts, 1);
 		atomic_store(&w->turn, SHARED);
 	}
@@ -488,20 +544,21 @@ static int sharer_process(struct world *w)
 {
 	struct walker walkers[WALKERS];
 	pthread_t threads[WALKERS];
+	bool mapped = false;
 	__u64 seed = 9;
-	size_t i;
+	int i;
 
 	if (!walkers_start(w, walkers, threads))
 		return 1;
 	while (!atomic_load(&w->stop)) {
 		wait_turn(w, SHARED);
+		if (atomic_load(&w->stop))
+			break;
 		/* Share the table of the other one again. */
-		if (munmap(w->map, GIB) ||
-		    hugetlb_map_at(w->map, w->fd, GIB,
-				   PROT_READ | PROT_WRITE) != w->map)
+		if ((mapped && munmap(w->map, GIB)) ||
+		    !map_file(w, PROT_READ | PROT_WRITE))
 			return 2;
-		for (i = 0; i < w->pages; i++)
-			look(w, i, word_read(page_at(w, i)));
+		mapped = true;
 		usleep(random_next(&seed) % 500);
 		if (random_next(&seed) % 2)
 			must(w, !mprotect(w->map, GIB, PROT_READ));
@@ -581,12 +638,15 @@ static void run(struct __test_metadata *_metadata,
 	EXPECT_EQ(0, atomic_load(&w->wrong));
 	EXPECT_EQ(0, atomic_load(&w->failed));
 	EXPECT_LT(0, atomic_load(&w->acts));
+	/* The ways of vmsplice: every kernel has them. */
 	EXPECT_LT(0, atomic_load(&w->walks[0]));
+	EXPECT_LT(0, atomic_load(&w->walks[1]));
 	for (i = 0; i < (int)ARRAY_SIZE(walks); i++)
 		TH_LOG("%s: %ld", walks[i].name, atomic_load(&w->walks[i]));
 	pt_sync_counters_since(&self->before, &delta);
-	TH_LOG("%ld acts, %ld flips; sent %ld %ld %ld, avoided %ld %ld %ld, fallback %ld, retry %ld",
-	       atomic_load(&w->acts), atomic_load(&w->flips),
+	TH_LOG("%ld acts, %ld flips", atomic_load(&w->acts),
+	       atomic_load(&w->flips));
+	TH_LOG("sent %ld %ld %ld, avoided %ld %ld %ld, fallback %ld, retry %ld",
 	       delta.value[PT_SYNC_IPI_COLLAPSE],
 	       delta.value[PT_SYNC_IPI_UNSHARE],
 	       delta.value[PT_SYNC_IPI_TABLE],
@@ -606,6 +666,7 @@ TEST_F_TIMEOUT(pt_sync_race, collapse, TIMEOUT)
 	w->stride = page_size();
 	w->word = collapse_word;
 	w->loses = expendable;
+	w->owned = true;
 	run(_metadata, self, variant, process, 1, COLLAPSE_WINDOW);
 }
 
@@ -616,6 +677,7 @@ TEST_F_TIMEOUT(pt_sync_race, unshare, TIMEOUT)
 	};
 	const size_t pages = SECRET_FIRST + SECRET_PAGES;
 	const char *why = hugetlb_pool_get(pages + 4);
+	struct hugetlb_counters before, delta;
 	struct world *w = self->w;
 	size_t i;
 
@@ -635,8 +697,12 @@ TEST_F_TIMEOUT(pt_sync_race, unshare, TIMEOUT)
 	ASSERT_NE(NULL, w->map);
 	for (i = 0; i < pages; i++)
 		huge_write(w->map, i);
+	/* Only two are to share the table; the file keeps the pages. */
+	ASSERT_EQ(0, munmap(w->map, GIB));
+	hugetlb_counters_read(&before);
 	run(_metadata, self, variant, process, 2, UNSHARE_WINDOW);
-	EXPECT_EQ(0, munmap(w->map, GIB));
+	hugetlb_counters_since(&before, &delta);
+	EXPECT_LT(0, delta.value[HUGETLB_UNSHARE_LAST]);
 	close(w->fd);
 	EXPECT_TRUE(hugetlb_usage_returns(&self->pool));
 }

@@ -3,8 +3,8 @@
  * vm.pmd_clear_ipi_free: which broadcasts each value sends, counted by the
  * kernel's own tracepoint, and that what a user sees is the same.
  *
- * The tests hold on every kernel; the counters of the switch are only looked
- * at where the kernel has them.
+ * The tests hold on every kernel that frees page tables by RCU; the counters of
+ * the switch are only looked at where the kernel has them.
  */
 #include <fcntl.h>
 #include <sys/mount.h>
@@ -239,10 +239,11 @@ TEST_F_TIMEOUT(pt_sync, khugepaged_charges, TIMEOUT)
 	size_t len = AREAS * pmd_size();
 	char dir[64], path[128], sleep_ms[32], pages[32], pid[16];
 	long before, after = 0;
+	bool mounted;
 	char *p;
 	int i;
 
-	mount("cgroup2", root, "cgroup2", 0, NULL);
+	mounted = !mount("cgroup2", root, "cgroup2", 0, NULL);
 	snprintf(path, sizeof(path), "%s/cgroup.subtree_control", root);
 	if (write_text(path, "+memory"))
 		SKIP(return, "needs root and the memory controller");
@@ -277,13 +278,16 @@ TEST_F_TIMEOUT(pt_sync, khugepaged_charges, TIMEOUT)
 	EXPECT_EQ(before, after);
 	if (self->have && variant->mode == MODE_IPI_FREE &&
 	    !collapse_needs_ipi())
-		EXPECT_EQ(AREAS,
+		/* Others' memory may be collapsed, too. */
+		EXPECT_LE(AREAS,
 			  counted(&self->before, PT_SYNC_AVOIDED_COLLAPSE));
 
 	EXPECT_EQ(0, munmap(p, len));
 	snprintf(path, sizeof(path), "%s/cgroup.procs", root);
 	EXPECT_EQ(0, write_text(path, pid));
 	EXPECT_EQ(0, rmdir(dir));
+	if (mounted)
+		umount2(root, MNT_DETACH);
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 
@@ -356,7 +360,9 @@ static bool fail_allocations(bool on)
 	size_t i;
 
 	if (!on)
-		return !write_text("/proc/self/make-it-fail", "0");
+		return !write_text("/proc/self/make-it-fail", "0") &&
+		       !write_text("/sys/kernel/debug/fail_page_alloc/probability",
+				   "0");
 	for (i = 0; i < ARRAY_SIZE(settings); i++) {
 		snprintf(path, sizeof(path), "/sys/kernel/debug/fail_page_alloc/%s",
 			 settings[i][0]);
