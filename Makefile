@@ -161,6 +161,10 @@ test-ppc64le: tree ## boot and test the ppc64le kernel, radix and hash MMU
 	@$(DEPS) vm ppc64le
 	@tests/run ppc64le
 
+.PHONY: test-kcsan
+test-kcsan: deps tree ## the races under KCSAN, the data race detector
+	@tests/run kcsan
+
 .PHONY: test-images
 test-images: deps tree ## VMs install FLAVOUR=microvm or cloud; FORMAT=deb or rpm, FULL=1
 	@FLAVOUR=$(FLAVOUR) FULL=$(FULL) tests/run $(if $(FORMAT),\
