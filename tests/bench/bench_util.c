@@ -156,6 +156,8 @@ static bool event_open(const struct event_count *event)
 	return (!mkdir(path, 0700) || errno == EEXIST) &&
 	       /* Only how many there were counts, so old ones may go. */
 	       event_write(event, "buffer_size_kb", "16") &&
+	       /* Names of tasks would cost two events of the scheduler. */
+	       event_write(event, "trace_options", "norecord-cmd") &&
 	       event_write(event, filter, event->filter) &&
 	       event_write(event, enable, "1");
 }

@@ -40,8 +40,6 @@
 
 #define POOL		"/proc/sys/vm/nr_hugepages"
 #define CPUS_MAX	64
-/* Between two looks at the clock of a busy loop: longer is an interruption. */
-#define GAP_NS		20000
 
 /* A multiple of 1 GiB that no mapping of a small program comes near to. */
 #define BASE		((char *)(16 * KIB * GIB))
@@ -108,29 +106,35 @@ static void find_functions(void)
 		die("/proc/kallsyms has none of the functions: run this as root");
 }
 
-/* Interrupts of one kind that each CPU has had. */
+/* Interrupts that each CPU has had. */
 struct interrupts {
 	unsigned long cpu[CPUS_MAX];
 	unsigned long all;
 };
 
+/* Of one kind, such as "CAL:"; NULL: of all kinds but the timer's. */
 static struct interrupts read_interrupts(const char *kind)
 {
 	FILE *f = fopen("/proc/interrupts", "r");
 	struct interrupts now = { };
 	char line[2048], *p, *end;
+	unsigned long n;
 	int cpu;
 
 	while (f && fgets(line, sizeof(line), f)) {
 		p = line + strspn(line, " ");
-		if (strncmp(p, kind, strlen(kind)))
+		if (kind ? strncmp(p, kind, strlen(kind)) :
+			   !strncmp(p, "LOC:", 4))
 			continue;
-		p += strlen(kind);
+		p = strchr(p, ':');
+		if (!p++)
+			continue;
 		for (cpu = 0; cpu < CPUS_MAX; cpu++, p = end) {
-			now.cpu[cpu] = strtoul(p, &end, 10);
+			n = strtoul(p, &end, 10);
 			if (end == p)
 				break;
-			now.all += now.cpu[cpu];
+			now.cpu[cpu] += n;
+			now.all += n;
 		}
 	}
 	if (f)
@@ -141,7 +145,7 @@ static struct interrupts read_interrupts(const char *kind)
 /* Around the part of a scene that is measured. */
 struct count {
 	struct counters counters;
-	struct interrupts cal, tlb;
+	struct interrupts cal, tlb, any;
 	__u64 from;
 };
 
@@ -152,6 +156,7 @@ static void count_start(struct count *count)
 	count->counters = read_counters("pt_sync");
 	count->cal = read_interrupts("CAL:");
 	count->tlb = read_interrupts("TLB:");
+	count->any = read_interrupts(NULL);
 	count->from = now_ns();
 }
 
@@ -160,6 +165,8 @@ static void count_stop(struct count *count, const char *what, int arm, long ops)
 	double ns = now_ns() - count->from;
 	struct interrupts cal = read_interrupts("CAL:");
 	struct interrupts tlb = read_interrupts("TLB:");
+	struct interrupts any = read_interrupts(NULL);
+	long cpu = opt.isolated;
 	int i;
 
 	report(arm, "us", ns / ops / 1000, "%s_time", what);
@@ -170,11 +177,14 @@ static void count_stop(struct count *count, const char *what, int arm, long ops)
 	       "%s_irq_cal", what);
 	report(arm, "per_op", (double)(tlb.all - count->tlb.all) / ops,
 	       "%s_irq_tlb", what);
-	if (opt.isolated >= 0)
+	if (cpu >= 0) {
 		report(arm, "per_op",
-		       (double)(cal.cpu[opt.isolated] -
-				count->cal.cpu[opt.isolated]) / ops,
-		       "%s_isolated_cal", what);
+		       (double)(cal.cpu[cpu] - count->cal.cpu[cpu]) / ops,
+		       "%s_last_cpu_cal", what);
+		report(arm, "per_op",
+		       (double)(any.cpu[cpu] - count->any.cpu[cpu]) / ops,
+		       "%s_last_cpu_any", what);
+	}
 	report_counters(what, arm, &count->counters);
 	events_close(events, nr_events);
 }
@@ -348,56 +358,33 @@ static void scene_unshare(int arm)
 	close(fd);
 }
 
-/* In memory that two processes have. */
-struct watch {
-	atomic_bool ready, stop;
-	unsigned long gaps, loops;
-};
-
-/* A busy loop on a CPU of its own that looks when it was not running. */
-static void watch_clock(struct watch *watch)
-{
-	__u64 last, now;
-
-	pin_to(opt.isolated);
-	atomic_store(&watch->ready, true);
-	for (last = now_ns(); !atomic_load(&watch->stop); last = now) {
-		now = now_ns();
-		watch->loops++;
-		if (now - last > GAP_NS)
-			watch->gaps++;
-	}
-}
-
-/* Collapses, and one CPU that wants to be left alone. */
+/* Another process has the isolated CPU for itself, and wants to be left alone. */
 static void scene_isolated(int arm)
 {
-	struct watch *watch = mmap(NULL, sizeof(*watch),
-				   PROT_READ | PROT_WRITE,
-				   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	pid_t pid;
+	int fds[2];
+	char c;
 
-	if (watch == MAP_FAILED)
-		die("mmap: %s", strerror(errno));
 	if (opt.isolated < 0)
 		die("isolated needs --isolated CPU");
+	if (pipe(fds))
+		die("pipe: %s", strerror(errno));
 	pid = fork();
 	if (!pid) {
-		watch_clock(watch);
-		_exit(0);
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pin_to(opt.isolated);
+		if (write(fds[1], "", 1) != 1)
+			_exit(1);
+		for (;;)
+			;
 	}
-	if (pid < 0)
+	if (pid < 0 || read(fds[0], &c, 1) != 1)
 		die("fork: %s", strerror(errno));
-	while (!atomic_load(&watch->ready))
-		usleep(1000);
 	collapse_turn(arm, "isolated", false);
-	atomic_store(&watch->stop, true);
-	if (waitpid(pid, NULL, 0) != pid)
-		die("waitpid: %s", strerror(errno));
-	if (!watch->loops)
-		die("the busy loop did not run");
-	report(arm, "per_op", (double)watch->gaps / opt.areas, "isolated_gaps");
-	munmap(watch, sizeof(*watch));
+	if (kill(pid, SIGKILL) || waitpid(pid, NULL, 0) != pid)
+		die("the busy process is gone");
+	close(fds[0]);
+	close(fds[1]);
 }
 
 /* --- cost of get_user_pages_fast(), in ticks (see bench_util.h) */
