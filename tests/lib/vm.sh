@@ -20,11 +20,15 @@ in_vm() {
 		--out "$BUILD/vm/$name" "$@"
 }
 
-# build_selftests [FOLDER [VARIABLE=VALUE...]]: the programs of
-# tools/testing/selftests/mm/faultline, in build/selftests or build/FOLDER; the
-# variables are for make.
+# The programs of tools/testing/selftests/mm/faultline, in build/selftests.
 build_selftests() {
-	local name=${1:-selftests}
+	build_selftests_in selftests
+}
+
+# build_selftests_in FOLDER [VARIABLE=VALUE...]: in build/FOLDER; the variables
+# are for make.
+build_selftests_in() {
+	local name=$1
 	local log=$BUILD/log/$name.log
 
 	mkdir -p "$BUILD/log" "$BUILD/$name"

@@ -11,7 +11,7 @@
 selftests_with() {
 	local folder=selftests-ppc64le
 
-	build_selftests $folder ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-
+	build_selftests_in $folder ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-
 	in_vm ppc64le "ppc64le-${1,,}" --ktap --quiet --cpus 4 --mem 4096 --timeout 1500 \
 		--append "${2:-}" --file tests/lib/ktap-all --file tests/ppc64le/guest/mmu \
 		--file "$BUILD/$folder/toggles" --file "$BUILD/$folder/munmap_semantics" \

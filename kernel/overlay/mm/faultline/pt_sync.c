@@ -42,12 +42,12 @@
 
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
+#include <linux/pgalloc.h>
 #include <linux/pt_sync.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/mm.h>
 #include <linux/vmstat.h>
 
-#include <asm/pgalloc.h>
 #include <asm/tlb.h>
 
 #include <trace/events/faultline.h>
