@@ -25,8 +25,8 @@ build_selftests() {
 	build_selftests_in selftests
 }
 
-# build_selftests_in FOLDER [VARIABLE=VALUE...]: in build/FOLDER; the variables
-# are for make.
+# build_selftests_in FOLDER [VARIABLE=VALUE...]: the same in build/FOLDER; the
+# variables are for make.
 build_selftests_in() {
 	local name=$1
 	local log=$BUILD/log/$name.log

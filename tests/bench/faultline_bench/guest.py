@@ -9,7 +9,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -112,3 +113,22 @@ def boot(kernel: Path, program: Path, commands: list[list[str]], *, name: str,
         raise BenchError(f"{name}: the guest program has measured nothing; logs are in {out}")
     result = json.loads((out / "result.json").read_text("utf-8"))
     return Boot(samples, result.get("release") or "", result.get("accel") or "")
+
+
+STOCK = "stock"
+ALONE = "alone_"
+
+
+def with_stock(kernels: Kernels, arms: str, off: str,
+               booted: Callable[[Path, str, str], Boot]) -> list[Sample]:
+    """Return samples of all ARMS in one boot, and of OFF and stock, alone in a boot each.
+
+    BOOTED takes kernel, arms and what the boot's name ends with.  The second kind has metrics of
+    its own, not to be mixed with those of the first boot.
+    """
+    samples = booted(kernels.ours, arms, "").samples
+    if kernels.stock:
+        for kernel, arm in ((kernels.ours, off), (kernels.stock, STOCK)):
+            samples += [replace(sample, metric=ALONE + sample.metric)
+                        for sample in booted(kernel, arm, f"-{arm}").samples]
+    return samples

@@ -13,7 +13,7 @@ from . import guest
 from .report import Report, rows_of
 
 OFF, VMA_LOCK, REVALIDATE = "0", "1", "2"
-STOCK = "stock"
+STOCK = guest.STOCK
 
 # Aims of the feature.
 SHARED = 0.98
@@ -27,7 +27,6 @@ _SOURCE = guest.ROOT / "tests/bench/hugetlb.c"
 _MODES = (OFF, VMA_LOCK, REVALIDATE)
 _ALL_MODES = ",".join(_MODES)
 _VS_STOCK = "_vs_stock"
-_ALONE = "alone_"
 _VIRTUAL = "virtual_"
 
 # Longest waits: on a shared host, most of a long one is the host's.  In a VM
@@ -124,17 +123,11 @@ def _cost(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Sampl
     """Count instructions: all modes in one boot; the default against stock, alone in a boot."""
     vm = [*_COST_VM, "--mem", "1536", "--timeout", "7200"]
 
-    def boot(kernel: Path, arms: str, name: str) -> list[guest.Sample]:
+    def booted(kernel: Path, arms: str, name: str) -> guest.Boot:
         return guest.boot(kernel, program, [_command(arms, plan.cost_rounds, plan, "cost")],
-                          name=f"hugetlb-cost{name}", options=vm).samples
+                          name=f"hugetlb-cost{name}", options=vm)
 
-    samples = boot(kernels.ours, _ALL_MODES, "")
-    if kernels.stock:
-        for kernel, arm in ((kernels.ours, VMA_LOCK), (kernels.stock, STOCK)):
-            # Another metric, not to be mixed with that of the other boot.
-            samples += [replace(sample, metric=_ALONE + sample.metric)
-                        for sample in boot(kernel, arm, f"-{arm}")]
-    return samples
+    return guest.with_stock(kernels, _ALL_MODES, VMA_LOCK, booted)
 
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
@@ -156,7 +149,7 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
 def _aims(report: Report) -> None:
     report.aim_best("shared_touches" + _VS_STOCK, [VMA_LOCK], SHARED)
     for what in ("shared", "unshared"):
-        report.aim_excess(f"{_ALONE}cost_{what}", VMA_LOCK, STOCK, SHARED_COST)
+        report.aim_excess(f"{guest.ALONE}cost_{what}", VMA_LOCK, STOCK, SHARED_COST)
     report.aim_best("unshared_touches" + _VS_STOCK, [OFF, REVALIDATE], UNSHARED)
     for mode in (OFF, REVALIDATE):
         report.aim_ratio("exit_storm_exit", mode, STOCK, EXIT_STORM)

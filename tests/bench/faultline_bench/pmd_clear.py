@@ -12,14 +12,13 @@ from . import guest
 from .report import Report, rows_of
 
 OFF, ON = "0", "1"
-STOCK = "stock"
+STOCK = guest.STOCK
 
 # Aims of the feature.
 GUP_COST = 0.005
 
 _SOURCE = guest.ROOT / "tests/bench/pmd_clear.c"
 _ARMS = f"{OFF},{ON}"
-_ALONE = "alone_"
 
 # On one CPU without randomness, two boots of the same kernel count the same.
 _COST_VM = ["--icount", "0", "--cpus", "1", "--mem", "1024", "--append", "norandmaps",
@@ -76,17 +75,11 @@ def _cost(kernels: guest.Kernels, plan: Plan) -> list[guest.Sample]:
     """Count instructions: both values in one boot; off against stock, alone in a boot each."""
     program = guest.compile_program(_SOURCE)
 
-    def boot(kernel: Path, arms: str, name: str) -> list[guest.Sample]:
+    def booted(kernel: Path, arms: str, name: str) -> guest.Boot:
         return guest.boot(kernel, program, [_command(arms, plan.cost_rounds, plan, "gup")],
-                          name=f"pmd_clear-cost{name}", options=_COST_VM).samples
+                          name=f"pmd_clear-cost{name}", options=_COST_VM)
 
-    samples = boot(kernels.ours, _ARMS, "")
-    if kernels.stock:
-        for kernel, arm in ((kernels.ours, OFF), (kernels.stock, STOCK)):
-            # Another metric, not to be mixed with that of the other boot.
-            samples += [replace(sample, metric=_ALONE + sample.metric)
-                        for sample in boot(kernel, arm, f"-{arm}")]
-    return samples
+    return guest.with_stock(kernels, _ARMS, OFF, booted)
 
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
@@ -113,4 +106,4 @@ def _aims(report: Report, plan: Plan) -> None:
             report.aim_exact(f"cpus{cpus}_isolated_last_cpu_{what}", ON, 0)
     for what in ("get_1", "pin_1", "get_512"):
         report.aim_excess(f"gup_{what}", ON, OFF, GUP_COST)
-        report.aim_excess(f"{_ALONE}gup_{what}", OFF, STOCK, GUP_COST)
+        report.aim_excess(f"{guest.ALONE}gup_{what}", OFF, STOCK, GUP_COST)

@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/loop.h>
 #include <linux/userfaultfd.h>
 #include <malloc.h>
 #include <stdio.h>
@@ -450,6 +451,44 @@ __u64 random_next(__u64 *state)
 }
 
 /* --- userfaultfd */
+
+/* --- block device */
+
+int loop_device(size_t size)
+{
+	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
+	int file, dev = -1, n;
+	char path[32];
+
+	if (control < 0)
+		return -1;
+	file = memfd_create("loop", MFD_CLOEXEC);
+	if (file < 0 || ftruncate(file, size))
+		goto out;
+	n = ioctl(control, LOOP_CTL_GET_FREE);
+	if (n < 0)
+		goto out;
+	snprintf(path, sizeof(path), "/dev/loop%d", n);
+	dev = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+	if (dev >= 0 && ioctl(dev, LOOP_SET_FD, file)) {
+		close(dev);
+		dev = -1;
+	}
+out:
+	if (file >= 0)
+		close(file);
+	close(control);
+	return dev;
+}
+
+void loop_device_free(int fd)
+{
+	if (fd < 0)
+		return;
+	ioctl(fd, LOOP_CLR_FD);
+	close(fd);
+}
+
 
 int uffd_open(__u64 features, __u64 *got)
 {

@@ -133,6 +133,13 @@ void idle_thread_stop(struct idle_thread *idle);
 __u64 now_ns(void);
 __u64 random_next(__u64 *state);
 
+/*
+ * --- a block device in memory, open for direct I/O, or -1 if the kernel has
+ * no loop devices or does not let us
+ */
+int loop_device(size_t size);
+void loop_device_free(int fd);
+
 /* --- a userfaultfd, or -1; @got: the features it has, may be NULL */
 int uffd_open(__u64 features, __u64 *got);
 

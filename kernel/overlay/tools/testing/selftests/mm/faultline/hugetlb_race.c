@@ -77,8 +77,11 @@ struct world {
 
 struct player {
 	struct world *w;
+	int id;
 	__u64 seed;
 	int pipe[2];
+	int loop;
+	__u64 generation;
 	char *spare;		/* address space to move things to */
 	int uffd;
 };
@@ -259,7 +262,9 @@ static int play(struct world *w, int id)
 	for (i = 0; i <= TOUCHERS; i++) {
 		players[i] = (struct player) {
 			.w = w,
+			.id = id,
 			.seed = 1000 * id + i + 1,
+			.loop = -1,
 			.uffd = -1,
 		};
 	}
@@ -276,6 +281,7 @@ static int play(struct world *w, int id)
 			return 3;
 	for (i = 0; i <= TOUCHERS; i++)
 		pthread_join(threads[i], NULL);
+	loop_device_free(players[TOUCHERS].loop);
 	return 0;
 }
 
@@ -634,6 +640,35 @@ static bool act_pin(struct player *p)
 }
 
 RACE(pin)
+
+#define SECTOR		512
+
+/*
+ * A device writes a word that was never there before, into a part of the page
+ * that is this process's: we must read it, also through a new page table entry.
+ */
+static bool act_direct(struct player *p)
+{
+	static char buffer[SECTOR] __attribute__((aligned(SECTOR)));
+	char *page = (char *)page_at(p->w, any_page(p));
+	char *sector = page + (1 + p->id) * SECTOR;
+	__u64 word = page_word(HUGETLB_TAG + 1 + p->id, ++p->generation);
+
+	if (p->loop < 0)
+		p->loop = loop_device(SECTOR);
+	word_write(buffer, word);
+	if (p->loop < 0 || pwrite(p->loop, buffer, SECTOR, 0) != SECTOR)
+		return false;
+	must(p, pread(p->loop, sector, SECTOR, 0) == SECTOR);
+	if (word_read(sector) != word)
+		atomic_fetch_add(&p->w->wrong, 1);
+	must(p, !madvise(page, huge_size(), MADV_DONTNEED));
+	if (word_read(sector) != word)
+		atomic_fetch_add(&p->w->wrong, 1);
+	return true;
+}
+
+RACE(direct)
 
 int main(int argc, char **argv)
 {

@@ -19,7 +19,6 @@
  */
 #include <fcntl.h>
 #include <linux/futex.h>
-#include <linux/loop.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -415,34 +414,6 @@ static void *split(void *arg)
 	return NULL;
 }
 
-/* A device with a page for each walker. */
-static int loop_device(void)
-{
-	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
-	int file, dev = -1, n;
-	char path[32];
-
-	if (control < 0)
-		return -1;
-	file = memfd_create("loop", MFD_CLOEXEC);
-	if (file < 0 || ftruncate(file, WALKERS * page_size()))
-		goto out;
-	n = ioctl(control, LOOP_CTL_GET_FREE);
-	if (n < 0)
-		goto out;
-	snprintf(path, sizeof(path), "/dev/loop%d", n);
-	dev = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
-	if (dev >= 0 && ioctl(dev, LOOP_SET_FD, file)) {
-		close(dev);
-		dev = -1;
-	}
-out:
-	if (file >= 0)
-		close(file);
-	close(control);
-	return dev;
-}
-
 static int collapse_process(struct world *w)
 {
 	pthread_t walker_threads[WALKERS], threads[2];
@@ -452,7 +423,8 @@ static int collapse_process(struct world *w)
 	w->map = map_collapsible(AREAS, TAG);
 	if (!w->map)
 		return 1;
-	w->loop = loop_device();
+	/* A page for each walker. */
+	w->loop = loop_device(WALKERS * page_size());
 	if (!walkers_start(w, walkers, walker_threads) ||
 	    pthread_create(&threads[0], NULL, collapse, w) ||
 	    pthread_create(&threads[1], NULL, split, w))
@@ -464,8 +436,7 @@ static int collapse_process(struct world *w)
 	for (i = 0; i < w->pages; i++)
 		bad += !is_own(w, i) && word_read(page_at(w, i)) != w->word(i);
 	atomic_fetch_add(&w->wrong, bad);
-	if (w->loop >= 0)
-		ioctl(w->loop, LOOP_CLR_FD);
+	loop_device_free(w->loop);
 	return 0;
 }
 
