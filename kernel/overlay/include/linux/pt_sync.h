@@ -11,6 +11,7 @@
 
 #include <linux/jump_label.h>
 #include <linux/mm_types.h>
+#include <linux/sched.h>
 
 /* Where somebody waits for walkers. */
 enum pt_sync_site {
@@ -173,34 +174,34 @@ static inline void pt_sync_unshared(void)
 
 /**
  * pt_walk_begin() - start to look at page tables that may be unshared
- * @mm: The mm of the page tables.
+ *
+ * Those of current->mm: the walkers of others are not waited for everywhere.
  *
  * Context: with interrupts off, which stay so until the walk is over.
  *
  * Return: a number for pt_walk_retry().
  */
-static inline unsigned int pt_walk_begin(struct mm_struct *mm)
+static inline unsigned int pt_walk_begin(void)
 {
 	if (!static_branch_unlikely(&pt_unshare_check_key))
 		return 0;
 	/* Pairs with pt_sync_unshare(). */
-	return atomic_read_acquire(&mm->pt_unshare_seq);
+	return atomic_read_acquire(&current->mm->pt_unshare_seq);
 }
 
 /**
  * pt_walk_retry() - has a table of the walk been taken away?
- * @mm:  The mm of the page tables.
  * @seq: What pt_walk_begin() returned.
  *
  * Return: true if what was found may belong to another user of the table.
  */
-static inline bool pt_walk_retry(struct mm_struct *mm, unsigned int seq)
+static inline bool pt_walk_retry(unsigned int seq)
 {
 	if (!seq)
 		return false;
 	/* Pairs with pt_sync_unshare(). */
 	smp_rmb();
-	return unlikely(atomic_read(&mm->pt_unshare_seq) != seq) &&
+	return unlikely(atomic_read(&current->mm->pt_unshare_seq) != seq) &&
 	       __pt_walk_retry();
 }
 
@@ -216,12 +217,12 @@ static inline void pt_sync_unshare(struct mm_struct *mm)
 
 #define pt_sync_unshared()	pt_sync_broadcast(PT_SYNC_UNSHARE)
 
-static inline unsigned int pt_walk_begin(struct mm_struct *mm)
+static inline unsigned int pt_walk_begin(void)
 {
 	return 0;
 }
 
-static inline bool pt_walk_retry(struct mm_struct *mm, unsigned int seq)
+static inline bool pt_walk_retry(unsigned int seq)
 {
 	return false;
 }
