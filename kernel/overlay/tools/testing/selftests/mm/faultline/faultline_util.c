@@ -457,7 +457,7 @@ __u64 random_next(__u64 *state)
 int loop_device(size_t size)
 {
 	int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
-	int file, dev = -1, n;
+	int file, dev = -1, n, tries;
 	char path[32];
 
 	if (control < 0)
@@ -465,14 +465,20 @@ int loop_device(size_t size)
 	file = memfd_create("loop", MFD_CLOEXEC);
 	if (file < 0 || ftruncate(file, size))
 		goto out;
-	n = ioctl(control, LOOP_CTL_GET_FREE);
-	if (n < 0)
-		goto out;
-	snprintf(path, sizeof(path), "/dev/loop%d", n);
-	dev = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
-	if (dev >= 0 && ioctl(dev, LOOP_SET_FD, file)) {
-		close(dev);
-		dev = -1;
+	/* Another process may take the free one first. */
+	for (tries = 0; dev < 0 && tries < 100; tries++) {
+		n = ioctl(control, LOOP_CTL_GET_FREE);
+		if (n < 0)
+			break;
+		snprintf(path, sizeof(path), "/dev/loop%d", n);
+		dev = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+		if (dev < 0)
+			break;
+		if (ioctl(dev, LOOP_SET_FD, file)) {
+			close(dev);
+			dev = -1;
+			usleep(1000);
+		}
 	}
 out:
 	if (file >= 0)
