@@ -326,12 +326,11 @@ static void scene_zap(int arm)
 static void scene_unshare(int arm)
 {
 	struct count count;
-	char text[16], *p;
+	char *p;
 	long i;
 	int fd;
 
-	snprintf(text, sizeof(text), "%d", 4);
-	if (!write_text(POOL, text))
+	if (!write_text(POOL, "4"))
 		die(POOL ": %s", strerror(errno));
 	fd = memfd_create("bench", MFD_CLOEXEC | MFD_HUGETLB);
 	if (fd < 0 || ftruncate(fd, GIB))
@@ -510,9 +509,9 @@ int main(int argc, char **argv)
 		{ "help", no_argument, NULL, 'h' },
 		{ }
 	};
-	int c, nr = 0;
+	int c;
 
-	while ((c = getopt_long(argc, argv, "", options, &nr)) != -1) {
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		switch (c) {
 		case 'a':
 			parse_arms(optarg);
