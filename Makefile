@@ -150,7 +150,7 @@ bench: tree ## measure BENCH=munmap, hugetlb or pmd_clear, stock and ours in one
 # --- Tests
 
 .PHONY: test
-test: deps tree ## run every test, or SUITE="NAME..."
+test: deps tree ## run every test that takes no other kernel, or SUITE="NAME..."
 	@tests/run $(SUITE)
 
 test-%: deps tree ## run one suite: test-source, test-runner, ...
@@ -161,6 +161,10 @@ test-ppc64le: tree ## boot and test the ppc64le kernel, radix and hash MMU
 	@$(DEPS) vm ppc64le
 	@tests/run ppc64le
 
+.PHONY: test-debug
+test-debug: deps tree ## KUnit, selftests and races under KASAN, lockdep and DEBUG_VM
+	@tests/run debug runner/boots
+
 .PHONY: test-kcsan
 test-kcsan: deps tree ## the races under KCSAN, the data race detector
 	@tests/run kcsan
@@ -168,7 +172,7 @@ test-kcsan: deps tree ## the races under KCSAN, the data race detector
 .PHONY: test-images
 test-images: deps tree ## VMs install FLAVOUR=microvm or cloud; FORMAT=deb or rpm, FULL=1
 	@FLAVOUR=$(FLAVOUR) FULL=$(FULL) tests/run $(if $(FORMAT),\
-		images/$(FORMAT)-lifecycle images/$(FORMAT)-failures,images)
+		images/$(FORMAT)-lifecycle host-failures/$(FORMAT),images host-failures)
 
 .PHONY: lint
 lint: test-lint ## style and consistency of everything tracked

@@ -495,7 +495,6 @@ void loop_device_free(int fd)
 	close(fd);
 }
 
-
 int uffd_open(__u64 features, __u64 *got)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = features };

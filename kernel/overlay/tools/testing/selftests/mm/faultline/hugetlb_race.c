@@ -649,7 +649,9 @@ RACE(pin)
  */
 static bool act_direct(struct player *p)
 {
-	static char buffer[SECTOR] __attribute__((aligned(SECTOR)));
+	char space[2 * SECTOR];
+	/* Aligned, as O_DIRECT wants it. */
+	char *buffer = space + SECTOR - (uintptr_t)space % SECTOR;
 	char *page = (char *)page_at(p->w, any_page(p));
 	char *sector = page + (1 + p->id) * SECTOR;
 	__u64 word = page_word(HUGETLB_TAG + 1 + p->id, ++p->generation);
