@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from . import hugetlb, munmap, pmd_clear
+from . import hugetlb, munmap, pmd_clear, spf
 from .guest import BUILD, BenchError, Kernels
 
 _ABOUT = """\
@@ -26,31 +26,38 @@ waits in "virtual" time (it passes by instructions of all emulated CPUs, which
 run in turns) do not depend on how busy the host is. Throughput does: where its
 range is as wide as its median, a verdict on it is a guess.
 
+spf: p99 is of the operations that there were; where each of them waits for a
+second, these are few. any_p99 is of those that would have been, had others
+wanted the same meanwhile, one after each pause of the writer.
+
 examples:
   tests/bench/run munmap
   tests/bench/run hugetlb --procs 16 --mem 12288
   tests/bench/run hugetlb --quick
   tests/bench/run pmd_clear
+  tests/bench/run spf --ms 8000
 """
 
 _BENCHMARKS = {
     "munmap": munmap,
     "hugetlb": hugetlb,
     "pmd_clear": pmd_clear,
+    "spf": spf,
 }
 
 # Sizes of a Plan that the command line can change.
 _SIZES = {
     "mem": ("MIB", "memory of the guest"),
     "cpus": ("N", "virtual CPUs where they run at the same time"),
-    "mib": ("MIB", "munmap: how much is unmapped"),
+    "mib": ("MIB", "munmap: how much is unmapped; spf: how much is faulted in"),
     "procs": ("N", "hugetlb: processes of shared, unshared and tables"),
     "gib": ("GIB", "hugetlb: the file that they map"),
-    "ms": ("MS", "hugetlb: how long a turn of shared and unshared lasts"),
+    "ms": ("MS", "how long a turn lasts: hugetlb (shared, unshared), spf (waits, throughput)"),
     "storm-procs": ("N", "hugetlb: processes of exit_storm"),
     "storm-gib": ("GIB", "hugetlb: what each of them maps"),
     "areas": ("N", "pmd_clear: huge pages of a turn"),
     "forks": ("N", "pmd_clear: children of a turn"),
+    "threads": ("N", "spf: threads that fault, where locks and throughput are measured"),
 }
 
 _IMAGE = "arch/x86/boot/bzImage"
@@ -71,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
                         help="the same configuration without our tree (default: microvm-stock, "
                         "if it was built)")
     parser.add_argument("--config-n", metavar="IMAGE", type=Path,
-                        help="munmap: our tree with CONFIG_FAULTLINE=n")
+                        help="munmap, spf: our tree with CONFIG_FAULTLINE=n")
     parser.add_argument("--rounds", metavar="N", type=int, help="rounds of each measurement")
     for name, (metavar, text) in _SIZES.items():
         parser.add_argument(f"--{name}", metavar=metavar, type=int, help=text)
@@ -94,7 +101,8 @@ def _kernels(options: argparse.Namespace) -> Kernels:
     return Kernels(options.kernel, stock, options.config_n)
 
 
-def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan, options: argparse.Namespace) -> None:
+def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan,
+            options: argparse.Namespace) -> None:
     """Change what of PLAN the command line names."""
     fields = {field.name for field in dataclasses.fields(plan)}
     for option in ("rounds", *_SIZES):
@@ -116,7 +124,7 @@ def _run(arguments: list[str]) -> None:
     benchmark = _BENCHMARKS[options.benchmark]
     plan = benchmark.QUICK if options.quick else benchmark.Plan()
     _resize(plan, options)
-    if options.config_n and benchmark is not munmap:
+    if options.config_n and benchmark not in (munmap, spf):
         raise BenchError(f"--config-n is not for {options.benchmark}")
     report = benchmark.run(_kernels(options), plan)
     if options.quick:

@@ -89,11 +89,55 @@
 #define FAULTLINE_PT_SYNC_PPC_EVENTS(E)
 #endif
 
+/*
+ * Page faults without locks, by what they did:
+ *   zero, anon, cow, reuse, access, raced
+ * and those that were tried and went the usual way, by reason:
+ *   abort_no_vma       no VMA, or the stack is to grow
+ *   abort_locked       the VMA is being changed
+ *   abort_changed      the VMA was changed meanwhile, or the switch
+ *   abort_unsupported  this kind of mapping, or somebody wants to be told
+ *   abort_access       the VMA does not allow it
+ *   abort_no_table     there is no page table, or a huge page
+ *   abort_pte          not in memory, or a page of a file to be mapped
+ *   abort_busy         did not get the lock of the page table
+ *   abort_no_anon_vma  the first write to the VMA
+ *   abort_no_memory    memory is short
+ * The order is that of enum outcome in mm/faultline/spf.c.
+ *
+ * sleep    of all these, those that waited for memory, without any lock
+ * skipped  not tried, as the mappings of the task change all the time
+ */
+#ifdef CONFIG_SPECULATIVE_PAGE_FAULT
+#define FAULTLINE_SPF_EVENTS(E)						\
+	E(SPF_ZERO, "spf_zero")						\
+	E(SPF_ANON, "spf_anon")						\
+	E(SPF_COW, "spf_cow")						\
+	E(SPF_REUSE, "spf_reuse")					\
+	E(SPF_ACCESS, "spf_access")					\
+	E(SPF_RACED, "spf_raced")					\
+	E(SPF_ABORT_NO_VMA, "spf_abort_no_vma")				\
+	E(SPF_ABORT_LOCKED, "spf_abort_locked")				\
+	E(SPF_ABORT_CHANGED, "spf_abort_changed")			\
+	E(SPF_ABORT_UNSUPPORTED, "spf_abort_unsupported")		\
+	E(SPF_ABORT_ACCESS, "spf_abort_access")				\
+	E(SPF_ABORT_NO_TABLE, "spf_abort_no_table")			\
+	E(SPF_ABORT_PTE, "spf_abort_pte")				\
+	E(SPF_ABORT_BUSY, "spf_abort_busy")				\
+	E(SPF_ABORT_NO_ANON_VMA, "spf_abort_no_anon_vma")		\
+	E(SPF_ABORT_NO_MEMORY, "spf_abort_no_memory")			\
+	E(SPF_SLEEP, "spf_sleep")					\
+	E(SPF_SKIPPED, "spf_skipped")
+#else
+#define FAULTLINE_SPF_EVENTS(E)
+#endif
+
 #define FAULTLINE_VM_EVENTS(E)						\
 	FAULTLINE_MUNMAP_EVENTS(E)					\
 	FAULTLINE_HUGETLB_EVENTS(E)					\
 	FAULTLINE_PT_SYNC_EVENTS(E)					\
-	FAULTLINE_PT_SYNC_PPC_EVENTS(E)
+	FAULTLINE_PT_SYNC_PPC_EVENTS(E)					\
+	FAULTLINE_SPF_EVENTS(E)
 
 #define FAULTLINE_VM_EVENT_ITEM(item, name)	item,
 #define FAULTLINE_VM_EVENT_TEXT(item, name)	name,

@@ -37,5 +37,8 @@ extern struct faultline_toggle munmap_section_toggle;
 #ifdef CONFIG_PMD_CLEAR_IPI_FREE
 extern struct faultline_toggle pmd_clear_ipi_free_toggle;
 #endif
+#ifdef CONFIG_SPECULATIVE_PAGE_FAULT
+extern struct faultline_toggle speculative_page_fault_toggle;
+#endif
 
 #endif /* _MM_FAULTLINE_H */

@@ -36,6 +36,9 @@ static struct faultline_toggle *const toggles[] = {
 #ifdef CONFIG_PMD_CLEAR_IPI_FREE
 	&pmd_clear_ipi_free_toggle,
 #endif
+#ifdef CONFIG_SPECULATIVE_PAGE_FAULT
+	&speculative_page_fault_toggle,
+#endif
 	NULL
 };
 

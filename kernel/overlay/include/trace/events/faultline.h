@@ -195,6 +195,48 @@ TRACE_EVENT(pt_sync,
 );
 
 #endif /* CONFIG_PMD_CLEAR_IPI_FREE */
+#ifdef CONFIG_SPECULATIVE_PAGE_FAULT
+
+DECLARE_EVENT_CLASS(spf,
+	TP_PROTO(unsigned long address, unsigned int flags, int outcome),
+	TP_ARGS(address, flags, outcome),
+	TP_STRUCT__entry(
+		__field(unsigned long,		address)
+		__field(unsigned int,		flags)
+		__field(int,			outcome)
+	),
+	TP_fast_assign(
+		__entry->address	= address;
+		__entry->flags		= flags;
+		__entry->outcome	= outcome;
+	),
+	TP_printk("address=0x%lx flags=%s outcome=%s",
+		  __entry->address,
+		  __print_flags(__entry->flags, "|", FAULT_FLAG_TRACE),
+		  __print_symbolic(__entry->outcome,
+				   { 0, "zero" }, { 1, "anon" },
+				   { 2, "cow" }, { 3, "reuse" },
+				   { 4, "access" }, { 5, "raced" },
+				   { 6, "no_vma" }, { 7, "locked" },
+				   { 8, "changed" }, { 9, "unsupported" },
+				   { 10, "access" }, { 11, "no_table" },
+				   { 12, "pte" }, { 13, "busy" },
+				   { 14, "no_anon_vma" }, { 15, "no_memory" }))
+);
+
+/* A page fault was handled without locks; @outcome is what it did. */
+DEFINE_EVENT(spf, spf_fault,
+	TP_PROTO(unsigned long address, unsigned int flags, int outcome),
+	TP_ARGS(address, flags, outcome)
+);
+
+/* It was tried, and goes the usual way; @outcome is why. */
+DEFINE_EVENT(spf, spf_abort,
+	TP_PROTO(unsigned long address, unsigned int flags, int outcome),
+	TP_ARGS(address, flags, outcome)
+);
+
+#endif /* CONFIG_SPECULATIVE_PAGE_FAULT */
 #endif /* _TRACE_FAULTLINE_H */
 
 /* This part must be outside protection */

@@ -54,6 +54,13 @@ static struct toggle toggles[] = {
 		.good = { 1, 2, 1 },
 		.counter = "pt_sync_ipi_collapse",
 	},
+	{
+		.name = "speculative_page_fault",
+		.stock = 0,
+		.max = 1,
+		.good = { 1, 0, 1 },
+		.counter = "spf_anon",
+	},
 };
 
 /* The switches of this kernel are the first ones of the table. */

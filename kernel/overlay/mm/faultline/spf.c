@@ -1,0 +1,1006 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Faultline: page faults without locks (vm.speculative_page_fault).
+ *
+ * Upstream handles a page fault under the read lock of its VMA, or mmap_lock.
+ * Who changes the VMA waits for a fault that is preempted, or that reclaims
+ * memory, and with mmap_lock held for writing all others wait as well.  Here
+ * a fault holds no lock but that of the page table, for the moment in which
+ * it looks at an entry and changes it.
+ *
+ * 1. Take a copy of the VMA, take_copy().  It is good if the VMA was not
+ *    write-locked while it was copied.  From here on the VMA itself is only an
+ *    address and a sequence number.
+ * 2. Do what takes time, from the copy: memory, charges, copying a page.
+ * 3. Lock the page table and find out whether the VMA has been write-locked
+ *    since, lock_table().  If not, change the entry and be done.
+ *
+ * Everything unexpected, at any step, is left to upstream's path, as if nobody
+ * had tried.
+ *
+ * What writers do for that:
+ *
+ *  W1 The VMA in the tree of its mm, and its being there, changes only under
+ *     mmap_lock for writing, and after vma_start_write() of that section.  (Of
+ *     what changes otherwise, only anon_vma is used, which is set once.)
+ *  W2 vma_start_write() writes vm_lock_seq, and a full barrier follows;
+ *     spf_write_barrier().
+ *  W3 A VMA gets into the tree after that, with release.
+ *  W4 A VMA is marked detached before the section ends, and this is seen in
+ *     that order (mm_lock_seqcount_end()).
+ *  W5 Before a writer frees or moves a page table, relies on the entries in
+ *     it, or frees what a copy points to, it locks the table at least once
+ *     after W2, or has seen there is no table.  Upstream's writers do, but for
+ *     mremap() when it moves whole tables: spf_drain_pmd().
+ *  W6 A page table and its lock stay in memory until those who had interrupts
+ *     off, when it could be found, have them on again.
+ *  W7 Who registers the first MMU notifier waits for faults that have not seen
+ *     it; spf_sync_notifiers().
+ *
+ * Why a fault that passes step 3 is as good as upstream's: let X be a section
+ * that write-locks the VMA after step 1.  X's pass over the table (W5) was not
+ * before ours, for then the lock would have carried the number of X to us.  So
+ * X comes to this table after us and finds what we did; or X has seen after
+ * its barrier (W2) that there was no table, and then we, who found the table
+ * first and looked at the number after our barrier, see the number of X.
+ * Against all others, which hold mmap_lock or the VMA for reading or nothing
+ * but the lock of the table, it is as if we held the VMA for reading, as long
+ * as we do nothing but change entries under the lock of the table.
+ *
+ * While the lock is held, the table cannot go away, nor the anon_vma of the
+ * copy: both go after X's pass.  The VMA can: a merge needs no pass.  So only
+ * the copy is used.
+ *
+ * See Documentation/admin-guide/mm/faultline.rst.
+ */
+
+#include <linux/sched.h>
+#include <linux/delayacct.h>
+#include <linux/extable.h>
+#include <linux/highmem.h>
+#include <linux/huge_mm.h>
+#include <linux/kmsan.h>
+#include <linux/ksm.h>
+#include <linux/memcontrol.h>
+#include <linux/mempolicy.h>
+#include <linux/mm.h>
+#include <linux/mm_inline.h>
+#include <linux/mmu_context.h>
+#include <linux/mmu_notifier.h>
+#include <linux/oom.h>
+#include <linux/rcupdate.h>
+#include <linux/rmap.h>
+#include <linux/spf.h>
+#include <linux/swap.h>
+#include <linux/userfaultfd_k.h>
+#include <linux/vmstat.h>
+
+#include <asm/tlbflush.h>
+
+#include <trace/events/faultline.h>
+
+#include "../internal.h"
+#include "faultline.h"
+#include "spf.h"
+
+/* === Data ================================================================= */
+
+DEFINE_STATIC_KEY_FALSE(spf_key);
+
+/*
+ * Writers have to care: spf_key is on, or was until a moment ago.  A writer
+ * that has seen it off has written vm_lock_seq before that, or has published
+ * its MMU notifier, so that a fault that starts after spf_key is on finds the
+ * VMA locked, or the notifier.
+ */
+DEFINE_STATIC_KEY_FALSE(spf_writer_key);
+
+static void spf_apply(unsigned long value)
+{
+	if (value) {
+		static_branch_enable(&spf_writer_key);
+		/* Without jump labels, the keys are only variables. */
+		smp_mb();
+		static_branch_enable(&spf_key);
+	} else {
+		static_branch_disable(&spf_key);
+		/*
+		 * A fault is one RCU section, or, if it has slept, a second
+		 * one, at whose beginning it looks at the key; find_again().
+		 */
+		synchronize_rcu();
+		static_branch_disable(&spf_writer_key);
+	}
+}
+
+struct faultline_toggle speculative_page_fault_toggle = {
+	.name	= "speculative_page_fault",
+	.max	= 1,
+	.value	= CONFIG_SPECULATIVE_PAGE_FAULT_DEFAULT,
+	.apply	= spf_apply,
+};
+
+/* How a fault went, in the order of the counters from SPF_ZERO on. */
+enum outcome {
+	GO_ON = -1,
+	DONE_ZERO,		/* the zero page was mapped */
+	DONE_ANON,		/* new memory */
+	DONE_COW,		/* a copy */
+	DONE_REUSE,		/* made writable, there is no other user */
+	DONE_ACCESS,		/* young or dirty, or somebody had done that */
+	DONE_RACED,		/* the entry changed: nothing to do, or try again */
+	ABORT_NO_VMA,		/* none, it ends here, or it was unmapped */
+	ABORT_LOCKED,		/* the VMA is being changed */
+	ABORT_CHANGED,		/* it was meanwhile, or vm.spec... went off */
+	ABORT_UNSUPPORTED,	/* kind of mapping */
+	ABORT_ACCESS,		/* what the VMA does not allow */
+	ABORT_NO_TABLE,		/* no page table, or a huge page */
+	ABORT_PTE,		/* swapped out, migrating, file page to be read */
+	ABORT_BUSY,		/* did not get the lock of the page table */
+	ABORT_NO_ANON_VMA,	/* the first write to the VMA */
+	ABORT_NO_MEMORY,	/* upstream may wait longer, and kill */
+};
+
+static_assert(SPF_ABORT_NO_MEMORY - SPF_ZERO == ABORT_NO_MEMORY);
+
+/* How often to try the lock of a page table; interrupts are on in between. */
+#define LOCK_TRIES	(IS_ENABLED(CONFIG_PPC64) ? 64 : 16)
+
+/*
+ * How old a copy may become.  The sequence numbers have 32 bits and advance
+ * by two with each section of a writer: that is 214 million sections in a
+ * second, before a number could come back.
+ */
+#define MAX_AGE		(10 * HZ)
+#define MAX_SECTIONS	BIT(30)
+
+struct fault {
+	struct mm_struct *mm;
+	unsigned long address;		/* of the page */
+	unsigned int flags;
+	enum outcome outcome;
+	bool wasted;			/* an abort now throws work away */
+	/* Only its vm_lock_seq may be read, and only in the RCU section. */
+	struct vm_area_struct *vma;
+	struct vm_area_struct copy;
+	u32 vma_seq;			/* vm_lock_seq of the copy */
+	u32 mm_seq;			/* mm_lock_seq when it was taken */
+	unsigned long began;		/* jiffies */
+	/* What walk() finds; good with interrupts off or ptl held. */
+	pmd_t *pmdp;
+	pmd_t pmd;
+	pte_t *pte;
+	spinlock_t *ptl;		/* lock of the table */
+};
+
+#ifdef CONFIG_LRU_GEN
+/* As lru_gen_enter_fault() and lru_gen_exit_fault(). */
+static void lru_gen_fault(bool recency)
+{
+	current->in_lru_fault = recency;
+}
+#else
+static void lru_gen_fault(bool recency)
+{
+}
+#endif
+
+/* === The copy of the VMA ================================================== */
+
+static u32 mm_sequence(struct mm_struct *mm)
+{
+	/* Pairs with the smp_wmb() in mm_lock_seqcount_end(): W4. */
+	return raw_read_seqcount(&mm->mm_lock_seq);
+}
+
+/* In the RCU section, which began before the fault looked at spf_key. */
+static enum outcome take_copy(struct fault *f)
+{
+	MA_STATE(mas, &f->mm->mm_mt, f->address, f->address);
+	struct vm_area_struct *vma = mas_walk(&mas);
+
+	if (!vma)
+		return ABORT_NO_VMA;
+	f->vma = vma;
+	f->began = jiffies;
+
+	/*
+	 * The number of the VMA first, then that of the mm.  The VMA is
+	 * write-locked if they are the same; the number of an earlier mm would
+	 * hide that.  Pairs with the smp_wmb() of mm_lock_seqcount_begin().
+	 */
+	f->vma_seq = smp_load_acquire(&vma->vm_lock_seq);
+	f->mm_seq = mm_sequence(f->mm);
+	/*
+	 * Behind that of the VMA, or 2^31 ahead: the VMA was not write-locked
+	 * for so long that the numbers cannot tell.
+	 */
+	if ((s32)(f->mm_seq - f->vma_seq) <= 0 && !spf_broken(SPF_NO_LOCKED))
+		return ABORT_LOCKED;
+
+	/* Of a VMA that is changed meanwhile, it is thrown away. */
+	data_race(memcpy(&f->copy, vma, sizeof(f->copy)));
+	/*
+	 * What is set without the VMA being write-locked, once: at least all
+	 * of it.  Others like that, as numab_state, are not used.
+	 */
+	f->copy.anon_vma = READ_ONCE(vma->anon_vma);
+	/* Pairs with spf_write_barrier(): who was writing has changed this. */
+	smp_rmb();
+	if (READ_ONCE(vma->vm_lock_seq) != f->vma_seq)
+		return ABORT_CHANGED;
+	/*
+	 * munmap() frees the memory after it has taken the VMA out of the tree
+	 * and downgraded mmap_lock, which ends the section.
+	 */
+	if (f->copy.detached && !spf_broken(SPF_NO_DETACHED))
+		return ABORT_NO_VMA;
+
+	return GO_ON;
+}
+
+/*
+ * The VMA allows the access.  Stricter than upstream, which has exceptions for
+ * some CPUs: then it decides.
+ */
+static bool may_access(struct fault *f)
+{
+	struct vm_area_struct *vma = &f->copy;
+	bool write = f->flags & FAULT_FLAG_WRITE;
+	bool exec = f->flags & FAULT_FLAG_INSTRUCTION;
+	vm_flags_t needed = write ? VM_WRITE : exec ? VM_EXEC : VM_READ;
+
+	return (vma->vm_flags & needed) &&
+	       arch_vma_access_permitted(vma, write, exec, false);
+}
+
+static enum outcome check_copy(struct fault *f)
+{
+	struct vm_area_struct *vma = &f->copy;
+
+	/* Below it: upstream may let the stack grow. */
+	if (f->address < vma->vm_start || f->address >= vma->vm_end)
+		return ABORT_NO_VMA;
+	if (vma->vm_flags & (VM_SHARED | VM_MAYSHARE | VM_HUGETLB | VM_PFNMAP |
+			     VM_MIXEDMAP | VM_IO | VM_SHADOW_STACK |
+			     VM_DROPPABLE))
+		return ABORT_UNSUPPORTED;
+	if (userfaultfd_armed(vma))
+		return ABORT_UNSUPPORTED;
+	/* Policies are freed at once: the copy may point to one that is gone. */
+	if (vma_policy(vma))
+		return ABORT_UNSUPPORTED;
+	if (vma->vm_ops && vma->vm_ops->get_policy)
+		return ABORT_UNSUPPORTED;
+	if (!may_access(f))
+		return ABORT_ACCESS;
+
+	/* Looks at flags of the file, whose memory is freed by RCU. */
+	lru_gen_fault(vma_has_recency(vma));
+	/*
+	 * Not to be used: the lock is that of the VMA, a file can be closed,
+	 * and the chain is in the VMA.  So a mistake is seen at once.
+	 */
+	vma->vm_lock = NULL;
+	vma->vm_file = NULL;
+	vma->anon_vma_chain.next = NULL;
+	vma->anon_vma_chain.prev = NULL;
+
+	return GO_ON;
+}
+
+/* Whether the VMA that the copy was taken from is unchanged. */
+static bool copy_is_good(const struct fault *f)
+{
+	if (READ_ONCE(f->vma->vm_lock_seq) != f->vma_seq)
+		return false;
+	/* Nor can it be the same number again. */
+	return mm_sequence(f->mm) - f->mm_seq < MAX_SECTIONS &&
+	       time_before(jiffies, f->began + MAX_AGE);
+}
+
+/*
+ * After a while without RCU the VMA may have been freed, and another one be at
+ * its place.  If it is the VMA of this address, and if lock_table() finds the
+ * number of the copy, then it is the one that was copied: a new one has got a
+ * new number before it came into the tree (W3).
+ */
+static enum outcome find_again(struct fault *f)
+{
+	MA_STATE(mas, &f->mm->mm_mt, f->address, f->address);
+
+	if (!spf_enabled())
+		return ABORT_CHANGED;
+	if (mas_walk(&mas) != f->vma && !spf_broken(SPF_NO_FIND))
+		return ABORT_CHANGED;
+	return GO_ON;
+}
+
+/* === The page table ======================================================= */
+
+/* Interrupts off: tables that can be found now stay in memory (W6). */
+static bool walk(struct fault *f)
+{
+	pgd_t *pgdp, pgd;
+	p4d_t *p4dp, p4d;
+	pud_t *pudp, pud;
+
+	pgdp = pgd_offset(f->mm, f->address);
+	pgd = pgdp_get(pgdp);
+	if (pgd_none(pgd) || pgd_leaf(pgd) || unlikely(pgd_bad(pgd)))
+		return false;
+	p4dp = p4d_offset_lockless(pgdp, pgd, f->address);
+	p4d = p4dp_get(p4dp);
+	if (!p4d_present(p4d) || p4d_leaf(p4d) || unlikely(p4d_bad(p4d)))
+		return false;
+	pudp = pud_offset_lockless(p4dp, p4d, f->address);
+	pud = pudp_get(pudp);
+	if (!pud_present(pud) || pud_leaf(pud) || unlikely(pud_bad(pud)))
+		return false;
+	f->pmdp = pmd_offset_lockless(pudp, pud, f->address);
+	f->pmd = pmdp_get_lockless(f->pmdp);
+	if (!pmd_present(f->pmd) || pmd_leaf(f->pmd) ||
+	    unlikely(pmd_bad(f->pmd)))
+		return false;
+	f->pte = pte_offset_kernel(&f->pmd, f->address);
+	return true;
+}
+
+/* What the entry is now; only good for deciding what to prepare. */
+static bool peek(struct fault *f, pte_t *pte)
+{
+	unsigned long irqs;
+	bool found;
+
+	local_irq_save(irqs);
+	found = walk(f);
+	if (found)
+		*pte = ptep_get_lockless(f->pte);
+	local_irq_restore(irqs);
+
+	return found;
+}
+
+/* The table is locked, and f->pmd is what was found before that. */
+static enum outcome check_locked(struct fault *f)
+{
+	/* Collapse clears the entry first and then locks the table. */
+	if (!pmd_same(f->pmd, pmdp_get_lockless(f->pmdp)))
+		return ABORT_NO_TABLE;
+	/*
+	 * The page tables, which walk() has read before the lock was taken,
+	 * before the number.  Pairs with spf_write_barrier(): who has written
+	 * the number and then found no table is seen here.
+	 */
+	smp_mb__after_spinlock();
+	if (!copy_is_good(f) && !spf_broken(SPF_NO_SEQUENCE))
+		return ABORT_CHANGED;
+	return GO_ON;
+}
+
+/*
+ * Lock the page table.  With GO_ON, f->ptl is held, interrupts are on, and the
+ * copy of the VMA is as good as the VMA; nothing has changed otherwise.
+ *
+ * Who holds the lock may wait for this CPU to flush its TLB, so it is not
+ * waited for with interrupts off.  Once it is held and the copy is good, the
+ * table stays, and interrupts can be on: clearing an entry may need them.
+ */
+static enum outcome lock_table(struct fault *f)
+{
+	enum outcome outcome = ABORT_BUSY;
+	unsigned long irqs;
+	int try;
+
+	spf_window(SPF_WINDOW_LOCK);
+	for (try = 0; try < LOCK_TRIES; try++) {
+		local_irq_save(irqs);
+		if (!walk(f)) {
+			local_irq_restore(irqs);
+			return ABORT_NO_TABLE;
+		}
+		f->ptl = pte_lockptr(f->mm, &f->pmd);
+		if (spin_trylock(f->ptl)) {
+			outcome = check_locked(f);
+			if (outcome != GO_ON)
+				spin_unlock(f->ptl);
+			local_irq_restore(irqs);
+			if (outcome == GO_ON)
+				spf_window(SPF_WINDOW_CHANGE);
+			return outcome;
+		}
+		local_irq_restore(irqs);
+		cpu_relax();
+	}
+
+	return outcome;
+}
+
+static void unlock_table(struct fault *f)
+{
+	spin_unlock(f->ptl);
+}
+
+/* === Memory =============================================================== */
+
+/*
+ * In the RCU section, so without waiting; and not from what is kept for those
+ * who cannot wait at all.
+ */
+#define GFP_FAST	((GFP_HIGHUSER_MOVABLE & ~__GFP_DIRECT_RECLAIM) | \
+			 __GFP_NOMEMALLOC | __GFP_NOWARN)
+/*
+ * Outside of it: reclaims as hard as upstream, which would do it with the VMA
+ * locked, but leaves it to upstream to call the OOM killer.
+ */
+#define GFP_SLEEP	(GFP_HIGHUSER_MOVABLE | __GFP_RETRY_MAYFAIL | \
+			 __GFP_NOWARN)
+
+static struct folio *alloc_charged(struct fault *f, gfp_t gfp, int order,
+				   unsigned long address)
+{
+	struct folio *folio = vma_alloc_folio(gfp, order, &f->copy, address,
+					      order > 0);
+
+	if (!folio)
+		return NULL;
+	if (mem_cgroup_charge(folio, f->mm, gfp)) {
+		if (order)
+			count_mthp_stat(order, MTHP_STAT_ANON_FAULT_FALLBACK_CHARGE);
+		folio_put(folio);
+		return NULL;
+	}
+	folio_throttle_swaprate(folio, gfp);
+
+	return folio;
+}
+
+static struct folio *alloc_page_folio(struct fault *f, gfp_t gfp, bool zero)
+{
+	return alloc_charged(f, zero ? gfp | __GFP_ZERO : gfp, 0, f->address);
+}
+
+#ifdef CONFIG_TRANSPARENT_HUGEPAGE
+/* Interrupts off, or the table locked; @pte is that of the first page. */
+static bool range_none(pte_t *pte, int order)
+{
+	int i;
+
+	for (i = 0; i < 1 << order; i++)
+		if (!pte_none(ptep_get_lockless(pte + i)))
+			return false;
+	return true;
+}
+
+/*
+ * The sizes of folios that upstream would try for new memory here, as
+ * alloc_anon_folio(): enabled, in the VMA, and with nothing mapped yet.
+ */
+static unsigned long large_orders(struct fault *f)
+{
+	struct vm_area_struct *vma = &f->copy;
+	unsigned long orders, irqs;
+	int order;
+
+	orders = thp_vma_allowable_orders(vma, vma->vm_flags,
+					  TVA_IN_PF | TVA_ENFORCE_SYSFS,
+					  BIT(PMD_ORDER) - 1);
+	orders = thp_vma_suitable_orders(vma, f->address, orders);
+	if (!orders)
+		return 0;
+
+	order = highest_order(orders);
+	local_irq_save(irqs);
+	while (orders) {
+		unsigned long start = ALIGN_DOWN(f->address, PAGE_SIZE << order);
+
+		if (!walk(f)) {
+			orders = 0;
+			break;
+		}
+		if (range_none(f->pte - ((f->address - start) >> PAGE_SHIFT), order))
+			break;
+		order = next_order(&orders, order);
+	}
+	local_irq_restore(irqs);
+
+	return orders;
+}
+
+/* Not in an RCU section: clearing a large folio may give the CPU away. */
+static struct folio *alloc_large(struct fault *f, unsigned long orders)
+{
+	gfp_t gfp = vma_thp_gfp_mask(&f->copy);
+	int order = highest_order(orders);
+	struct folio *folio;
+
+	if (!(gfp & __GFP_NORETRY))
+		gfp |= __GFP_RETRY_MAYFAIL;
+	while (orders) {
+		folio = alloc_charged(f, gfp, order,
+				      ALIGN_DOWN(f->address, PAGE_SIZE << order));
+		if (folio) {
+			folio_zero_user(folio, f->address);
+			return folio;
+		}
+		count_mthp_stat(order, MTHP_STAT_ANON_FAULT_FALLBACK);
+		order = next_order(&orders, order);
+	}
+
+	return NULL;
+}
+#else
+static bool range_none(pte_t *pte, int order)
+{
+	return pte_none(ptep_get(pte));
+}
+
+static unsigned long large_orders(struct fault *f)
+{
+	return 0;
+}
+
+static struct folio *alloc_large(struct fault *f, unsigned long orders)
+{
+	return NULL;
+}
+#endif
+
+/*
+ * Memory for the page of the fault: zeroed, and with pages around it from
+ * @orders if it can be had.  May leave the RCU section and come back.
+ * Whatever it returns, the caller has to put *@folio if that is not NULL.
+ */
+static enum outcome get_folio(struct fault *f, unsigned long orders, bool zero,
+			      struct folio **folio)
+{
+	*folio = NULL;
+	f->wasted = true;
+	if (!orders) {
+		*folio = alloc_page_folio(f, GFP_FAST, zero);
+		if (*folio)
+			return GO_ON;
+	}
+
+	rcu_read_unlock();
+	count_vm_event(SPF_SLEEP);
+	if (orders)
+		*folio = alloc_large(f, orders);
+	if (!*folio)
+		*folio = alloc_page_folio(f, GFP_SLEEP, zero);
+	rcu_read_lock();
+
+	return *folio ? find_again(f) : ABORT_NO_MEMORY;
+}
+
+/* === Kinds of faults ====================================================== */
+
+/* Nothing there, and only to be read. */
+static enum outcome map_zero(struct fault *f)
+{
+	struct vm_area_struct *vma = &f->copy;
+	enum outcome outcome;
+	pte_t entry;
+
+	if (mm_forbids_zeropage(f->mm))
+		return ABORT_UNSUPPORTED;
+
+	entry = pte_mkspecial(pfn_pte(my_zero_pfn(f->address),
+				      vma->vm_page_prot));
+	outcome = lock_table(f);
+	if (outcome != GO_ON)
+		return outcome;
+	if (!pte_none(ptep_get(f->pte))) {
+		update_mmu_tlb(vma, f->address, f->pte);
+		outcome = DONE_RACED;
+	} else if (check_stable_address_space(f->mm)) {
+		outcome = ABORT_UNSUPPORTED;
+	} else {
+		set_pte_at(f->mm, f->address, f->pte, entry);
+		update_mmu_cache_range(NULL, vma, f->address, f->pte, 1);
+		outcome = DONE_ZERO;
+	}
+	unlock_table(f);
+
+	return outcome;
+}
+
+/*
+ * The table is locked; as the end of do_anonymous_page().  With DONE_ANON, the
+ * caller's reference to @folio has become that of an entry.
+ */
+static enum outcome install_anon(struct fault *f, struct folio *folio)
+{
+	struct vm_area_struct *vma = &f->copy;
+	int order = folio_order(folio), nr = folio_nr_pages(folio);
+	unsigned long start = ALIGN_DOWN(f->address, nr * PAGE_SIZE);
+	pte_t *pte = f->pte - ((f->address - start) >> PAGE_SHIFT);
+	pte_t entry;
+
+	if (!range_none(pte, order)) {
+		update_mmu_tlb_range(vma, start, pte, nr);
+		return DONE_RACED;
+	}
+	/* The OOM reaper may have been here already. */
+	if (check_stable_address_space(f->mm))
+		return ABORT_UNSUPPORTED;
+
+	entry = pte_sw_mkyoung(mk_pte(&folio->page, vma->vm_page_prot));
+	entry = pte_mkwrite(pte_mkdirty(entry), vma);
+	folio_ref_add(folio, nr - 1);
+	add_mm_counter(f->mm, MM_ANONPAGES, nr);
+	count_mthp_stat(order, MTHP_STAT_ANON_FAULT_ALLOC);
+	folio_add_new_anon_rmap(folio, vma, start, RMAP_EXCLUSIVE);
+	folio_add_lru_vma(folio, vma);
+	set_ptes(f->mm, start, pte, entry, nr);
+	update_mmu_cache_range(NULL, vma, start, pte, nr);
+
+	return DONE_ANON;
+}
+
+/* Nothing there, and to be written. */
+static enum outcome map_anon(struct fault *f)
+{
+	enum outcome outcome;
+	struct folio *folio;
+
+	if (!f->copy.anon_vma)
+		return ABORT_NO_ANON_VMA;
+
+	outcome = get_folio(f, large_orders(f), true, &folio);
+	if (outcome == GO_ON) {
+		/* The contents before the entry. */
+		__folio_mark_uptodate(folio);
+		outcome = lock_table(f);
+	}
+	if (outcome == GO_ON) {
+		outcome = install_anon(f, folio);
+		unlock_table(f);
+	}
+	if (folio && outcome != DONE_ANON)
+		folio_put(folio);
+
+	return outcome;
+}
+
+/* The table is locked; @pte is the entry, which allows the access. */
+static void make_accessed(struct fault *f, pte_t pte)
+{
+	struct vm_area_struct *vma = &f->copy;
+	bool write = f->flags & FAULT_FLAG_WRITE;
+	pte_t entry = pte_mkyoung(pte);
+
+	if (write)
+		entry = pte_mkdirty(entry);
+	if (ptep_set_access_flags(vma, f->address, f->pte, entry, write))
+		update_mmu_cache_range(NULL, vma, f->address, f->pte, 1);
+	else if (write)
+		flush_tlb_fix_spurious_fault(vma, f->address, f->pte);
+}
+
+/* The table is locked; as do_wp_page() with a page that nobody else maps. */
+static bool make_writable(struct fault *f, pte_t pte, struct page *page)
+{
+	struct vm_area_struct *vma = &f->copy;
+	struct folio *folio = page_folio(page);
+	pte_t entry;
+
+	if (!folio_test_anon(folio))
+		return false;
+	if (!PageAnonExclusive(page)) {
+		/* Gives the folio to the anon_vma of the copy. */
+		if (!vma->anon_vma || !spf_can_reuse(folio, vma))
+			return false;
+		SetPageAnonExclusive(page);
+	}
+
+	folio_xchg_last_cpupid(folio, (1 << LAST_CPUPID_SHIFT) - 1);
+	flush_cache_page(vma, f->address, pte_pfn(pte));
+	entry = maybe_mkwrite(pte_mkdirty(pte_mkyoung(pte)), vma);
+	if (ptep_set_access_flags(vma, f->address, f->pte, entry, 1))
+		update_mmu_cache_range(NULL, vma, f->address, f->pte, 1);
+	count_vm_event(PGREUSE);
+
+	return true;
+}
+
+/*
+ * The table is locked; as wp_page_copy().  @old is NULL for the zero page.
+ * The caller gives the entry its reference to @folio, and gets that to @old.
+ */
+static void install_copy(struct fault *f, pte_t pte, struct page *page,
+			 struct folio *old, struct folio *folio)
+{
+	struct vm_area_struct *vma = &f->copy;
+	pte_t entry;
+
+	if (!old) {
+		ksm_might_unmap_zero_page(f->mm, pte);
+		inc_mm_counter(f->mm, MM_ANONPAGES);
+	} else if (!folio_test_anon(old)) {
+		dec_mm_counter(f->mm, mm_counter_file(old));
+		inc_mm_counter(f->mm, MM_ANONPAGES);
+	}
+	flush_cache_page(vma, f->address, pte_pfn(pte));
+	entry = pte_sw_mkyoung(mk_pte(&folio->page, vma->vm_page_prot));
+	entry = maybe_mkwrite(pte_mkdirty(entry), vma);
+
+	/* No CPU may have the old page in its TLB when another has the new. */
+	ptep_clear_flush(vma, f->address, f->pte);
+	folio_add_new_anon_rmap(folio, vma, f->address, RMAP_EXCLUSIVE);
+	folio_add_lru_vma(folio, vma);
+	set_pte_at(f->mm, f->address, f->pte, entry);
+	update_mmu_cache_range(NULL, vma, f->address, f->pte, 1);
+	if (old)
+		folio_remove_rmap_pte(old, page, vma);
+	spf_copied(f->mm);
+}
+
+/*
+ * Copy the page that @pte maps, or have a zeroed one for the zero page.  The
+ * caller has a reference to @old.  That also keeps others from taking the page
+ * for themselves and writing to it, so that if the entry is the same in the
+ * end, so were the contents.
+ */
+static enum outcome copy_page_of(struct fault *f, pte_t pte, struct page *page,
+				 struct folio *old)
+{
+	struct vm_area_struct *vma = &f->copy;
+	enum outcome outcome;
+	struct folio *folio;
+
+	delayacct_wpcopy_start();
+	outcome = get_folio(f, 0, !old, &folio);
+	if (outcome == GO_ON && old &&
+	    copy_mc_user_highpage(&folio->page, page, f->address, vma))
+		outcome = ABORT_PTE;
+	if (outcome == GO_ON) {
+		if (old)
+			kmsan_copy_page_meta(&folio->page, page);
+		__folio_mark_uptodate(folio);
+		outcome = lock_table(f);
+	}
+	if (outcome == GO_ON) {
+		/*
+		 * Upstream tells MMU notifiers, which may sleep.  Who registers
+		 * the first one waits for those who do not see it here (W7).
+		 */
+		if (mm_has_notifiers(f->mm) && !spf_broken(SPF_NO_NOTIFIER)) {
+			outcome = ABORT_UNSUPPORTED;
+		} else if (!pte_same(ptep_get(f->pte), pte)) {
+			update_mmu_tlb(vma, f->address, f->pte);
+			outcome = DONE_RACED;
+		} else {
+			install_copy(f, pte, page, old, folio);
+			outcome = DONE_COW;
+		}
+		unlock_table(f);
+	}
+	if (outcome != DONE_COW) {
+		if (folio)
+			folio_put(folio);
+	} else if (old) {
+#ifdef CONFIG_KSM
+		if (folio_test_ksm(old))
+			count_vm_event(COW_KSM);
+#endif
+		free_swap_cache(old);
+		/* The reference that the entry had. */
+		folio_put(old);
+	}
+	delayacct_wpcopy_end();
+
+	return outcome;
+}
+
+/* Something is mapped. */
+static enum outcome change_present(struct fault *f)
+{
+	struct vm_area_struct *vma = &f->copy;
+	struct folio *old = NULL;
+	enum outcome outcome;
+	struct page *page;
+	pte_t pte;
+
+	outcome = lock_table(f);
+	if (outcome != GO_ON)
+		return outcome;
+
+	pte = ptep_get(f->pte);
+	if (!pte_present(pte) || pte_protnone(pte)) {
+		outcome = ABORT_PTE;
+		goto unlock;
+	}
+	if (!(f->flags & FAULT_FLAG_WRITE) || pte_write(pte)) {
+		make_accessed(f, pte);
+		outcome = DONE_ACCESS;
+		goto unlock;
+	}
+
+	page = vm_normal_page(vma, f->address, pte);
+	if (!page && !is_zero_pfn(pte_pfn(pte))) {
+		outcome = ABORT_PTE;
+		goto unlock;
+	}
+	if (page && make_writable(f, pte, page)) {
+		outcome = DONE_REUSE;
+		goto unlock;
+	}
+	if (!vma->anon_vma) {
+		outcome = ABORT_NO_ANON_VMA;
+		goto unlock;
+	}
+	if (mm_has_notifiers(f->mm)) {
+		outcome = ABORT_UNSUPPORTED;
+		goto unlock;
+	}
+	if (page) {
+		old = page_folio(page);
+		folio_get(old);
+	}
+	unlock_table(f);
+
+	outcome = copy_page_of(f, pte, page, old);
+	if (old)
+		folio_put(old);
+	return outcome;
+
+unlock:
+	unlock_table(f);
+	return outcome;
+}
+
+/* In the RCU section, which get_folio() may leave and enter again. */
+static enum outcome handle(struct fault *f)
+{
+	bool file = false;
+	enum outcome outcome;
+	pte_t pte;
+
+	outcome = take_copy(f);
+	if (outcome == GO_ON)
+		outcome = check_copy(f);
+	if (outcome != GO_ON)
+		return outcome;
+	/* Nobody asks the file about a page of it that is mapped privately. */
+	if (f->copy.vm_ops) {
+		file = true;
+		f->copy.vm_ops = NULL;
+	}
+
+	if (!peek(f, &pte))
+		return ABORT_NO_TABLE;
+	if (pte_present(pte))
+		return change_present(f);
+	if (file || !pte_none(pte))
+		return ABORT_PTE;
+	return f->flags & FAULT_FLAG_WRITE ? map_anon(f) : map_zero(f);
+}
+
+/* === Back-off ============================================================= */
+
+/*
+ * Of a task whose mappings change all the time, each fault would clear a page
+ * for nothing.  After such an abort the next 1, 3, 7, ... 63 faults do not try;
+ * one that succeeds makes it half as long.
+ */
+#define BACK_OFF_MAX	6
+
+static bool backed_off(void)
+{
+	if (likely(!current->spf_skip))
+		return false;
+	current->spf_skip--;
+	count_vm_event(SPF_SKIPPED);
+	return true;
+}
+
+static void back_off(const struct fault *f)
+{
+	u8 level = current->spf_back_off;
+
+	if (f->outcome < ABORT_NO_VMA) {
+		if (unlikely(level))
+			current->spf_back_off = level - 1;
+	} else if (f->wasted) {
+		current->spf_back_off = min(level + 1, BACK_OFF_MAX);
+		current->spf_skip = (1 << current->spf_back_off) - 1;
+	}
+}
+
+/* === Interface ============================================================ */
+
+/**
+ * spf_fault() - try to handle a page fault without locks
+ * @mm: current->mm, whose table is to be filled.
+ * @address: Where the fault was, in user space.
+ * @flags: FAULT_FLAG_USER, FAULT_FLAG_WRITE and FAULT_FLAG_INSTRUCTION, as
+ *	   for handle_mm_fault(); others have no effect.
+ * @regs: The registers at the fault.
+ *
+ * For architectures, before they take a lock and if spf_enabled().  A fault on
+ * an entry that is present and would have to refuse the access whatever the
+ * fault changes (a read on x86, a protection key) is not to be given to it.
+ *
+ * Context: may sleep, so where mmap_lock could be taken.
+ *
+ * Return: true if the fault was handled and accounted; false if nothing was
+ * changed, and the caller is to go on as if it had not asked.
+ */
+bool spf_fault(struct mm_struct *mm, unsigned long address, unsigned int flags,
+	       struct pt_regs *regs)
+{
+	struct fault f;
+
+	/* A bug in the kernel, and upstream knows what to say. */
+	if (!user_mode(regs) &&
+	    !search_exception_tables(instruction_pointer(regs)))
+		return false;
+	if (backed_off())
+		return false;
+
+	f.mm = mm;
+	f.address = address & PAGE_MASK;
+	f.flags = flags;
+	f.wasted = false;
+
+	__set_current_state(TASK_RUNNING);
+	rcu_read_lock();
+	/* The key in the section: see spf_apply(). */
+	f.outcome = spf_enabled() ? handle(&f) : ABORT_CHANGED;
+	rcu_read_unlock();
+	lru_gen_fault(false);
+
+	count_vm_event(SPF_ZERO + f.outcome);
+	back_off(&f);
+	if (f.outcome >= ABORT_NO_VMA) {
+		trace_spf_abort(address, flags, f.outcome);
+		return false;
+	}
+	trace_spf_fault(address, flags, f.outcome);
+	spf_account_fault(mm, regs, address, flags);
+	return true;
+}
+
+/* === Writers ============================================================== */
+
+#ifdef CONFIG_HAVE_MOVE_PMD
+void __spf_drain_pmd(struct mm_struct *mm, pmd_t *pmdp)
+{
+	pmd_t pmd = pmdp_get(pmdp);
+	spinlock_t *ptl;	/* lock of the table */
+
+	if (!pmd_present(pmd) || pmd_leaf(pmd) || spf_broken(SPF_NO_DRAIN))
+		return;
+	ptl = pte_lockptr(mm, &pmd);
+	/* All tables have one lock, which the caller has. */
+	if (ptl == &mm->page_table_lock)
+		return;
+	/* Behind the two locks of PMD tables; to pass through is to wait. */
+	spin_lock_nested(ptl, SINGLE_DEPTH_NESTING + 1);
+	spin_unlock(ptl);
+}
+
+void __spf_drain_pud(struct mm_struct *mm, pud_t *pudp)
+{
+	pmd_t *pmdp;
+	int i;
+
+	if (!pud_present(*pudp) || pud_leaf(*pudp))
+		return;
+	pmdp = pud_pgtable(*pudp);
+	for (i = 0; i < PTRS_PER_PMD; i++)
+		__spf_drain_pmd(mm, pmdp + i);
+}
+#endif
+
+void __spf_sync_notifiers(void)
+{
+	/* The caller published; a fault looks with the table locked, in RCU. */
+	if (!spf_broken(SPF_NO_WAIT))
+		synchronize_rcu_expedited();
+}
+
+#ifdef CONFIG_SPF_TORTURE
+#include "tests/spf-torture.h"
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Faultline: tests of speculative page faults, which break their rules.
+ */
+#ifndef _MM_FAULTLINE_SPF_H
+#define _MM_FAULTLINE_SPF_H
+
+#include <linux/bits.h>
+#include <linux/types.h>
+
+/* What a test leaves out, to prove that another test notices. */
+enum spf_rule {
+	SPF_NO_SEQUENCE	= BIT(0),	/* was the VMA write-locked since? */
+	SPF_NO_LOCKED	= BIT(1),	/* is it while the copy is taken? */
+	SPF_NO_DETACHED	= BIT(2),	/* is it out of the tree? */
+	SPF_NO_FIND	= BIT(3),	/* is it the same after sleeping? */
+	SPF_NO_NOTIFIER	= BIT(4),	/* are there MMU notifiers now? */
+	SPF_NO_DRAIN	= BIT(5),	/* mremap() waits for faults */
+	SPF_NO_WAIT	= BIT(6),	/* and so does the first notifier */
+};
+
+/* Where a test stays for a while. */
+enum spf_place {
+	SPF_WINDOW_LOCK,	/* between the copy and locking the table */
+	SPF_WINDOW_CHANGE,	/* between that and changing the entry */
+	SPF_WINDOWS,
+};
+
+#ifdef CONFIG_SPF_TORTURE
+bool spf_broken(enum spf_rule rule);
+void spf_window(enum spf_place place);
+void spf_copied(struct mm_struct *mm);
+#else
+static inline bool spf_broken(enum spf_rule rule)
+{
+	return false;
+}
+
+static inline void spf_window(enum spf_place place)
+{
+}
+
+/* A page was copied, and no MMU notifier told. */
+static inline void spf_copied(struct mm_struct *mm)
+{
+}
+#endif
+
+#endif /* _MM_FAULTLINE_SPF_H */

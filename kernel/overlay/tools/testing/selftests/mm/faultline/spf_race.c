@@ -1,0 +1,1051 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Page faults of many threads against everything that changes their mappings.
+ *
+ * "keep" tests: each thread has a word of its own in each page, and has to
+ * find there what it wrote last, whatever is done to the memory beside it:
+ * moved, swapped out, migrated, merged, collapsed, forked, locked, limited.
+ *
+ * "stop" tests: after a call has returned, nobody may write there any more, or
+ * map anything, or write without somebody being told: munmap(), mmap() over
+ * something, mprotect(), userfaultfd, MMU notifiers.
+ *
+ * "order": a child sees its parent's memory as of one moment.
+ *
+ * Variants: the switch off (the test itself must hold on upstream), on, on
+ * with wider windows for races (CONFIG_SPF_TORTURE), and changing all the
+ * time.
+ */
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <linux/userfaultfd.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "../../kselftest_harness.h"
+#include "spf_util.h"
+
+#define TIMEOUT		900
+#define THREADS		3
+#define TAG		0x7370665f72616301ULL
+
+static long opt_seconds = 5;
+
+struct race;
+
+struct thread {
+	struct race *r;
+	int id;
+	__u64 seed;
+	__u64 *last;		/* what the thread wrote last, by page */
+	long acts;
+	long escapes;		/* accesses that got a signal */
+};
+
+/* One process and what its threads share; in memory shared with children. */
+struct race {
+	size_t pages;
+	size_t len;
+	atomic_uintptr_t map;	/* where the memory is now */
+	atomic_bool stop;
+	atomic_int quiet;	/* no thread is to begin an access */
+	atomic_int busy;	/* threads in an access */
+	atomic_long wrong;
+	atomic_long acts;
+	atomic_long changes;
+	atomic_long flips;
+	struct thread threads[THREADS];
+	pthread_t ids[THREADS];
+};
+
+static char *map_of(struct race *r)
+{
+	return (char *)atomic_load(&r->map);
+}
+
+FIXTURE(spf_race) {
+	struct race *r;
+	struct spf_counters before;
+};
+
+FIXTURE_VARIANT(spf_race) {
+	long value;
+	bool wide;
+	bool flip;
+};
+
+FIXTURE_VARIANT_ADD(spf_race, stock) {
+	.value = 0,
+};
+
+FIXTURE_VARIANT_ADD(spf_race, on) {
+	.value = 1,
+};
+
+FIXTURE_VARIANT_ADD(spf_race, wide) {
+	.value = 1,
+	.wide = true,
+};
+
+FIXTURE_VARIANT_ADD(spf_race, flip) {
+	.value = 1,
+	.flip = true,
+};
+
+/* --- accesses that may find nothing there */
+
+static __thread sigjmp_buf escape;
+
+static void on_signal(int sig)
+{
+	siglongjmp(escape, sig);
+}
+
+static void catch_signals(void)
+{
+	struct sigaction act = {
+		.sa_handler = on_signal,
+		/* There is no mask to be restored. */
+		.sa_flags = SA_NODEFER,
+	};
+
+	sigaction(SIGSEGV, &act, NULL);
+	sigaction(SIGBUS, &act, NULL);
+}
+
+static bool try_write(void *addr, __u64 word)
+{
+	if (sigsetjmp(escape, 0))
+		return false;
+	word_write(addr, word);
+	return true;
+}
+
+static bool try_read(const void *addr, __u64 *word)
+{
+	if (sigsetjmp(escape, 0))
+		return false;
+	*word = word_read(addr);
+	return true;
+}
+
+/* --- mapping */
+
+static char *map_at(char *addr, size_t len, int prot)
+{
+	char *p = mmap(addr, len, prot,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/*
+ * Memory of base pages with neighbours: so there is a page table, there is an
+ * anon_vma, and mappings can be merged.
+ */
+static char *map_new(size_t len)
+{
+	size_t edge = page_size();
+	char *p = free_range(len + 2 * pmd_size());
+
+	p = map_at(p, len + 2 * pmd_size(), PROT_READ | PROT_WRITE);
+	if (!p)
+		return NULL;
+	madvise(p, len + 2 * pmd_size(), MADV_NOHUGEPAGE);
+	p += pmd_size();
+	word_write(p - edge, TAG);
+	word_write(p + len, TAG);
+	return p;
+}
+
+/* --- threads that fault */
+
+static void begin(struct race *r)
+{
+	for (;;) {
+		while (atomic_load(&r->quiet))
+			sched_yield();
+		atomic_fetch_add(&r->busy, 1);
+		if (!atomic_load(&r->quiet))
+			return;
+		atomic_fetch_sub(&r->busy, 1);
+	}
+}
+
+static void end(struct race *r)
+{
+	atomic_fetch_sub(&r->busy, 1);
+}
+
+/* Until resume(), no thread is in an access or begins one. */
+static void pause_threads(struct race *r)
+{
+	atomic_store(&r->quiet, 1);
+	while (atomic_load(&r->busy))
+		sched_yield();
+}
+
+static void resume(struct race *r)
+{
+	atomic_store(&r->quiet, 0);
+}
+
+static __u64 *slot(const struct thread *t, char *map, size_t index)
+{
+	return (__u64 *)(map + index * page_size()) + 8 * (1 + t->id);
+}
+
+/*
+ * Writes and reads its words: what it reads has to be what it wrote.  Some of
+ * the pages are for one thread only, which throws them away from time to time.
+ */
+static void *keep(void *arg)
+{
+	struct thread *t = arg;
+	struct race *r = t->r;
+
+	while (!atomic_load(&r->stop)) {
+		size_t index = random_next(&t->seed) % r->pages;
+		size_t owner = index % (THREADS + 1);
+		unsigned int dice = random_next(&t->seed) % 16;
+		__u64 word, *p;
+
+		if (owner != THREADS && owner != (size_t)t->id)
+			continue;
+		begin(r);
+		p = slot(t, map_of(r), index);
+		if (!dice && owner != THREADS) {
+			/* Fails if it is somewhere else now, or locked. */
+			if (!madvise((void *)((uintptr_t)p & -page_size()),
+				     page_size(), MADV_DONTNEED))
+				t->last[index] = 0;
+		} else if (dice < 12) {
+			word = page_word(TAG + t->id, t->acts);
+			if (try_write(p, word))
+				t->last[index] = word;
+			else
+				t->escapes++;
+		} else if (try_read(p, &word)) {
+			if (word != t->last[index])
+				atomic_fetch_add(&r->wrong, 1);
+		} else {
+			t->escapes++;
+		}
+		end(r);
+		t->acts++;
+	}
+	return NULL;
+}
+
+/* Writes all over the place, whether it may or not. */
+static void *scribble(void *arg)
+{
+	struct thread *t = arg;
+	struct race *r = t->r;
+	__u64 word;
+
+	while (!atomic_load(&r->stop)) {
+		size_t index = random_next(&t->seed) % r->pages;
+		__u64 *p = slot(t, map_of(r), index);
+
+		if (random_next(&t->seed) % 4 ? !try_write(p, TAG + t->acts) :
+						!try_read(p, &word))
+			t->escapes++;
+		t->acts++;
+	}
+	return NULL;
+}
+
+static bool start(struct race *r, void *(*act)(void *arg))
+{
+	int i;
+
+	catch_signals();
+	for (i = 0; i < THREADS; i++) {
+		struct thread *t = &r->threads[i];
+
+		*t = (struct thread) { .r = r, .id = i, .seed = 99 + i };
+		t->last = calloc(r->pages, sizeof(*t->last));
+		if (!t->last || pthread_create(&r->ids[i], NULL, act, t))
+			return false;
+	}
+	return true;
+}
+
+static void finish(struct race *r)
+{
+	int i;
+
+	atomic_store(&r->stop, true);
+	atomic_store(&r->quiet, 0);
+	for (i = 0; i < THREADS; i++) {
+		pthread_join(r->ids[i], NULL);
+		atomic_fetch_add(&r->acts, r->threads[i].acts);
+	}
+}
+
+static bool time_left(const struct race *r, __u64 began)
+{
+	return now_ns() - began < opt_seconds * 1000000000ULL &&
+	       !atomic_load(&r->wrong);
+}
+
+/* --- keep: what may be done to memory without changing it */
+
+/* Does it, from the main thread; whether it was done. */
+typedef bool (*change)(struct race *r, __u64 dice);
+
+static char *any_page(struct race *r, __u64 dice)
+{
+	return map_of(r) + dice % r->pages * page_size();
+}
+
+/* To another place and back: whole page tables, if they can be moved. */
+static bool change_mremap(struct race *r, __u64 dice)
+{
+	char *from = map_of(r), *to = from + 4 * pmd_size();
+	size_t len = r->len;
+	bool moved;
+
+	/*
+	 * Threads may be in an access at the old place, and try again at the
+	 * new one: they do not lose a word, or write one to a wrong place.
+	 */
+	if (dice % 2)
+		pause_threads(r);
+	moved = mremap(from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to;
+	if (moved) {
+		atomic_store(&r->map, (uintptr_t)to);
+		moved = mremap(to, len, len, MREMAP_MAYMOVE | MREMAP_FIXED,
+			       from) == from;
+		atomic_store(&r->map, (uintptr_t)from);
+	}
+	resume(r);
+	return moved;
+}
+
+static bool change_protection(struct race *r, __u64 dice)
+{
+	char *p = any_page(r, dice);
+
+	return !mprotect(p, page_size(), PROT_READ) &&
+	       !mprotect(p, page_size(), PROT_READ | PROT_WRITE);
+}
+
+/* Splits and merges the VMA, with the same pages. */
+static bool change_shape(struct race *r, __u64 dice)
+{
+	char *p = any_page(r, dice);
+
+	return !madvise(p, page_size(), MADV_DONTFORK) &&
+	       !madvise(p, page_size(), MADV_DOFORK);
+}
+
+/* For a while all pages are the child's as well. */
+static bool change_fork(struct race *r, __u64 dice)
+{
+	pid_t pid = fork();
+
+	if (pid < 0)
+		return false;
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (dice % 2)
+			usleep(dice % 2000);
+		_exit(0);
+	}
+	if (dice % 4 == 3)
+		usleep(dice % 1000);
+	return waitpid(pid, NULL, 0) == pid;
+}
+
+static bool change_swap(struct race *r, __u64 dice)
+{
+	return !madvise(any_page(r, dice), page_size(), MADV_PAGEOUT);
+}
+
+static bool change_node(struct race *r, __u64 dice)
+{
+	void *p = any_page(r, dice);
+	int node = dice / r->pages % 2, status;
+
+	return syscall(SYS_move_pages, 0, 1UL, &p, &node, &status,
+		       MPOL_MF_MOVE) >= 0;
+}
+
+static bool change_huge(struct race *r, __u64 dice)
+{
+	char *map = map_of(r);
+
+	madvise(map, r->len, MADV_COLLAPSE);
+	/* And split again. */
+	return !mprotect(any_page(r, dice), page_size(), PROT_READ) &&
+	       !mprotect(map, r->len, PROT_READ | PROT_WRITE);
+}
+
+static bool change_lock(struct race *r, __u64 dice)
+{
+	char *p = any_page(r, dice);
+
+	return !mlock(p, page_size()) && !munlock(p, page_size());
+}
+
+/* The kernel has pages of ours while we write to them. */
+static bool change_pin(struct race *r, __u64 dice)
+{
+	struct iovec iov = { any_page(r, dice), 4 * page_size() };
+	static char buffer[4096];
+	int pipes[2];
+	ssize_t got;
+
+	if (dice % r->pages + 4 > r->pages || pipe(pipes))
+		return false;
+	got = vmsplice(pipes[1], &iov, 1, 0);
+	for (; got > 0; got -= sizeof(buffer))
+		if (read(pipes[0], buffer, sizeof(buffer)) <= 0)
+			break;
+	close(pipes[0]);
+	close(pipes[1]);
+	return true;
+}
+
+/* Equal pages become one; the words of the threads make them differ again. */
+static bool change_merge(struct race *r, __u64 dice)
+{
+	static bool told;
+
+	if (!told) {
+		write_text("/sys/kernel/mm/ksm/sleep_millisecs", "0");
+		write_text("/sys/kernel/mm/ksm/pages_to_scan", "1000");
+		write_text("/sys/kernel/mm/ksm/run", "1");
+		told = true;
+	}
+	usleep(1000);
+	return !madvise(map_of(r), r->len,
+			dice % 8 ? MADV_MERGEABLE : MADV_UNMERGEABLE);
+}
+
+static const change changes[] = {
+	change_mremap,
+	change_protection,
+	change_shape,
+	change_fork,
+	change_swap,
+	change_node,
+	change_lock,
+	change_pin,
+};
+
+static void *flip(void *arg)
+{
+	struct race *r = arg;
+	long value = 0;
+
+	while (!atomic_load(&r->stop)) {
+		if (!vm_sysctl_write(SPF_KNOB, value))
+			atomic_fetch_add(&r->flips, 1);
+		value = !value;
+		usleep(3000);
+	}
+	return NULL;
+}
+
+FIXTURE_SETUP(spf_race)
+{
+	const char *why = vm_knob_set(&spf_knob, variant->value);
+
+	if (!why && variant->wide && !spf_torture("lock_window_us", 0))
+		why = "the kernel cannot widen the windows";
+	if (!why && variant->flip && !static_keys_flip())
+		why = "static keys are not flipped on this emulated CPU";
+	if (!why && sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		why = "a race needs two CPUs";
+	if (why)
+		SKIP(return, "%s", why);
+	self->r = mmap(NULL, sizeof(*self->r), PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, self->r);
+	if (variant->wide) {
+		spf_torture("lock_window_us", 200);
+		spf_torture("change_window_us", 200);
+	}
+	spf_counters_read(&self->before);
+}
+
+FIXTURE_TEARDOWN(spf_race)
+{
+	if (variant->wide) {
+		spf_torture("lock_window_us", 0);
+		spf_torture("change_window_us", 0);
+	}
+}
+
+static void tell(struct __test_metadata *_metadata,
+		 FIXTURE_DATA(spf_race) *self,
+		 const FIXTURE_VARIANT(spf_race) *variant)
+{
+	struct race *r = self->r;
+	struct spf_counters d;
+	long escapes = 0;
+	int i;
+
+	for (i = 0; i < THREADS; i++)
+		escapes += r->threads[i].escapes;
+	spf_counters_since(&self->before, &d);
+	TH_LOG("%ld acts, %ld signals, %ld changes, %ld flips",
+	       atomic_load(&r->acts), escapes, atomic_load(&r->changes),
+	       atomic_load(&r->flips));
+	TH_LOG("zero %ld anon %ld cow %ld reuse %ld access %ld raced %ld",
+	       d.value[SPF_ZERO], d.value[SPF_ANON], d.value[SPF_COW],
+	       d.value[SPF_REUSE], d.value[SPF_ACCESS], d.value[SPF_RACED]);
+	TH_LOG("locked %ld changed %ld table %ld pte %ld busy %ld vma %ld",
+	       d.value[SPF_LOCKED], d.value[SPF_CHANGED],
+	       d.value[SPF_NO_TABLE], d.value[SPF_PTE], d.value[SPF_BUSY],
+	       d.value[SPF_NO_VMA]);
+	TH_LOG("other %ld, sleep %ld skipped %ld", d.value[SPF_UNSUPPORTED] +
+	       d.value[SPF_NO_ACCESS] + d.value[SPF_NO_ANON_VMA] +
+	       d.value[SPF_NO_MEMORY], d.value[SPF_SLEEP],
+	       d.value[SPF_SKIPPED]);
+	EXPECT_EQ(0, atomic_load(&r->wrong));
+	EXPECT_LT(0, atomic_load(&r->acts));
+	EXPECT_LT(0, atomic_load(&r->changes));
+	if (variant->flip) {
+		EXPECT_LT(0, atomic_load(&r->flips));
+	} else if (variant->value) {
+		EXPECT_LT(0, spf_successes(&d));
+	} else if (self->before.value[0] >= 0) {
+		EXPECT_EQ(0, spf_successes(&d));
+	}
+}
+
+typedef void (*body)(struct race *r);
+
+/* Runs the body in a process of its own. */
+static void run(struct __test_metadata *_metadata,
+		FIXTURE_DATA(spf_race) *self,
+		const FIXTURE_VARIANT(spf_race) *variant, size_t len,
+		void *(*act)(void *arg), body main_thread)
+{
+	struct race *r = self->r;
+	pthread_t flipper;
+	pid_t pid;
+	int status;
+
+	r->len = len;
+	r->pages = len / page_size();
+	if (variant->flip)
+		ASSERT_EQ(0, pthread_create(&flipper, NULL, flip, r));
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		atomic_store(&r->map, (uintptr_t)map_new(len));
+		if (!map_of(r) || !start(r, act))
+			_exit(1);
+		main_thread(r);
+		finish(r);
+		_exit(0);
+	}
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	EXPECT_EQ(0, status);
+	atomic_store(&r->stop, true);
+	if (variant->flip)
+		pthread_join(flipper, NULL);
+	tell(_metadata, self, variant);
+}
+
+static void many_changes(struct race *r, const change *table, size_t n)
+{
+	__u64 began = now_ns(), seed = 3;
+
+	while (time_left(r, began)) {
+		change act = table[random_next(&seed) % n];
+
+		if (act(r, random_next(&seed)))
+			atomic_fetch_add(&r->changes, 1);
+	}
+}
+
+#define KEEP(name, what)						\
+static void keep_##name(struct race *r)					\
+{									\
+	static const change table[] = { change_##what };		\
+									\
+	many_changes(r, table, 1);					\
+}									\
+									\
+TEST_F_TIMEOUT(spf_race, keep_##name, TIMEOUT)				\
+{									\
+	run(_metadata, self, variant, pmd_size(), keep, keep_##name);	\
+}
+
+KEEP(mremap, mremap)
+KEEP(mprotect, protection)
+KEEP(split_merge, shape)
+KEEP(fork, fork)
+KEEP(swap, swap)
+KEEP(migrate, node)
+KEEP(collapse, huge)
+KEEP(mlock, lock)
+KEEP(pin, pin)
+KEEP(ksm, merge)
+
+static void keep_all(struct race *r)
+{
+	many_changes(r, changes, ARRAY_SIZE(changes));
+}
+
+TEST_F_TIMEOUT(spf_race, keep_all, TIMEOUT)
+{
+	run(_metadata, self, variant, pmd_size(), keep, keep_all);
+}
+
+/* --- stop: what must not happen any more after a call */
+
+#define STOP_LEN	(16 * page_size())
+
+/* Pages of a mapping that nobody may write to are zero, now and later. */
+static void expect_zero(struct race *r)
+{
+	char *map = map_of(r);
+	int times;
+	size_t i;
+
+	for (times = 0; times < 3; times++) {
+		for (i = 0; i < r->len; i += 64)
+			if (word_read(map + i))
+				atomic_fetch_add(&r->wrong, 1);
+		usleep(300);
+	}
+}
+
+/* Another mapping over one that threads fault in, and not to be written to. */
+static void stop_replace(struct race *r)
+{
+	char *map = map_of(r);
+	__u64 began = now_ns();
+
+	while (time_left(r, began)) {
+		usleep(200);
+		if (!map_at(map, r->len, PROT_READ))
+			break;
+		expect_zero(r);
+		if (!map_at(map, r->len, PROT_READ | PROT_WRITE))
+			break;
+		madvise(map, r->len, MADV_NOHUGEPAGE);
+		atomic_fetch_add(&r->changes, 1);
+	}
+}
+
+TEST_F_TIMEOUT(spf_race, stop_replace, TIMEOUT)
+{
+	run(_metadata, self, variant, STOP_LEN, scribble, stop_replace);
+}
+
+/* The same, with nothing there in between. */
+static void stop_munmap(struct race *r)
+{
+	char *map = map_of(r);
+	__u64 began = now_ns();
+
+	while (time_left(r, began)) {
+		usleep(200);
+		if (munmap(map, r->len))
+			break;
+		if (!map_at(map, r->len, PROT_READ))
+			break;
+		expect_zero(r);
+		if (mprotect(map, r->len, PROT_READ | PROT_WRITE))
+			break;
+		madvise(map, r->len, MADV_NOHUGEPAGE);
+		atomic_fetch_add(&r->changes, 1);
+	}
+}
+
+TEST_F_TIMEOUT(spf_race, stop_munmap, TIMEOUT)
+{
+	run(_metadata, self, variant, STOP_LEN, scribble, stop_munmap);
+}
+
+static __u64 sum(const char *map, size_t len)
+{
+	__u64 sum = 0;
+	size_t i;
+
+	for (i = 0; i < len; i += sizeof(__u64))
+		sum = sum * 31 + word_read(map + i);
+	return sum;
+}
+
+/* What can only be read does not change. */
+static void stop_mprotect(struct race *r)
+{
+	char *map = map_of(r);
+	__u64 began = now_ns(), before;
+
+	while (time_left(r, began)) {
+		/* Faults: new memory, and the page of zeroes. */
+		if (madvise(map, r->len, MADV_DONTNEED))
+			break;
+		usleep(100);
+		if (mprotect(map, r->len, PROT_READ))
+			break;
+		before = sum(map, r->len);
+		usleep(500);
+		if (sum(map, r->len) != before)
+			atomic_fetch_add(&r->wrong, 1);
+		if (mprotect(map, r->len, PROT_READ | PROT_WRITE))
+			break;
+		atomic_fetch_add(&r->changes, 1);
+	}
+}
+
+TEST_F_TIMEOUT(spf_race, stop_mprotect, TIMEOUT)
+{
+	run(_metadata, self, variant, STOP_LEN, scribble, stop_mprotect);
+}
+
+/* How many of the pages are there: mapped, or swapped out. */
+static long pages_there(const char *map, size_t len)
+{
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	size_t n = len / page_size(), i;
+	__u64 entries[64];
+	long there = 0;
+
+	if (fd < 0 || n > ARRAY_SIZE(entries) ||
+	    pread(fd, entries, n * 8, (uintptr_t)map / page_size() * 8) !=
+	    (ssize_t)(n * 8))
+		there = -1;
+	for (i = 0; there >= 0 && i < n; i++)
+		there += entries[i] >> 62 ? 1 : 0;
+	close(fd);
+	return there;
+}
+
+/* Pages of a range that a userfaultfd has are not there until it says so. */
+static void stop_userfaultfd(struct race *r)
+{
+	char *map = map_of(r);
+	struct uffdio_register reg = {
+		.range = { .start = (uintptr_t)map, .len = r->len },
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+	__u64 began = now_ns();
+	int fd = uffd_open(0, NULL), i;
+
+	while (fd >= 0 && time_left(r, began)) {
+		usleep(200);
+		if (ioctl(fd, UFFDIO_REGISTER, &reg) ||
+		    madvise(map, r->len, MADV_DONTNEED))
+			break;
+		for (i = 0; i < 3; i++) {
+			if (pages_there(map, r->len))
+				atomic_fetch_add(&r->wrong, 1);
+			usleep(300);
+		}
+		if (ioctl(fd, UFFDIO_UNREGISTER, &reg.range))
+			break;
+		atomic_fetch_add(&r->changes, 1);
+	}
+	close(fd);
+}
+
+TEST_F_TIMEOUT(spf_race, stop_userfaultfd, TIMEOUT)
+{
+	int fd = uffd_open(0, NULL);
+
+	if (fd < 0)
+		SKIP(return, "no userfaultfd in this kernel");
+	close(fd);
+	run(_metadata, self, variant, STOP_LEN, scribble, stop_userfaultfd);
+}
+
+/*
+ * Without memory for a time, faults leave their place and come back, when the
+ * VMA may be another one.
+ */
+#define FAIL_PAGE_ALLOC	"/sys/kernel/debug/fail_page_alloc/"
+
+TEST_F_TIMEOUT(spf_race, stop_munmap_slow_memory, TIMEOUT)
+{
+	static const char * const settings[][2] = {
+		{ "task-filter", "Y" }, { "ignore-gfp-highmem", "N" },
+		{ "ignore-gfp-wait", "Y" }, { "min-order", "0" },
+		{ "verbose", "0" }, { "times", "-1" }, { "interval", "1" },
+		{ "probability", "50" },
+	};
+	char path[128];
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(settings); i++) {
+		snprintf(path, sizeof(path), FAIL_PAGE_ALLOC "%s",
+			 settings[i][0]);
+		if (write_text(path, settings[i][1]))
+			SKIP(return, "no fault injection in this kernel");
+	}
+	/* Inherited by the process of the test. */
+	write_text("/proc/self/make-it-fail", "1");
+	run(_metadata, self, variant, STOP_LEN, scribble, stop_munmap);
+	write_text("/proc/self/make-it-fail", "0");
+	write_text(FAIL_PAGE_ALLOC "probability", "0");
+}
+
+/*
+ * Who copies a page tells the MMU notifiers of the mm, from the moment on when
+ * the first one is registered.  A process, whose pages are its child's as well,
+ * copies them in two threads, and gets a notifier meanwhile.
+ */
+static void *copy_pages(void *arg)
+{
+	struct thread *t = arg;
+	size_t i;
+
+	for (i = t->id; i < t->r->pages; i += 2)
+		word_write(map_of(t->r) + i * page_size(), TAG);
+	return NULL;
+}
+
+static int notified_process(struct race *r, __u64 dice)
+{
+	char *map = map_of(r);
+	pid_t child;
+	int i;
+
+	fill_pages(map, r->len, TAG);
+	child = fork();
+	if (child < 0)
+		return 1;
+	if (!child) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+	for (i = 0; i < 2; i++) {
+		struct thread *t = &r->threads[i];
+
+		*t = (struct thread) { .r = r, .id = i };
+		if (pthread_create(&r->ids[i], NULL, copy_pages, t))
+			return 2;
+	}
+	usleep(dice % 5000);
+	if (!spf_torture("notifier", 1))
+		return 3;
+	for (i = 0; i < 2; i++)
+		pthread_join(r->ids[i], NULL);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	return 0;
+}
+
+static void *do_nothing(void *arg)
+{
+	struct thread *t = arg;
+
+	while (!atomic_load(&t->r->stop)) {
+		t->acts++;
+		usleep(1000);
+	}
+	return NULL;
+}
+
+static void stop_notifier(struct race *r)
+{
+	__u64 began = now_ns(), seed = 4;
+
+	while (time_left(r, began)) {
+		__u64 dice = random_next(&seed);
+		int status;
+		pid_t pid = fork();
+
+		if (pid < 0)
+			break;
+		if (!pid)
+			_exit(notified_process(r, dice));
+		if (waitpid(pid, &status, 0) != pid || status)
+			break;
+		if (spf_torture_read("unnotified")) {
+			atomic_fetch_add(&r->wrong, 1);
+			spf_torture("unnotified", 0);
+		}
+		atomic_fetch_add(&r->changes, 1);
+	}
+}
+
+TEST_F_TIMEOUT(spf_race, stop_notifier, TIMEOUT)
+{
+	if (spf_torture_read("unnotified") < 0)
+		SKIP(return, "the kernel has no MMU notifier for tests");
+	run(_metadata, self, variant, 64 * page_size(), do_nothing,
+	    stop_notifier);
+}
+
+/*
+ * A page table is moved while a fault that was found valid before copies one of
+ * its pages.  The fault flushes the old address: a CPU that has read the page
+ * at the new one would see the old page for ever.
+ */
+struct mover {
+	struct race *r;
+	char *from, *to;
+	atomic_int step;	/* 1: moved, 2: the reader has read, 3: written */
+	atomic_bool seen;
+};
+
+static void *write_old_place(void *arg)
+{
+	struct mover *m = arg;
+
+	/* Copies the page, if it comes before the move. */
+	try_write(m->from, TAG + 1);
+	return NULL;
+}
+
+static void *read_new_place(void *arg)
+{
+	struct mover *m = arg;
+	__u64 until;
+
+	while (atomic_load(&m->step) < 1)
+		;
+	word_read(m->to);
+	atomic_store(&m->step, 2);
+	while (atomic_load(&m->step) < 3)
+		word_read(m->to);
+	/* No system call from here on: it may flush. */
+	until = now_ns() + 50000000;
+	while (now_ns() < until && !atomic_load(&m->seen))
+		if (word_read(m->to) == TAG + 2)
+			atomic_store(&m->seen, true);
+	return NULL;
+}
+
+static bool move_once(struct race *r, __u64 dice)
+{
+	size_t len = pmd_size();
+	struct mover m = { .r = r, .from = map_of(r) };
+	pthread_t writer, reader;
+	pid_t child;
+
+	m.to = m.from + 4 * len;
+	/* All of a table, and a child that has the page as well. */
+	word_write(m.from, TAG);
+	word_write(m.from + len - page_size(), TAG);
+	child = fork();
+	if (child < 0)
+		return false;
+	if (!child) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (;;)
+			pause();
+	}
+	if (pthread_create(&reader, NULL, read_new_place, &m) ||
+	    pthread_create(&writer, NULL, write_old_place, &m))
+		return false;
+	usleep(dice % 3000);
+	if (mremap(m.from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, m.to) !=
+	    m.to)
+		return false;
+	atomic_store(&m.step, 1);
+	while (atomic_load(&m.step) < 2)
+		;
+	pthread_join(writer, NULL);
+	word_write(m.to, TAG + 2);
+	atomic_store(&m.step, 3);
+	pthread_join(reader, NULL);
+	if (!atomic_load(&m.seen))
+		atomic_fetch_add(&r->wrong, 1);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	return mremap(m.to, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, m.from) ==
+	       m.from;
+}
+
+static void stop_stale(struct race *r)
+{
+	__u64 began = now_ns(), seed = 6;
+
+	if (spf_torture_read("change_window_us") > 0)
+		spf_torture("change_window_us", 10000);
+	while (time_left(r, began) && move_once(r, random_next(&seed)))
+		atomic_fetch_add(&r->changes, 1);
+}
+
+TEST_F_TIMEOUT(spf_race, stop_stale, TIMEOUT)
+{
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 3)
+		SKIP(return, "this race needs three CPUs");
+	run(_metadata, self, variant, pmd_size(), do_nothing, stop_stale);
+}
+
+/* --- order */
+
+/* The thread writes the first page, then the last: the last is never ahead. */
+static void *in_order(void *arg)
+{
+	struct thread *t = arg;
+	struct race *r = t->r;
+	size_t last = (r->pages - 1) * page_size();
+	char *map = map_of(r);
+
+	while (!atomic_load(&r->stop)) {
+		t->acts++;
+		word_write(map + 64 * t->id, t->acts);
+		/* On weaker CPUs, stores may be seen in another order. */
+		atomic_thread_fence(memory_order_seq_cst);
+		word_write(map + last + 64 * t->id, t->acts);
+	}
+	return NULL;
+}
+
+static void fork_order(struct race *r)
+{
+	size_t last = (r->pages - 1) * page_size();
+	char *map = map_of(r);
+	__u64 began = now_ns();
+
+	/* Two mappings: one may be copied while the other is not yet. */
+	if (mprotect(map + r->len / 2, page_size(), PROT_READ))
+		return;
+	while (time_left(r, began)) {
+		pid_t pid = fork();
+		int i;
+
+		if (pid < 0)
+			continue;
+		if (!pid) {
+			for (i = 0; i < THREADS; i++)
+				if (word_read(map + last + 64 * i) >
+				    word_read(map + 64 * i))
+					atomic_fetch_add(&r->wrong, 1);
+			_exit(0);
+		}
+		waitpid(pid, NULL, 0);
+		atomic_fetch_add(&r->changes, 1);
+	}
+}
+
+TEST_F_TIMEOUT(spf_race, fork_order, TIMEOUT)
+{
+	run(_metadata, self, variant, pmd_size(), in_order, fork_order);
+}
+
+int main(int argc, char **argv)
+{
+	const char *seconds = getenv("FAULTLINE_SECONDS");
+	int status;
+
+	if (seconds)
+		opt_seconds = atol(seconds);
+	if (!spf_swap_start())
+		ksft_print_msg("no swap: keep_swap only makes pages old\n");
+	status = vm_knob_kept(&spf_knob, test_harness_run, argc, argv);
+	spf_swap_stop();
+	return status < 0 ? KSFT_FAIL : status;
+}

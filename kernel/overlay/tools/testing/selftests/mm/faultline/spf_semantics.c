@@ -1,0 +1,699 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What page faults do, with vm.speculative_page_fault off and on: contents,
+ * accounting and signals are the same.  The counters tell which faults took no
+ * locks, and why the others did.
+ */
+#include <fcntl.h>
+#include <linux/mempolicy.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include "../../kselftest_harness.h"
+#include "spf_util.h"
+
+#define TIMEOUT		120
+#define TAG		0x7370665f73656d01ULL
+#define PAGES		64
+/* What the test itself may fault in beside it: its stack, messages. */
+#define SLACK		16
+
+static bool have_swap;
+
+FIXTURE(spf) {
+	struct spf_counters before;
+	size_t ps;
+	char *map;
+};
+
+FIXTURE_VARIANT(spf) {
+	long value;
+};
+
+FIXTURE_VARIANT_ADD(spf, stock) {
+	.value = 0,
+};
+
+FIXTURE_VARIANT_ADD(spf, speculative) {
+	.value = 1,
+};
+
+/*
+ * Private memory of base pages that has a page table and an anon_vma: the page
+ * before the ones of the test is written.
+ */
+static char *map_ready(size_t pages, int prot, int fd)
+{
+	size_t ps = page_size(), len = (pages + 1) * ps;
+	int flags = MAP_PRIVATE | MAP_FIXED_NOREPLACE;
+	char *p;
+
+	p = mmap(free_range(len), len, prot, fd < 0 ? flags | MAP_ANONYMOUS :
+		 flags, fd, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	madvise(p, len, MADV_NOHUGEPAGE);
+	if (prot & PROT_WRITE)
+		word_write(p, TAG);
+	return p + ps;
+}
+
+FIXTURE_SETUP(spf)
+{
+	const char *why = vm_knob_set(&spf_knob, variant->value);
+
+	if (why)
+		SKIP(return, "%s", why);
+	self->ps = page_size();
+	self->map = map_ready(PAGES, PROT_READ | PROT_WRITE, -1);
+	ASSERT_NE(NULL, self->map);
+	/* The text of /proc/vmstat, and what reading it needs. */
+	spf_counters_read(&self->before);
+	spf_counters_read(&self->before);
+}
+
+FIXTURE_TEARDOWN(spf)
+{
+}
+
+/* What the counter has to be at least, and about at most, with the switch on. */
+#define EXPECT_COUNT(counter, n) do {					\
+	struct spf_counters delta;					\
+									\
+	spf_counters_since(&self->before, &delta);			\
+	if (variant->value) {						\
+		EXPECT_LE((n), delta.value[counter]);			\
+		EXPECT_GE((n) + SLACK, delta.value[counter]);		\
+	} else if (self->before.value[counter] >= 0) {			\
+		EXPECT_EQ(0, delta.value[counter]);			\
+	}								\
+} while (0)
+
+static void *page(FIXTURE_DATA(spf) *self, size_t i)
+{
+	return self->map + i * self->ps;
+}
+
+static long minor_faults(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return usage.ru_minflt;
+}
+
+TEST_F(spf, read_maps_zero)
+{
+	long faults = minor_faults();
+	size_t i;
+
+	for (i = 0; i < PAGES; i++)
+		EXPECT_EQ(0, word_read(page(self, i)));
+	faults = minor_faults() - faults;
+	EXPECT_LE(PAGES, faults);
+	EXPECT_GE(PAGES + SLACK, faults);
+	EXPECT_COUNT(SPF_ZERO, PAGES);
+	/* The zero page is nobody's. */
+	EXPECT_EQ(0, smaps_kb(self->map, PAGES * self->ps, "Anonymous") -
+		     smaps_kb(self->map - self->ps, self->ps, "Anonymous"));
+	/* And gives way to a page of our own. */
+	for (i = 0; i < PAGES; i++)
+		word_write(page(self, i), page_word(TAG, i));
+	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+	EXPECT_COUNT(SPF_COW, PAGES);
+}
+
+TEST_F(spf, write_maps_memory)
+{
+	long faults = minor_faults(), rss = status_kb("RssAnon");
+	size_t i, j;
+
+	for (i = 0; i < PAGES; i++)
+		word_write(page(self, i), page_word(TAG, i));
+	faults = minor_faults() - faults;
+	EXPECT_LE(PAGES, faults);
+	EXPECT_GE(PAGES + SLACK, faults);
+	EXPECT_COUNT(SPF_ANON, PAGES);
+	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+	/* Nothing else is in the pages. */
+	for (i = 0; i < PAGES; i++)
+		for (j = sizeof(__u64); j < self->ps; j += sizeof(__u64))
+			ASSERT_EQ(0, word_read((char *)page(self, i) + j));
+	/* Pages are counted in batches for each CPU. */
+	EXPECT_LE((long)(PAGES * self->ps / KIB) - 64 * 4,
+		  status_kb("RssAnon") - rss);
+	EXPECT_EQ(0, munmap(self->map, PAGES * self->ps));
+}
+
+/* The kernel writes to memory of ours; upstream takes mmap_lock for that. */
+TEST_F(spf, kernel_writes)
+{
+	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	ssize_t len = PAGES * self->ps;
+
+	ASSERT_LE(0, zero);
+	EXPECT_EQ(len, read(zero, self->map, len));
+	EXPECT_COUNT(SPF_ANON, PAGES);
+	close(zero);
+}
+
+TEST_F(spf, kernel_reads)
+{
+	int null = open("/dev/null", O_WRONLY | O_CLOEXEC), pipes[2];
+	size_t i;
+
+	ASSERT_LE(0, null);
+	ASSERT_EQ(0, pipe(pipes));
+	/* /dev/null does not look; a pipe does. */
+	for (i = 0; i < PAGES; i++) {
+		__u64 word = TAG;
+
+		ASSERT_EQ(sizeof(word), write(pipes[1], page(self, i),
+					      sizeof(word)));
+		ASSERT_EQ(sizeof(word), read(pipes[0], &word, sizeof(word)));
+		EXPECT_EQ(0, word);
+	}
+	EXPECT_COUNT(SPF_ZERO, PAGES);
+	close(null);
+}
+
+/* Whose word is in the page: the child's or ours. */
+TEST_F(spf, fork_copies)
+{
+	size_t i, bad = 0;
+	int pipes[2], status;
+	char byte = 0;
+	pid_t pid;
+
+	ASSERT_EQ(0, pipe(pipes));
+	fill_pages(self->map, PAGES * self->ps, TAG);
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		/* Until the parent has written. */
+		if (read(pipes[0], &byte, 1) != 1)
+			_exit(2);
+		bad = bad_pages(self->map, PAGES * self->ps, TAG);
+		fill_pages(self->map, PAGES * self->ps, TAG + 1);
+		_exit(bad || bad_pages(self->map, PAGES * self->ps, TAG + 1));
+	}
+	spf_counters_read(&self->before);
+	for (i = 0; i < PAGES; i++)
+		word_write(page(self, i), page_word(TAG + 2, i));
+	EXPECT_COUNT(SPF_COW, PAGES);
+	ASSERT_EQ(1, write(pipes[1], &byte, 1));
+	ASSERT_EQ(pid, waitpid(pid, &status, 0));
+	EXPECT_EQ(0, status);
+	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG + 2));
+}
+
+/* The child is gone: its parent's pages need no copy. */
+TEST_F(spf, fork_and_reuse)
+{
+	pid_t pid;
+
+	fill_pages(self->map, PAGES * self->ps, TAG);
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid)
+		_exit(0);
+	ASSERT_EQ(pid, waitpid(pid, NULL, 0));
+	spf_counters_read(&self->before);
+	fill_pages(self->map, PAGES * self->ps, TAG + 1);
+	EXPECT_COUNT(SPF_REUSE, PAGES);
+	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG + 1));
+}
+
+TEST_F(spf, private_file)
+{
+	int fd = memfd_create("spf", MFD_CLOEXEC);
+	size_t len = (PAGES + 1) * self->ps, i;
+	char *map;
+
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, ftruncate(fd, len));
+	for (i = 0; i <= PAGES; i++) {
+		__u64 word = page_word(TAG, i);
+
+		ASSERT_EQ(sizeof(word), pwrite(fd, &word, sizeof(word),
+					       i * self->ps));
+	}
+	map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	ASSERT_NE(MAP_FAILED, map);
+	/* The pages of the file are upstream's, and so is the first write. */
+	EXPECT_EQ(0, bad_pages(map, len, TAG));
+	word_write(map, TAG);
+	spf_counters_read(&self->before);
+	for (i = 1; i <= PAGES; i++)
+		word_write(map + i * self->ps, page_word(TAG + 1, i));
+	for (i = 1; i <= PAGES; i++) {
+		EXPECT_EQ(page_word(TAG + 1, i), word_read(map + i * self->ps));
+	}
+	/* A shmem file may have a policy for its memory. */
+	EXPECT_COUNT(SPF_UNSUPPORTED, PAGES);
+	for (i = 0; i <= PAGES; i++) {
+		__u64 word;
+
+		ASSERT_EQ(sizeof(word), pread(fd, &word, sizeof(word),
+					      i * self->ps));
+		EXPECT_EQ(page_word(TAG, i), word);
+	}
+	close(fd);
+}
+
+/* The same with a file that has pages like those of a disk. */
+TEST_F(spf, private_file_of_program)
+{
+	size_t pages, i, len;
+	struct stat st;
+	char *map;
+	int fd;
+
+	fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, fstat(fd, &st));
+	pages = st.st_size / self->ps;
+	ASSERT_LE(8, pages);
+	if (pages > PAGES)
+		pages = PAGES;
+	len = pages * self->ps;
+	map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	ASSERT_NE(MAP_FAILED, map);
+	for (i = 0; i < pages; i++)
+		word_read(map + i * self->ps);
+	word_write(map, TAG);
+	spf_counters_read(&self->before);
+	for (i = 1; i < pages; i++) {
+		__u64 second, word;
+		char *p = map + i * self->ps;
+
+		ASSERT_EQ(sizeof(second), pread(fd, &second, sizeof(second),
+						i * self->ps + sizeof(word)));
+		word_write(p, page_word(TAG, i));
+		EXPECT_EQ(page_word(TAG, i), word_read(p));
+		EXPECT_EQ(second, word_read(p + sizeof(word)));
+	}
+	{
+		struct spf_counters delta;
+
+		spf_counters_since(&self->before, &delta);
+		/* In an initramfs the program is in shmem. */
+		if (variant->value)
+			EXPECT_LE((long)pages - 1, delta.value[SPF_COW] +
+				  delta.value[SPF_UNSUPPORTED]);
+	}
+	close(fd);
+}
+
+/* --- what falls back */
+
+TEST_F(spf, first_write_falls_back)
+{
+	char *map = map_ready(PAGES, PROT_READ, -1) - self->ps;
+
+	/* There is a table, and no anon_vma. */
+	word_read(map);
+	ASSERT_EQ(0, mprotect(map, PAGES * self->ps, PROT_READ | PROT_WRITE));
+	word_write(map + self->ps, TAG);
+	EXPECT_COUNT(SPF_NO_ANON_VMA, 1);
+	EXPECT_EQ(TAG, word_read(map + self->ps));
+}
+
+TEST_F(spf, no_table_falls_back)
+{
+	char *map = mmap(free_range(4 * pmd_size()), 4 * pmd_size(),
+			 PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1,
+			 0);
+	int i;
+
+	ASSERT_NE(MAP_FAILED, map);
+	madvise(map, 4 * pmd_size(), MADV_NOHUGEPAGE);
+	for (i = 0; i < 4; i++)
+		word_write(map + i * pmd_size(), TAG);
+	for (i = 0; i < 4; i++)
+		EXPECT_EQ(TAG, word_read(map + i * pmd_size()));
+	/* The first one is the first write as well. */
+	EXPECT_COUNT(SPF_NO_TABLE, 3);
+}
+
+TEST_F(spf, shared_falls_back)
+{
+	size_t len = PAGES * self->ps;
+	char *map = mmap(NULL, len, PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	ASSERT_NE(MAP_FAILED, map);
+	fill_pages(map, len, TAG);
+	EXPECT_EQ(0, bad_pages(map, len, TAG));
+	EXPECT_COUNT(SPF_UNSUPPORTED, PAGES);
+}
+
+TEST_F(spf, policy_falls_back)
+{
+	unsigned long nodes = 1;
+	long ret;
+
+	if (access("/proc/self/numa_maps", F_OK))
+		SKIP(return, "no memory policies in this kernel");
+	ret = syscall(SYS_mbind, self->map, PAGES * self->ps, MPOL_BIND, &nodes,
+		      8 * sizeof(nodes), 0);
+	ASSERT_EQ(0, ret);
+	spf_counters_read(&self->before);
+	fill_pages(self->map, PAGES * self->ps, TAG);
+	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+	EXPECT_COUNT(SPF_UNSUPPORTED, PAGES);
+}
+
+/* Somebody else fills the pages, and is told of each. */
+static void *fill_by_uffd(void *arg)
+{
+	int fd = *(int *)arg;
+	struct pollfd ready = { .fd = fd, .events = POLLIN };
+	struct uffd_msg msg;
+	char *buffer = aligned_alloc(page_size(), page_size());
+	size_t i;
+
+	for (i = 0; i < PAGES; i++) {
+		struct uffdio_copy copy = { .len = page_size() };
+
+		if (poll(&ready, 1, 10000) != 1 ||
+		    read(fd, &msg, sizeof(msg)) != sizeof(msg) ||
+		    msg.event != UFFD_EVENT_PAGEFAULT)
+			return (void *)1;
+		copy.dst = msg.arg.pagefault.address & ~(page_size() - 1);
+		copy.src = (uintptr_t)buffer;
+		word_write(buffer, TAG + copy.dst);
+		if (ioctl(fd, UFFDIO_COPY, &copy))
+			return (void *)2;
+	}
+	return NULL;
+}
+
+TEST_F(spf, userfaultfd_falls_back)
+{
+	struct uffdio_register reg = {
+		.range = {
+			.start = (uintptr_t)self->map,
+			.len = PAGES * self->ps,
+		},
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+	int fd = uffd_open(0, NULL);
+	pthread_t thread;
+	void *result;
+	size_t i;
+
+	if (fd < 0)
+		SKIP(return, "no userfaultfd in this kernel");
+	ASSERT_EQ(0, ioctl(fd, UFFDIO_REGISTER, &reg));
+	spf_counters_read(&self->before);
+	ASSERT_EQ(0, pthread_create(&thread, NULL, fill_by_uffd, &fd));
+	for (i = 0; i < PAGES; i++)
+		EXPECT_EQ(TAG + (uintptr_t)page(self, i),
+			  word_read(page(self, i)));
+	pthread_join(thread, &result);
+	EXPECT_EQ(NULL, result);
+	{
+		struct spf_counters delta;
+
+		spf_counters_since(&self->before, &delta);
+		if (variant->value)
+			EXPECT_LE(PAGES, delta.value[SPF_UNSUPPORTED]);
+	}
+	close(fd);
+}
+
+TEST_F(spf, swap_falls_back)
+{
+	struct spf_counters delta;
+
+	if (!have_swap)
+		SKIP(return, "no swap");
+	fill_pages(self->map, PAGES * self->ps, TAG);
+	ASSERT_EQ(0, madvise(self->map, PAGES * self->ps, MADV_PAGEOUT));
+	spf_counters_read(&self->before);
+	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+	spf_counters_since(&self->before, &delta);
+	if (variant->value)
+		EXPECT_LT(0, delta.value[SPF_PTE]);
+}
+
+/* --- signals */
+
+static sigjmp_buf escape;
+static siginfo_t signal_info;
+
+static void on_signal(int sig, siginfo_t *info, void *context)
+{
+	signal_info = *info;
+	siglongjmp(escape, sig);
+}
+
+/* What a read or write there gets: a signal, or 0. */
+static int access_signal(void *addr, bool write)
+{
+	struct sigaction act = {
+		.sa_sigaction = on_signal,
+		.sa_flags = SA_SIGINFO,
+	};
+	int sig;
+
+	sigaction(SIGSEGV, &act, NULL);
+	sigaction(SIGBUS, &act, NULL);
+	sig = sigsetjmp(escape, 1);
+	if (!sig) {
+		if (write)
+			word_write(addr, 1);
+		else
+			word_read(addr);
+	}
+	return sig;
+}
+
+TEST_F(spf, signals)
+{
+	void *addr = page(self, 3);
+
+	ASSERT_EQ(0, mprotect(addr, self->ps, PROT_NONE));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, false));
+	EXPECT_EQ(SEGV_ACCERR, signal_info.si_code);
+	EXPECT_EQ(addr, signal_info.si_addr);
+	EXPECT_EQ(SIGSEGV, access_signal(addr, true));
+	EXPECT_EQ(SEGV_ACCERR, signal_info.si_code);
+	EXPECT_COUNT(SPF_NO_ACCESS, 2);
+
+	ASSERT_EQ(0, mprotect(addr, self->ps, PROT_READ));
+	EXPECT_EQ(0, access_signal(addr, false));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, true));
+	EXPECT_EQ(SEGV_ACCERR, signal_info.si_code);
+	EXPECT_COUNT(SPF_NO_ACCESS, 3);
+
+	ASSERT_EQ(0, munmap(addr, self->ps));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, false));
+	EXPECT_EQ(SEGV_MAPERR, signal_info.si_code);
+	EXPECT_EQ(SIGSEGV, access_signal(addr, true));
+	EXPECT_EQ(SEGV_MAPERR, signal_info.si_code);
+	EXPECT_COUNT(SPF_NO_VMA, 2);
+}
+
+/* The kernel's accesses fail, and say so. */
+TEST_F(spf, kernel_access_fails)
+{
+	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+
+	ASSERT_LE(0, zero);
+	ASSERT_EQ(0, mprotect(self->map, self->ps, PROT_READ));
+	errno = 0;
+	EXPECT_EQ(-1, read(zero, self->map, self->ps));
+	EXPECT_EQ(EFAULT, errno);
+	ASSERT_EQ(0, munmap(self->map, self->ps));
+	errno = 0;
+	EXPECT_EQ(-1, read(zero, self->map, self->ps));
+	EXPECT_EQ(EFAULT, errno);
+	close(zero);
+}
+
+/* Not inlined, as it calls itself. */
+static __u64 deep(int depth)
+{
+	__u64 frame[512];
+
+	word_write(frame, depth);
+	return depth ? deep(depth - 1) + word_read(frame) : 0;
+}
+
+TEST_F(spf, stack_grows)
+{
+	EXPECT_EQ(200 * 201 / 2, deep(200));
+}
+
+/* --- memory that is short */
+
+/* A control group of this process alone, with a limit; false without memcg. */
+static bool memory_limit(const char *dir, size_t bytes)
+{
+	char path[128], text[32];
+
+	mkdir(dir, 0700);
+	if (mount("none", dir, "cgroup2", 0, NULL) && errno != EBUSY)
+		return false;
+	snprintf(path, sizeof(path), "%s/cgroup.subtree_control", dir);
+	if (write_text(path, "+memory"))
+		return false;
+	snprintf(path, sizeof(path), "%s/spf", dir);
+	mkdir(path, 0700);
+	snprintf(path, sizeof(path), "%s/spf/memory.max", dir);
+	snprintf(text, sizeof(text), "%zu", bytes);
+	if (write_text(path, text))
+		return false;
+	snprintf(path, sizeof(path), "%s/spf/cgroup.procs", dir);
+	return !write_text(path, "0");
+}
+
+static void memory_limit_off(const char *dir)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/cgroup.procs", dir);
+	write_text(path, "0");
+	snprintf(path, sizeof(path), "%s/spf", dir);
+	rmdir(path);
+	umount(dir);
+	rmdir(dir);
+}
+
+/*
+ * A group has a limit, and its memory is full of pages of a file, which can be
+ * had back.  A fault that finds none left at once waits, without locks.
+ */
+TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
+{
+	static const char dir[] = "/tmp/spf-cgroup";
+	size_t limit = 32 * MIB, len = 24 * MIB, i;
+	struct spf_counters delta;
+	char *map, *junk;
+	int fd;
+
+	mkdir("/tmp", 01777);
+	if (!memory_limit(dir, limit)) {
+		memory_limit_off(dir);
+		SKIP(return, "no memory control groups here");
+	}
+	map = map_ready(len / self->ps, PROT_READ | PROT_WRITE, -1);
+	ASSERT_NE(NULL, map);
+	/* As much again of memory that is given up at once when it is asked. */
+	junk = map_filled(limit - 2 * MIB, TAG);
+	fd = -1;
+	if (junk)
+		fd = madvise(junk, limit - 2 * MIB, MADV_FREE);
+	spf_counters_read(&self->before);
+	if (!fd)
+		for (i = 0; i < len / self->ps; i++)
+			word_write(map + i * self->ps, page_word(TAG, i));
+	spf_counters_since(&self->before, &delta);
+	memory_limit_off(dir);
+	ASSERT_EQ(0, fd);
+	EXPECT_EQ(0, bad_pages(map, len, TAG));
+	TH_LOG("%ld of %zu faults waited, %ld gave up, %ld skipped",
+	       delta.value[SPF_SLEEP], len / self->ps,
+	       delta.value[SPF_NO_MEMORY], delta.value[SPF_SKIPPED]);
+	if (variant->value) {
+		EXPECT_LT(0, delta.value[SPF_SLEEP]);
+		EXPECT_LT(0, delta.value[SPF_ANON]);
+	}
+}
+
+#define FAIL_PAGE_ALLOC	"/sys/kernel/debug/fail_page_alloc/"
+
+/* No memory at once, ever: every fault goes by the way that may sleep. */
+TEST_F(spf, never_memory_at_once)
+{
+	static const char * const settings[][2] = {
+		{ "task-filter", "Y" }, { "ignore-gfp-highmem", "N" },
+		{ "ignore-gfp-wait", "Y" }, { "min-order", "0" },
+		{ "verbose", "0" }, { "times", "-1" }, { "interval", "1" },
+		{ "probability", "100" },
+	};
+	struct spf_counters delta;
+	char path[128];
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(settings); i++) {
+		snprintf(path, sizeof(path), FAIL_PAGE_ALLOC "%s",
+			 settings[i][0]);
+		if (write_text(path, settings[i][1]))
+			SKIP(return, "no fault injection in this kernel");
+	}
+	spf_counters_read(&self->before);
+	write_text("/proc/self/make-it-fail", "1");
+	for (i = 0; i < PAGES; i++)
+		word_write(page(self, i), page_word(TAG, i));
+	write_text("/proc/self/make-it-fail", "0");
+	write_text(FAIL_PAGE_ALLOC "probability", "0");
+	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+	spf_counters_since(&self->before, &delta);
+	if (variant->value) {
+		EXPECT_LE(PAGES, delta.value[SPF_SLEEP]);
+		EXPECT_LE(PAGES, delta.value[SPF_ANON]);
+	}
+}
+
+#define THP_64K	"/sys/kernel/mm/transparent_hugepage/hugepages-64kB/"
+
+/*
+ * Folios of several pages, where they are wanted.  The upper half of a page
+ * table and the lower half of the next: no huge page fits in.
+ */
+TEST_F(spf, large_folios)
+{
+	size_t len = pmd_size(), step = 64 * KIB, i;
+	long before;
+	char *map;
+
+	if (write_text(THP_64K "enabled", "madvise"))
+		SKIP(return, "no folios of 64 KiB in this kernel");
+	map = mmap((char *)free_range(4 * len) + len / 2, len,
+		   PROT_READ | PROT_WRITE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	ASSERT_NE(MAP_FAILED, map);
+	/* The tables, and the anon_vma. */
+	word_write(map, TAG);
+	word_write(map + len / 2, TAG);
+	madvise(map, len, MADV_HUGEPAGE);
+	spf_counters_read(&self->before);
+	before = status_kb("RssAnon");
+	for (i = 0; i < len; i += step)
+		if (i % (len / 2))
+			word_write(map + i, page_word(TAG, i / self->ps));
+	for (i = 0; i < len; i += step) {
+		EXPECT_EQ(i % (len / 2) ? page_word(TAG, i / self->ps) : TAG,
+			  word_read(map + i));
+	}
+	write_text(THP_64K "enabled", "never");
+	/* Each fault maps all of the folio. */
+	EXPECT_COUNT(SPF_ANON, (long)(len / step) - 2);
+	EXPECT_LE((long)((len - 2 * step) / KIB) - 256,
+		  status_kb("RssAnon") - before);
+	for (i = 0; i < len; i += self->ps)
+		if (i % step)
+			ASSERT_EQ(0, word_read(map + i));
+}
+
+int main(int argc, char **argv)
+{
+	int status;
+
+	have_swap = spf_swap_start();
+	status = vm_knob_kept(&spf_knob, test_harness_run, argc, argv);
+	spf_swap_stop();
+	return status < 0 ? KSFT_FAIL : status;
+}

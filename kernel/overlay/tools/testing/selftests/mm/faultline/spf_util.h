@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the selftests of vm.speculative_page_fault have in common: the switch,
+ * its counters, and the options of CONFIG_SPF_TORTURE.
+ */
+#ifndef SPF_UTIL_H
+#define SPF_UTIL_H
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/swap.h>
+#include <unistd.h>
+
+#include "../../kselftest.h"
+#include "faultline_util.h"
+
+#define SPF_KNOB	"speculative_page_fault"
+
+enum spf_counter {
+	SPF_ZERO,
+	SPF_ANON,
+	SPF_COW,
+	SPF_REUSE,
+	SPF_ACCESS,
+	SPF_RACED,
+	SPF_NO_VMA,
+	SPF_LOCKED,
+	SPF_CHANGED,
+	SPF_UNSUPPORTED,
+	SPF_NO_ACCESS,
+	SPF_NO_TABLE,
+	SPF_PTE,
+	SPF_BUSY,
+	SPF_NO_ANON_VMA,
+	SPF_NO_MEMORY,
+	SPF_SLEEP,
+	SPF_SKIPPED,
+	SPF_NR_COUNTERS,
+};
+
+static const char * const spf_counter_names[SPF_NR_COUNTERS] = {
+	[SPF_ZERO]		= "spf_zero",
+	[SPF_ANON]		= "spf_anon",
+	[SPF_COW]		= "spf_cow",
+	[SPF_REUSE]		= "spf_reuse",
+	[SPF_ACCESS]		= "spf_access",
+	[SPF_RACED]		= "spf_raced",
+	[SPF_NO_VMA]		= "spf_abort_no_vma",
+	[SPF_LOCKED]		= "spf_abort_locked",
+	[SPF_CHANGED]		= "spf_abort_changed",
+	[SPF_UNSUPPORTED]	= "spf_abort_unsupported",
+	[SPF_NO_ACCESS]		= "spf_abort_access",
+	[SPF_NO_TABLE]		= "spf_abort_no_table",
+	[SPF_PTE]		= "spf_abort_pte",
+	[SPF_BUSY]		= "spf_abort_busy",
+	[SPF_NO_ANON_VMA]	= "spf_abort_no_anon_vma",
+	[SPF_NO_MEMORY]		= "spf_abort_no_memory",
+	[SPF_SLEEP]		= "spf_sleep",
+	[SPF_SKIPPED]		= "spf_skipped",
+};
+
+struct spf_counters {
+	long value[SPF_NR_COUNTERS];
+};
+
+static inline void spf_counters_read(struct spf_counters *c)
+{
+	vmstat_read_all(spf_counter_names, c->value, SPF_NR_COUNTERS);
+}
+
+static inline void spf_counters_since(const struct spf_counters *before,
+				      struct spf_counters *delta)
+{
+	vmstat_since(spf_counter_names, before->value, delta->value,
+		     SPF_NR_COUNTERS);
+}
+
+/* Page faults that were handled without locks. */
+static inline long spf_successes(const struct spf_counters *delta)
+{
+	long sum = 0;
+	int i;
+
+	for (i = SPF_ZERO; i <= SPF_RACED; i++)
+		sum += delta->value[i];
+	return sum;
+}
+
+static const struct vm_knob spf_knob = {
+	.name = SPF_KNOB,
+	.stock = 0,
+	.refused = " does not take this value here",
+};
+
+#define SPF_ZRAM	"/dev/zram0"
+#define SPF_SWAP_SIZE	(128 * MIB)
+
+/* Swap in compressed memory; true if there is swap now, or was before. */
+static inline bool spf_swap_start(void)
+{
+	size_t ps = page_size();
+	char *header = calloc(1, ps), text[256], size[32];
+	__u32 *info = (__u32 *)(header + 1024);
+	bool ok;
+	int fd;
+
+	if (!read_text("/proc/swaps", text, sizeof(text)) &&
+	    strchr(text, '\n') && strchr(text, '\n')[1]) {
+		free(header);
+		return true;
+	}
+	snprintf(size, sizeof(size), "%lu", SPF_SWAP_SIZE);
+	write_text("/sys/block/zram0/disksize", size);
+	fd = open(SPF_ZRAM, O_RDWR | O_CLOEXEC);
+	info[0] = 1;				/* version */
+	info[1] = SPF_SWAP_SIZE / ps - 1;	/* last page */
+	memcpy(header + ps - 10, "SWAPSPACE2", 10);
+	ok = fd >= 0 && write(fd, header, ps) == (ssize_t)ps && !fsync(fd) &&
+	     !swapon(SPF_ZRAM, 0);
+	if (fd >= 0)
+		close(fd);
+	free(header);
+	return ok;
+}
+
+static inline void spf_swap_stop(void)
+{
+	if (!swapoff(SPF_ZRAM))
+		write_text("/sys/block/zram0/reset", "1");
+}
+
+/* Options of CONFIG_SPF_TORTURE; false if the kernel has none. */
+static inline bool spf_torture(const char *option, unsigned int value)
+{
+	char path[64], text[16];
+
+	snprintf(path, sizeof(path), "/sys/kernel/debug/spf_%s", option);
+	snprintf(text, sizeof(text), "%u", value);
+	return !write_text(path, text);
+}
+
+/* -1 if there is none. */
+static inline long spf_torture_read(const char *option)
+{
+	char path[64], text[32];
+
+	snprintf(path, sizeof(path), "/sys/kernel/debug/spf_%s", option);
+	return read_text(path, text, sizeof(text)) ? -1 : strtol(text, NULL, 0);
+}
+
+#endif /* SPF_UTIL_H */

@@ -1,0 +1,816 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What vm.speculative_page_fault saves, and what it costs.
+ *
+ * Runs in the guest and prints one line for each thing it has measured:
+ *
+ *	sample METRIC UNIT ARM VALUE
+ *
+ * An arm is a value of vm.speculative_page_fault, or a name for "as this
+ * kernel is" (see --arms).  The arms take turns within a round, in one order
+ * and then in the other.  The host side, tests/bench/run, makes medians,
+ * tables and verdicts of it.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/swap.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bench_util.h"
+
+#define PAGE		(4 * KIB)
+/* What one page table of the lowest level maps. */
+#define TABLE		(2 * MIB)
+#define THREADS_MAX	64
+
+#define ZRAM		"/dev/zram0"
+#define ZRAM_SYS	"/sys/block/zram0/"
+#define CGROUPS		"/sys/fs/cgroup/"
+#define CGROUP		CGROUPS "bench-spf/"
+
+const char bench_name[] = "spf";
+const char bench_knob[] = "/proc/sys/vm/speculative_page_fault";
+
+/* What the command line says. */
+static struct {
+	long rounds;
+	long ms;		/* how long a turn lasts */
+	long mib;		/* memory that all threads fault in */
+	long threads;		/* of locks and throughput */
+} opt = {
+	.rounds		= 5,
+	.ms		= 2000,
+	.mib		= 32,
+	.threads	= 4,
+};
+
+/* --- memory */
+
+/*
+ * Pages of 4 KiB in a VMA that never merges with another one: there are pages
+ * without access on both sides.  It has its page tables, and an anon_vma.
+ */
+static char *map_area(size_t len)
+{
+	char *p = mmap(NULL, len + 2 * PAGE, PROT_NONE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	size_t off;
+
+	if (p == MAP_FAILED)
+		die("%zu MiB: %s", len / MIB, strerror(errno));
+	p += PAGE;
+	if (mprotect(p, len, PROT_READ | PROT_WRITE))
+		die("mprotect: %s", strerror(errno));
+	madvise(p, len, MADV_NOHUGEPAGE);
+	for (off = 0; off < len; off += TABLE)
+		touch(p + off);
+	touch(p + len - PAGE);
+	if (madvise(p, len, MADV_DONTNEED))
+		die("MADV_DONTNEED: %s", strerror(errno));
+	return p;
+}
+
+static void unmap_area(char *p, size_t len)
+{
+	munmap(p - PAGE, len + 2 * PAGE);
+}
+
+/* --- threads that fault */
+
+struct worker {
+	pthread_t thread;
+	char *start;		/* its part of the memory */
+	size_t len;
+	bool idle;		/* runs when nobody else wants to */
+	int cpu;		/* where it runs; -1: anywhere */
+	unsigned long done;	/* pages, or records */
+};
+
+static struct worker workers[THREADS_MAX];
+static atomic_bool workers_stop;
+
+static void set_policy(int policy)
+{
+	struct sched_param param = { .sched_priority = policy == SCHED_FIFO };
+
+	if (sched_setscheduler(0, policy, &param))
+		die("scheduling policy %d: %s", policy, strerror(errno));
+}
+
+static void pin_to(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	if (sched_setaffinity(0, sizeof(set), &set))
+		die("CPU %d: %s", cpu, strerror(errno));
+}
+
+/*
+ * Dropping pages holds mmap_lock, and who is preempted with it holds up
+ * writers, on any kernel.  That is not what is measured: it is done with a
+ * high priority, and in small pieces.
+ */
+static void drop(const struct worker *w, size_t len)
+{
+	size_t piece, off;
+
+	if (w->idle)
+		set_policy(SCHED_FIFO);
+	for (off = 0; off < len; off += piece) {
+		piece = len - off < 64 * PAGE ? len - off : 64 * PAGE;
+		if (madvise(w->start + off, piece, MADV_DONTNEED))
+			die("MADV_DONTNEED: %s", strerror(errno));
+	}
+	if (w->idle)
+		set_policy(SCHED_IDLE);
+}
+
+static void worker_begins(const struct worker *w)
+{
+	if (w->cpu >= 0)
+		pin_to(w->cpu);
+	if (w->idle)
+		set_policy(SCHED_IDLE);
+}
+
+static void *fault_main(void *arg)
+{
+	struct worker *w = arg;
+	size_t off;
+
+	worker_begins(w);
+	while (!atomic_load(&workers_stop)) {
+		for (off = 0; off < w->len; off += PAGE) {
+			if (atomic_load(&workers_stop))
+				break;
+			touch(w->start + off);
+			w->done++;
+		}
+		drop(w, off);
+	}
+	return NULL;
+}
+
+static void *hog_main(void *arg)
+{
+	worker_begins(arg);
+	while (!atomic_load(&workers_stop))
+		;
+	return NULL;
+}
+
+static void start_worker(struct worker *w, void *(*run)(void *))
+{
+	w->done = 0;
+	if (pthread_create(&w->thread, NULL, run, w))
+		die("cannot start a thread");
+}
+
+/* Returns what they all have done. */
+static unsigned long stop_workers(int n)
+{
+	unsigned long done = 0;
+	int i;
+
+	atomic_store(&workers_stop, true);
+	for (i = 0; i < n; i++) {
+		pthread_join(workers[i].thread, NULL);
+		done += workers[i].done;
+	}
+	atomic_store(&workers_stop, false);
+	return done;
+}
+
+/* --- latency: who changes a VMA in which others fault */
+
+#define FAULTERS	2
+/* Between two changes. */
+#define WRITE_PAUSE_US	500
+
+static double write_us[SAMPLES_MAX];
+
+/* Two changes at a time: one that splits the VMA, and one that merges it. */
+static size_t change_vma(char *page)
+{
+	static const int advices[] = { MADV_DONTFORK, MADV_DOFORK };
+	__u64 until = now_ns() + opt.ms * 1000000ULL, from;
+	size_t n = 0, i;
+
+	while (now_ns() < until && n + ARRAY_SIZE(advices) <= SAMPLES_MAX) {
+		for (i = 0; i < ARRAY_SIZE(advices); i++) {
+			from = now_ns();
+			if (madvise(page, PAGE, advices[i]))
+				die("madvise: %s", strerror(errno));
+			write_us[n++] = (now_ns() - from) / 1e3;
+		}
+		usleep(WRITE_PAUSE_US);
+	}
+	return n;
+}
+
+/*
+ * Who waits for a second is one sample, where others that wanted the same in
+ * that second would have been a thousand.  Adds what they would have waited;
+ * the samples are no longer sorted then.
+ */
+static size_t add_others(size_t n)
+{
+	size_t all = n, i;
+	double us;
+
+	for (i = 0; i < n; i++)
+		for (us = write_us[i] - WRITE_PAUSE_US;
+		     us > 0 && all < SAMPLES_MAX; us -= WRITE_PAUSE_US)
+			write_us[all++] = us;
+	return all;
+}
+
+/*
+ * With @hogs, the threads that fault are idle ones, and each CPU has something
+ * better to do.  The writer's page is the last one of their VMA (@same), which
+ * they do not touch, or is in a VMA of its own.
+ */
+static void latency_turn(const char *scene, bool hogs, bool same, int arm)
+{
+	size_t part = opt.mib * MIB / FAULTERS, n;
+	size_t len = FAULTERS * part + PAGE;
+	char *area = map_area(len), *other = map_area(3 * PAGE);
+	char *page = same ? area + len - PAGE : other + PAGE;
+	const char *what = same ? "same" : "other";
+	struct counters before;
+	unsigned long faults;
+	int i, nr = 0;
+
+	touch(page);
+	set_arm(arm);
+	before = read_counters("spf");
+	for (i = 0; i < FAULTERS; i++, nr++) {
+		workers[nr] = (struct worker){
+			.start = area + i * part, .len = part,
+			.idle = hogs, .cpu = hogs ? i : -1,
+		};
+		start_worker(&workers[nr], fault_main);
+	}
+	for (i = 0; hogs && i < FAULTERS; i++, nr++) {
+		workers[nr] = (struct worker){ .cpu = i };
+		start_worker(&workers[nr], hog_main);
+	}
+	usleep(10000);
+	n = change_vma(page);
+	faults = stop_workers(nr);
+
+	sort_samples(write_us, n);
+	report(arm, "us", write_us[n / 2], "%s_%s_p50", scene, what);
+	report(arm, "us", p99(write_us, n), "%s_%s_p99", scene, what);
+	report(arm, "us", write_us[n - 1], "%s_%s_max", scene, what);
+	report(arm, "operations", n, "%s_%s_n", scene, what);
+	n = add_others(n);
+	sort_samples(write_us, n);
+	report(arm, "us", p99(write_us, n), "%s_%s_any_p99", scene, what);
+	report(arm, "touches", faults, "%s_%s_touches", scene, what);
+	if (same)
+		report_counters(scene, arm, &before);
+	unmap_area(area, len);
+	unmap_area(other, 3 * PAGE);
+}
+
+static void latency_round(const char *scene, bool hogs, long round)
+{
+	int turn;
+
+	for (turn = 0; turn < nr_arms; turn++) {
+		latency_turn(scene, hogs, true, arm_of_turn(round, turn));
+		latency_turn(scene, hogs, false, arm_of_turn(round, turn));
+	}
+}
+
+static void scene_idle(void)
+{
+	long round;
+
+	if (sysconf(_SC_NPROCESSORS_ONLN) < FAULTERS)
+		die("idle: needs %d CPUs", FAULTERS);
+	for (round = 0; round < opt.rounds; round++)
+		latency_round("idle", true, round);
+}
+
+/* What mkswap does. */
+static bool make_swap(size_t len)
+{
+	static union {
+		struct {
+			char boot[1024];
+			__u32 version, last_page;
+		};
+		struct {
+			char data[PAGE - 10], magic[10];
+		};
+	} head;
+	char size[32];
+	bool written;
+	int fd;
+
+	snprintf(size, sizeof(size), "%zu", len);
+	if (!write_text(ZRAM_SYS "disksize", size))
+		return false;
+	head.version = 1;
+	head.last_page = len / PAGE - 1;
+	memcpy(head.magic, "SWAPSPACE2", sizeof(head.magic));
+	fd = open(ZRAM, O_WRONLY | O_CLOEXEC);
+	written = fd >= 0 && write(fd, &head, sizeof(head)) == sizeof(head);
+	if (fd >= 0)
+		close(fd);
+	return written && !swapon(ZRAM, 0);
+}
+
+static bool make_cgroup(size_t limit)
+{
+	char text[32];
+
+	snprintf(text, sizeof(text), "%zu", limit);
+	return write_text(CGROUPS "cgroup.subtree_control", "+memory") &&
+	       (!mkdir(CGROUP, 0755) || errno == EEXIST) &&
+	       write_text(CGROUP "memory.max", text);
+}
+
+/* The memory that the threads fault in is twice what they may have. */
+static void scene_memcg(void)
+{
+	size_t len = opt.mib * MIB;
+	long round;
+
+	if (!make_swap(2 * len)) {
+		fprintf(stderr, "spf: " ZRAM ": %s: memcg is left out\n",
+			strerror(errno));
+		return;
+	}
+	if (!make_cgroup(len / 2))
+		die(CGROUP ": %s: is cgroup2 mounted there?", strerror(errno));
+	for (round = 0; round < opt.rounds; round++) {
+		/* All threads of a process are in the same cgroup. */
+		pid_t pid = fork();
+		int status;
+
+		if (pid < 0)
+			die("fork: %s", strerror(errno));
+		if (!pid) {
+			if (!write_text(CGROUP "cgroup.procs", "0"))
+				die(CGROUP ": %s", strerror(errno));
+			latency_round("memcg", false, round);
+			exit(0);
+		}
+		if (waitpid(pid, &status, 0) != pid || status)
+			die("memcg: the process in the cgroup failed");
+	}
+	rmdir(CGROUP);
+	swapoff(ZRAM);
+	write_text(ZRAM_SYS "reset", "1");
+}
+
+/* --- locks per fault */
+
+static const struct event_count mmap_lock_read = {
+	.name	= "spf_mmap_lock",
+	.event	= "mmap_lock/mmap_lock_acquire_returned",
+	.filter	= "write == 0 && success == 1",
+};
+
+static pthread_barrier_t barrier;
+
+static void *touch_main(void *arg)
+{
+	struct worker *w = arg;
+	size_t off;
+
+	pthread_barrier_wait(&barrier);
+	for (off = 0; off < w->len; off += PAGE)
+		touch(w->start + off);
+	pthread_barrier_wait(&barrier);
+	return NULL;
+}
+
+/* The kernel writes to the memory, and it is the kernel that faults. */
+static void *read_main(void *arg)
+{
+	int fd = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	struct worker *w = arg;
+	size_t off, chunk = 64 * KIB;
+
+	if (fd < 0)
+		die("/dev/zero: %s", strerror(errno));
+	pthread_barrier_wait(&barrier);
+	for (off = 0; off < w->len; off += chunk)
+		if (read(fd, w->start + off, chunk) != (ssize_t)chunk)
+			die("/dev/zero: %s", strerror(errno));
+	pthread_barrier_wait(&barrier);
+	close(fd);
+	return NULL;
+}
+
+static unsigned long count_faults(void)
+{
+	struct rusage usage;
+
+	getrusage(RUSAGE_SELF, &usage);
+	return usage.ru_minflt + usage.ru_majflt;
+}
+
+/* How much the counters with these names have grown. */
+static unsigned long grown(const struct counters *before,
+			   const struct counters *after,
+			   const char * const *names)
+{
+	unsigned long sum = 0;
+	int i;
+
+	for (; *names; names++)
+		for (i = 0; i < after->n; i++)
+			if (!strcmp(after->names[i], *names))
+				sum += after->values[i] - before->values[i];
+	return sum;
+}
+
+static void report_locks(const char *what, int arm, unsigned long faults,
+			 const struct counters *spf)
+{
+	static const char * const lock_free[] = {
+		"zero", "anon", "cow", "reuse", "access", NULL
+	};
+	/* The first faults in a page table, or in a VMA, have to change it. */
+	static const char * const not_eligible[] = {
+		"abort_no_table", "abort_no_anon_vma", NULL
+	};
+	struct counters after = read_counters("spf");
+	unsigned long eligible;
+
+	if (!after.n)
+		return;
+	eligible = faults - grown(spf, &after, not_eligible);
+	report(arm, "of_eligible",
+	       (double)grown(spf, &after, lock_free) / eligible, "%s_lock_free",
+	       what);
+}
+
+static void locks_turn(const char *what, void *(*run)(void *), int arm)
+{
+	size_t part = opt.mib * MIB / opt.threads & ~(64 * KIB - 1);
+	size_t len = part * opt.threads;
+	struct counters spf, vma_lock;
+	char *area = map_area(len);
+	unsigned long faults;
+	int i;
+
+	set_arm(arm);
+	pthread_barrier_init(&barrier, NULL, opt.threads + 1);
+	for (i = 0; i < opt.threads; i++) {
+		workers[i] = (struct worker){
+			.start = area + i * part, .len = part,
+		};
+		start_worker(&workers[i], run);
+	}
+	if (!events_open(&mmap_lock_read, 1))
+		die("cannot count mmap_lock:*: is tracefs mounted?");
+	spf = read_counters("spf");
+	vma_lock = read_counters("vma_lock");
+	faults = count_faults();
+	pthread_barrier_wait(&barrier);
+	pthread_barrier_wait(&barrier);
+	faults = count_faults() - faults;
+
+	report(arm, "faults", faults, "%s_faults", what);
+	report(arm, "per_fault",
+	       (double)events_counted(&mmap_lock_read) / faults,
+	       "%s_mmap_lock", what);
+	report_locks(what, arm, faults, &spf);
+	report_counters(what, arm, &spf);
+	report_counters(what, arm, &vma_lock);
+	events_close(&mmap_lock_read, 1);
+	stop_workers(opt.threads);
+	pthread_barrier_destroy(&barrier);
+	unmap_area(area, len);
+}
+
+static void scene_locks(void)
+{
+	long round;
+	int turn;
+
+	for (round = 0; round < opt.rounds; round++) {
+		for (turn = 0; turn < nr_arms; turn++) {
+			int arm = arm_of_turn(round, turn);
+
+			locks_turn("user", touch_main, arm);
+			locks_turn("kernel", read_main, arm);
+		}
+	}
+}
+
+/* --- throughput */
+
+#define RECORD_CHUNKS	16
+#define RECORD_CHUNK	(256 * KIB)
+
+static __u32 *record_chunks[RECORD_CHUNKS];
+
+static void fill_records(void)
+{
+	size_t i, j, n = RECORD_CHUNK / sizeof(__u32);
+
+	for (i = 0; i < RECORD_CHUNKS; i++) {
+		record_chunks[i] = malloc(RECORD_CHUNK);
+		if (!record_chunks[i])
+			die("no memory for records");
+		for (j = 0; j < n; j++)
+			record_chunks[i][j] = j;
+	}
+}
+
+static bool search(const __u32 *chunk, size_t n, __u32 key)
+{
+	size_t low = 0, high = n, middle;
+
+	while (low < high) {
+		middle = (low + high) / 2;
+		if (chunk[middle] < key)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low < n && chunk[low] == key;
+}
+
+/* As ebizzy: a copy of some chunk in new memory, a search in it, and away. */
+static void *record_main(void *arg)
+{
+	struct worker *w = arg;
+	unsigned int seed = w - workers;
+
+	while (!atomic_load(&workers_stop)) {
+		size_t n = RECORD_CHUNK / sizeof(__u32) /
+			   (1 + rand_r(&seed) % 4);
+		__u32 *from = record_chunks[rand_r(&seed) % RECORD_CHUNKS];
+		__u32 *copy = mmap(NULL, n * sizeof(*copy),
+				      PROT_READ | PROT_WRITE,
+				      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (copy == MAP_FAILED)
+			die("mmap: %s", strerror(errno));
+		memcpy(copy, from, n * sizeof(*copy));
+		if (!search(copy, n, rand_r(&seed) % n))
+			die("a record is not found");
+		munmap(copy, n * sizeof(*copy));
+		w->done++;
+	}
+	return NULL;
+}
+
+static void report_rate(const char *what, const char *unit, int arm,
+			void *(*run)(void *))
+{
+	unsigned long done;
+	__u64 from;
+	int i;
+
+	for (i = 0; i < opt.threads; i++)
+		start_worker(&workers[i], run);
+	from = now_ns();
+	usleep(opt.ms * 1000);
+	done = stop_workers(opt.threads);
+	report(arm, unit, done * 1e9 / (now_ns() - from), "%s", what);
+}
+
+static void throughput_turn(int arm)
+{
+	size_t part = opt.mib * MIB / opt.threads & ~(PAGE - 1);
+	size_t len = part * opt.threads;
+	char *area = map_area(len);
+	struct counters before;
+	int i;
+
+	set_arm(arm);
+	before = read_counters("spf");
+	for (i = 0; i < opt.threads; i++)
+		workers[i] = (struct worker){
+			.start = area + i * part, .len = part, .cpu = -1,
+		};
+	report_rate("one_vma", "touches/s", arm, fault_main);
+	report_counters("one_vma", arm, &before);
+	unmap_area(area, len);
+
+	for (i = 0; i < opt.threads; i++)
+		workers[i].start = map_area(part);
+	report_rate("own_vma", "touches/s", arm, fault_main);
+	for (i = 0; i < opt.threads; i++)
+		unmap_area(workers[i].start, part);
+
+	before = read_counters("spf");
+	report_rate("records", "records/s", arm, record_main);
+	report_counters("records", arm, &before);
+}
+
+static void scene_throughput(void)
+{
+	long round;
+	int turn;
+
+	fill_records();
+	for (round = 0; round < opt.rounds; round++)
+		for (turn = 0; turn < nr_arms; turn++)
+			throughput_turn(arm_of_turn(round, turn));
+}
+
+/* --- cost: instructions of a fault, if the ticks are that */
+
+#define COST_PAGES	2001
+
+enum cost { COST_ZERO, COST_ANON, COST_COW, COST_REUSE, COST_KERNEL,
+	    NR_COSTS };
+
+static const char * const cost_names[NR_COSTS] = {
+	[COST_ZERO]	= "cost_zero",
+	[COST_ANON]	= "cost_anon",
+	[COST_COW]	= "cost_cow",
+	[COST_REUSE]	= "cost_reuse",
+	[COST_KERNEL]	= "cost_kernel",
+};
+
+/* All pages are shared with a child, which lives on, or does not. */
+static pid_t share_with_child(char *area, enum cost cost)
+{
+	size_t i;
+	pid_t pid;
+
+	for (i = 0; i < COST_PAGES; i++)
+		touch(area + i * PAGE);
+	pid = fork();
+	if (pid < 0)
+		die("fork: %s", strerror(errno));
+	if (!pid) {
+		while (cost == COST_COW)
+			pause();
+		_exit(0);
+	}
+	if (cost == COST_REUSE)
+		waitpid(pid, NULL, 0);
+	return pid;
+}
+
+/*
+ * The median: now and then a fault pays for a batch of pages, for a page table
+ * or for a timer.
+ */
+static void cost_turn(enum cost cost, int fd, int arm)
+{
+	size_t len = COST_PAGES * PAGE, i;
+	static double found[COST_PAGES];
+	char *area = map_area(len);
+	pid_t pid = 0;
+
+	set_arm(arm);
+	if (cost == COST_COW || cost == COST_REUSE)
+		pid = share_with_child(area, cost);
+	for (i = 0; i < COST_PAGES; i++) {
+		char *p = area + i * PAGE;
+		__u64 from = ticks();
+
+		if (cost == COST_ZERO)
+			__atomic_load_n(p, __ATOMIC_RELAXED);
+		else if (cost != COST_KERNEL)
+			touch(p);
+		else if (read(fd, p, 1) != 1)
+			die("/dev/zero: %s", strerror(errno));
+		found[i] = ticks() - from;
+	}
+	if (cost == COST_COW) {
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+	}
+	sort_samples(found, COST_PAGES);
+	report(arm, "ticks", found[COST_PAGES / 2], "%s", cost_names[cost]);
+	unmap_area(area, len);
+}
+
+static void scene_cost(void)
+{
+	int fd = open("/dev/zero", O_RDONLY | O_CLOEXEC), turn;
+	enum cost cost;
+	long round;
+
+	if (fd < 0)
+		die("/dev/zero: %s", strerror(errno));
+	for (cost = 0; cost < NR_COSTS; cost++) {
+		/* The first round of each only warms up. */
+		for (round = 0; round <= opt.rounds; round++) {
+			report_quietly(!round);
+			for (turn = 0; turn < nr_arms; turn++)
+				cost_turn(cost, fd, arm_of_turn(round, turn));
+		}
+	}
+	close(fd);
+}
+
+/* --- command line */
+
+enum scene { SCENE_IDLE, SCENE_MEMCG, SCENE_LOCKS, SCENE_THROUGHPUT, SCENE_COST,
+	     NR_SCENES };
+
+static const char * const scene_names[NR_SCENES] = {
+	[SCENE_IDLE]		= "idle",
+	[SCENE_MEMCG]		= "memcg",
+	[SCENE_LOCKS]		= "locks",
+	[SCENE_THROUGHPUT]	= "throughput",
+	[SCENE_COST]		= "cost",
+};
+
+static void (* const scenes[NR_SCENES])(void) = {
+	[SCENE_IDLE]		= scene_idle,
+	[SCENE_MEMCG]		= scene_memcg,
+	[SCENE_LOCKS]		= scene_locks,
+	[SCENE_THROUGHPUT]	= scene_throughput,
+	[SCENE_COST]		= scene_cost,
+};
+
+static void usage(FILE *f)
+{
+	fprintf(f,
+		"Usage: spf --arms ARM,... [--rounds N] [--ms MS] [--mib MIB] [--threads N] SCENE...\n"
+		"  ARM    a value of vm.speculative_page_fault, or a name: the knob is left\n"
+		"         alone\n"
+		"  MS     how long a turn of idle, memcg and throughput lasts\n"
+		"  MIB    the memory that is faulted in\n"
+		"  N      threads of locks and throughput\n"
+		"  SCENE  idle (somebody changes a VMA in which threads of SCHED_IDLE fault),\n"
+		"         memcg (in which threads fault that have to reclaim), locks (of a\n"
+		"         fault), throughput, cost (ticks of a fault)\n");
+}
+
+int main(int argc, char **argv)
+{
+	static const struct option options[] = {
+		{ "arms", required_argument, NULL, 'a' },
+		{ "rounds", required_argument, NULL, 'r' },
+		{ "ms", required_argument, NULL, 't' },
+		{ "mib", required_argument, NULL, 'm' },
+		{ "threads", required_argument, NULL, 'n' },
+		{ "help", no_argument, NULL, 'h' },
+		{ }
+	};
+	int c, i;
+
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		switch (c) {
+		case 'a':
+			parse_arms(optarg);
+			break;
+		case 'r':
+			opt.rounds = count_option("rounds", optarg);
+			break;
+		case 't':
+			opt.ms = count_option("ms", optarg);
+			break;
+		case 'm':
+			opt.mib = count_option("mib", optarg);
+			break;
+		case 'n':
+			opt.threads = count_option("threads", optarg);
+			if (opt.threads > THREADS_MAX)
+				die("--threads %ld: at most %d", opt.threads,
+				    THREADS_MAX);
+			break;
+		case 'h':
+			usage(stdout);
+			return 0;
+		default:
+			usage(stderr);
+			return 1;
+		}
+	}
+	if (!nr_arms || optind >= argc) {
+		usage(stderr);
+		return 1;
+	}
+	if (opt.mib * MIB / opt.threads < 64 * KIB)
+		die("--mib %ld is too little for %ld threads", opt.mib,
+		    opt.threads);
+	/* All names first: a typo is not found after minutes. */
+	for (i = optind; i < argc; i++)
+		find_name("scene", argv[i], scene_names, NR_SCENES);
+	for (i = optind; i < argc; i++)
+		scenes[find_name("scene", argv[i], scene_names, NR_SCENES)]();
+	return 0;
+}

@@ -1,0 +1,648 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The protocol of speculative page faults, mm/faultline/spf.c, for spin.
+ *
+ * One address A of one mm.  Page faults at A go as in spf.c, step by step, and
+ * meet what others may do to A: up to ACTIONS operations, in any order and at
+ * any moment.  Operations of one mm that take mmap_lock for writing exclude
+ * each other, so one process does them all.  What is freed is freed by
+ * another process, when those that may use it have gone.
+ *
+ * Every step is seen by all at once, as on a machine with sequential
+ * consistency.  What weaker machines add is in litmus/.
+ *
+ * The W numbers are those of the rules in spf.c.  Left out: how numbers wrap
+ * (spf-numbers.pml) and the sysctl (spf-switch.pml).
+ *
+ * To prove that the model would find a mistake, one can be made with -D; spin
+ * has to find it.  In a fault:
+ *
+ *   NO_SEQUENCE      does not look whether the VMA was write-locked since
+ *   EARLY_SEQUENCE   looks before it has the lock of the table
+ *   NO_LOCKED        does not look whether the VMA is write-locked
+ *   NO_DETACHED      does not look whether the VMA is out of the tree
+ *   NO_FIND          does not look the VMA up again after sleeping
+ *   NO_RCU           is not in an RCU section
+ *   NO_IRQS_OFF      walks with interrupts on
+ *   IRQS_STAY_OFF    does not put them on again before it flushes
+ *   SPIN_LOCK        waits for the lock of the table with interrupts off
+ *   NO_PMD_SAME      does not look at the PMD entry again
+ *   NO_PTE_SAME      does not look at the PTE again after copying a page
+ *   LIVE_VMA         uses the VMA itself instead of the copy
+ *   NO_NOTIFIER      does not look for MMU notifiers
+ *
+ * In an operation:
+ *
+ *   NO_VMA_LOCK      mprotect() does not write-lock the VMA (W1)
+ *   LATE_VMA_LOCK    mprotect() does so when it has changed the VMA (W2)
+ *   NO_NEW_NUMBER    a new VMA gets into the tree with an old number (W3)
+ *   LATE_DETACH      munmap() marks the VMA after its section (W4)
+ *   NO_PASS          munmap() frees a table it has not locked (W5)
+ *   NO_DRAIN         mremap() moves a table it has not locked (W5)
+ *   NO_TABLE_WAIT    a table is freed at once (W6)
+ *   NO_VMA_WAIT      a VMA is freed at once
+ *   NO_SYNC          registering a notifier does not wait for faults (W7)
+ */
+
+#ifndef FAULTS
+#define FAULTS	1
+#endif
+#ifndef ACTIONS
+#define ACTIONS	2
+#endif
+
+#define NONE	2
+
+/* What a PTE can be; one value per page, so that they can be compared. */
+#define EMPTY	0
+#define SHARED	1	/* read-only, of a page that others map too */
+#define OWN	2	/* writable */
+#define OTHERS	3	/* writable, and installed by another thread */
+#define writable(e)	((e) >= OWN)
+
+/* The mm. */
+byte mm_seq;			/* mm_lock_seq: odd in a section */
+byte tree = 0;			/* the VMA of A */
+byte pmd = 0;			/* the table of A */
+bool neighbour;			/* another VMA has addresses in that table */
+bool notifiers;			/* mm->notifier_subscriptions */
+byte anon = 1;			/* the anon_vma of the memory at A; 0: freed */
+
+/* VMAs.  In the beginning the second one is next to the first. */
+byte vma_seq[2];
+bool vma_writable[2];
+byte vma_anon[2];
+bool vma_detached[2];
+bool vma_leaving[2];		/* to be freed */
+bool vma_freed[2];
+
+/* Page tables. */
+bool locked[2];			/* the PTL */
+byte pte[2];			/* the entry of A */
+bool gone[2];			/* somebody relies on the entries as they are */
+bool leaving[2];
+bool freed[2];
+
+/* What the machine knows of each fault. */
+bool rcu[FAULTS];
+bool irqs_off[FAULTS];
+
+/* For assertions. */
+bool forking;			/* A was copied, and the fork goes on */
+bool secondary;			/* a secondary MMU relies on being notified */
+byte faults_done;
+bool actions_done;
+
+#define vma_used(v)	assert(!vma_freed[v])
+#define table_used(t)	assert(!freed[t])
+
+inline wait_for_rcu()
+{
+	!rcu[0];
+#if FAULTS > 1
+	!rcu[1];
+#endif
+}
+
+/* An IPI to all CPUs and their answers; who sends it must be able to answer. */
+inline wait_for_cpus()
+{
+	!irqs_off[0];
+#if FAULTS > 1
+	!irqs_off[1];
+#endif
+}
+
+/* By IPI, or by what the hardware has for it. */
+inline flush_tlb()
+{
+	if
+	:: true -> wait_for_cpus()
+	:: true
+	fi
+}
+
+/* === A fault that writes to A ============================================= */
+
+#ifndef NO_IRQS_OFF
+#define set_irqs_off(value)	irqs_off[me] = value
+#else
+#define set_irqs_off(value)	skip
+#endif
+
+#ifndef NO_RCU
+#define enter_rcu()		rcu[me] = true
+#else
+#define enter_rcu()		skip
+#endif
+
+#define look_at_number(otherwise)	\
+	vma_used(v);			\
+	if				\
+	:: vma_seq[v] != seq -> goto otherwise	\
+	:: else				\
+	fi
+
+/* Memory: at once, or by sleeping outside of the RCU section. */
+inline get_folio()
+{
+	if
+	:: true
+	:: true ->
+		rcu[me] = false;
+		enter_rcu();
+#ifndef NO_FIND
+		if
+		:: tree != v -> goto out
+		:: else
+		fi
+#endif
+	fi
+}
+
+inline lock_table()
+{
+#ifdef EARLY_SEQUENCE
+	look_at_number(out);
+#endif
+	set_irqs_off(true);
+	table = pmd;
+	if
+	:: table == NONE -> set_irqs_off(false); goto out
+	:: else
+	fi;
+	table_used(table);
+#ifdef SPIN_LOCK
+	atomic { !locked[table] -> locked[table] = true };
+#else
+	if
+	:: atomic { !locked[table] -> locked[table] = true }
+	:: locked[table] -> set_irqs_off(false); goto out
+	fi;
+#endif
+#ifndef NO_PMD_SAME
+	if
+	:: pmd != table -> goto out_locked
+	:: else
+	fi;
+#endif
+#if !defined(NO_SEQUENCE) && !defined(EARLY_SEQUENCE)
+	look_at_number(out_locked);
+#endif
+#ifndef IRQS_STAY_OFF
+	set_irqs_off(false);
+#endif
+	entry = pte[table];
+	table_used(table)
+}
+
+inline unlock_table()
+{
+	set_irqs_off(false);
+	locked[table] = false
+}
+
+/* The entry becomes @new.  All that could be wrong with that. */
+inline install(new)
+{
+	table_used(table);
+	assert(!gone[table]);
+	assert(!forking);
+	assert(pte[table] == entry);
+#ifdef LIVE_VMA
+	vma_used(v);
+	assert(vma_anon[v] == anon);
+#endif
+	assert(copy_anon == anon);
+	pte[table] = new
+}
+
+proctype fault(byte me)
+{
+	byte v, seq, table, entry, old;
+	/* The copy. */
+	byte copy_anon;
+	bool copy_writable, copy_detached;
+
+	enter_rcu();
+
+	/* take_copy() */
+	v = tree;
+	if
+	:: v == NONE -> goto out
+	:: else
+	fi;
+	vma_used(v);
+	seq = vma_seq[v];
+#ifndef NO_LOCKED
+	if
+	:: mm_seq <= seq -> goto out
+	:: else
+	fi;
+#endif
+	vma_used(v);
+	copy_writable = vma_writable[v];
+	copy_anon = vma_anon[v];
+	copy_detached = vma_detached[v];
+	look_at_number(out);
+#ifndef NO_DETACHED
+	if
+	:: copy_detached -> goto out
+	:: else
+	fi;
+#endif
+
+	/* check_copy(), and what map_anon() and change_present() check */
+	if
+	:: !copy_writable || !copy_anon -> goto out
+	:: else
+	fi;
+
+	/* peek() */
+	set_irqs_off(true);
+	table = pmd;
+	if
+	:: table == NONE -> set_irqs_off(false); goto out
+	:: else
+	fi;
+	table_used(table);
+	entry = pte[table];
+	set_irqs_off(false);
+	if
+	:: entry != EMPTY -> goto present
+	:: else
+	fi;
+
+	/* map_anon() */
+	get_folio();
+	lock_table();
+	if
+	:: entry == EMPTY -> install(OWN)
+	:: else
+	fi;
+	unlock_table();
+	goto out;
+
+present:
+	/* change_present() */
+	lock_table();
+	if
+	:: entry != SHARED -> unlock_table(); goto out
+	:: entry == SHARED -> install(OWN); unlock_table(); goto out	/* reuse */
+	:: entry == SHARED				/* others map it: copy */
+	fi;
+#ifndef NO_NOTIFIER
+	if
+	:: notifiers -> unlock_table(); goto out
+	:: else
+	fi;
+#endif
+	old = entry;
+	unlock_table();
+
+	/* copy_page_of() */
+	get_folio();
+	lock_table();
+#ifndef NO_NOTIFIER
+	if
+	:: notifiers -> unlock_table(); goto out
+	:: else
+	fi;
+#endif
+#ifdef NO_PTE_SAME
+	if
+	:: entry != EMPTY ->
+		entry = old;
+#else
+	if
+	:: entry == old ->
+#endif
+		/* ptep_clear_flush() */
+		assert(!irqs_off[me]);
+		flush_tlb();
+		install(OWN);
+		assert(!secondary)
+	:: else
+	fi;
+	unlock_table();
+	goto out;
+
+out_locked:
+	unlock_table();
+out:
+	rcu[me] = false;
+	faults_done++
+}
+
+/* === What others do ======================================================= */
+
+#define mmap_write_lock()	mm_seq++
+#define mmap_write_unlock()	mm_seq++
+#define mmap_write_downgrade()	mm_seq++
+#define vma_start_write(v)	vma_seq[v] = mm_seq
+
+#define lock(t)			atomic { !locked[t] -> locked[t] = true }
+#define unlock(t)		locked[t] = false
+
+inline write_protect(t)
+{
+	if
+	:: writable(pte[t]) -> pte[t] = SHARED; flush_tlb()
+	:: else
+	fi
+}
+
+inline free_vma(v)
+{
+#ifdef NO_VMA_WAIT
+	vma_freed[v] = true
+#else
+	vma_leaving[v] = true
+#endif
+}
+
+inline free_table(t)
+{
+#ifdef NO_TABLE_WAIT
+	freed[t] = true
+#else
+	leaving[t] = true
+#endif
+}
+
+/* The section is over before the memory is freed. */
+inline munmap()
+{
+	mmap_write_lock();
+	vma_start_write(v);
+#ifndef LATE_DETACH
+	vma_detached[v] = true;
+#endif
+	tree = NONE;
+	mmap_write_downgrade();
+	t = pmd;
+	if
+	:: t != NONE ->
+#ifndef NO_PASS
+		lock(t);
+#endif
+		pte[t] = EMPTY;
+		flush_tlb();
+#ifndef NO_PASS
+		unlock(t)
+#endif
+	:: else
+	fi;
+#ifdef LATE_DETACH
+	vma_detached[v] = true;
+#endif
+	vma_anon[v] = 0;
+	anon = 0;
+	if
+	:: t != NONE && !neighbour ->
+		pmd = NONE;
+		assert(pte[t] == EMPTY);
+		free_table(t)
+	:: else
+	fi;
+	free_vma(v)
+}
+
+/* Memory of a VMA that was freed; an anon_vma of its own. */
+inline mmap()
+{
+	mmap_write_lock();
+	vma_freed[v] = false;
+	vma_detached[v] = false;
+	if
+	:: true -> vma_writable[v] = true
+	:: true -> vma_writable[v] = false
+	fi;
+	anon = mm_seq + 1;
+	vma_anon[v] = anon;
+#ifdef NO_NEW_NUMBER
+	vma_seq[v] = 0;		/* as vm_area_alloc() leaves it, each time */
+#else
+	vma_start_write(v);
+#endif
+	tree = v;
+	mmap_write_unlock()
+}
+
+inline mprotect()
+{
+	mmap_write_lock();
+#if !defined(NO_VMA_LOCK) && !defined(LATE_VMA_LOCK)
+	vma_start_write(v);
+#endif
+	vma_writable[v] = !vma_writable[v];
+	t = pmd;
+	if
+	:: t != NONE && !vma_writable[v] ->
+		lock(t);
+		write_protect(t);
+		unlock(t)
+	:: else
+	fi;
+#ifdef LATE_VMA_LOCK
+	vma_start_write(v);
+#endif
+	mmap_write_unlock()
+}
+
+/* What is written to A between its copy and the end must be in the child. */
+inline fork()
+{
+	mmap_write_lock();
+	vma_start_write(v);
+	t = pmd;
+	if
+	:: t != NONE ->
+		lock(t);
+		write_protect(t);
+		forking = true;
+		unlock(t)
+	:: else -> forking = true
+	fi;
+	forking = false;
+	mmap_write_unlock()
+}
+
+/* MREMAP_DONTUNMAP of a whole table: the VMA stays, its anon_vma goes along. */
+inline mremap()
+{
+	mmap_write_lock();
+	vma_start_write(v);
+	t = pmd;
+#ifndef NO_DRAIN
+	lock(t);
+	unlock(t);
+#endif
+	pmd = NONE;
+	gone[t] = true;
+	flush_tlb();
+	vma_anon[v] = 0;
+	mmap_write_unlock()
+}
+
+/* The VMA beside it takes over.  No page table is looked at. */
+inline merge()
+{
+	mmap_write_lock();
+	vma_start_write(v);
+	vma_start_write(1 - v);
+	vma_anon[1 - v] = vma_anon[v];
+	vma_writable[1 - v] = vma_writable[v];
+	vma_detached[v] = true;
+	tree = 1 - v;
+	vma_anon[v] = 0;
+	mmap_write_unlock();
+	free_vma(v)
+}
+
+/*
+ * Into a huge page, or back if that fails.  Upstream waits for all CPUs, with
+ * vm.pmd_clear_ipi_free it does not: both are in flush_tlb().
+ */
+inline collapse()
+{
+	mmap_write_lock();
+	vma_start_write(v);
+	t = pmd;
+	pmd = NONE;
+	flush_tlb();
+	lock(t);
+	gone[t] = true;
+	unlock(t);
+	if
+	:: true -> free_table(t)
+	:: true -> gone[t] = false; pmd = t
+	fi;
+	mmap_write_unlock()
+}
+
+/* A table of a file that has a huge page now: no lock but those of tables. */
+inline retract()
+{
+	t = pmd;
+	lock(t);
+	if
+	:: pte[t] == EMPTY ->
+		pmd = NONE;
+		gone[t] = true;
+		flush_tlb();
+		unlock(t);
+		free_table(t)
+	:: else -> unlock(t)
+	fi
+}
+
+/* __mmu_notifier_register(): mm_take_all_locks(), and no page table. */
+inline register_notifier()
+{
+	mmap_write_lock();
+	vma_start_write(v);
+	notifiers = true;
+#ifndef NO_SYNC
+	wait_for_rcu();
+#endif
+	secondary = true;
+	mmap_write_unlock()
+}
+
+/* With mmap_lock or the VMA for reading. */
+inline madvise_dontneed()
+{
+	t = pmd;
+	lock(t);
+	pte[t] = EMPTY;
+	flush_tlb();
+	unlock(t)
+}
+
+/* Other threads as well; or upstream's fault of this one. */
+inline other_fault()
+{
+	t = pmd;
+	lock(t);
+	if
+	:: pte[t] == EMPTY || pte[t] == SHARED -> pte[t] = OTHERS
+	:: else
+	fi;
+	unlock(t)
+}
+
+proctype others()
+{
+	byte v, t, actions;
+
+	do
+	:: actions < ACTIONS ->
+		actions++;
+		v = tree;
+		if
+		:: tree != NONE -> munmap()
+		:: tree != NONE -> mprotect()
+		:: tree != NONE -> fork()
+		:: tree != NONE && pmd != NONE && !neighbour -> mremap()
+		:: tree != NONE && vma_writable[v] == vma_writable[1 - v] &&
+		   !vma_detached[1 - v] -> merge()
+		:: tree != NONE && pmd != NONE -> collapse()
+		:: tree != NONE && !notifiers -> register_notifier()
+		:: tree != NONE && pmd != NONE -> retract()
+		:: tree != NONE && pmd != NONE -> madvise_dontneed()
+		:: tree != NONE && pmd != NONE && vma_writable[v] -> other_fault()
+		:: tree == NONE && (vma_freed[0] || vma_freed[1]) ->
+			v = (vma_freed[0] -> 0 : 1);
+			mmap()
+		:: else -> break
+		fi
+	:: true -> break
+	od;
+	actions_done = true
+}
+
+/* The fault of a thread in the other VMA may bring a table at any moment. */
+proctype populate()
+{
+end:	atomic { neighbour && pmd == NONE -> pmd = 1 }
+}
+
+/* What nobody can use any more is used for something else. */
+proctype memory()
+{
+end:	do
+	:: vma_leaving[0] -> wait_for_rcu(); vma_leaving[0] = false; vma_freed[0] = true
+	:: vma_leaving[1] -> wait_for_rcu(); vma_leaving[1] = false; vma_freed[1] = true
+	:: leaving[0] -> wait_for_cpus(); leaving[0] = false; freed[0] = true
+	:: leaving[1] -> wait_for_cpus(); leaving[1] = false; freed[1] = true
+	od
+}
+
+init
+{
+	atomic {
+		mm_seq = 2;
+		vma_writable[0] = true;
+		vma_writable[1] = true;
+		vma_anon[0] = anon;
+		vma_anon[1] = anon;
+		if
+		:: true
+		:: true -> pte[0] = SHARED
+		:: true -> pmd = NONE; neighbour = true
+		:: true -> neighbour = true
+		fi;
+		run others();
+		run populate();
+		run memory();
+		run fault(0);
+#if FAULTS > 1
+		run fault(1);
+#endif
+	}
+	faults_done == FAULTS && actions_done;
+	/* Nothing is mapped in a hole; nothing is writable that must not be. */
+	assert(tree != NONE || pmd == NONE || pte[pmd] == EMPTY);
+	assert(tree == NONE || vma_writable[tree] || pmd == NONE || !writable(pte[pmd]))
+}
