@@ -252,7 +252,7 @@ static int outsider_main(void *arg)
  */
 static size_t change_vma_outside(char *page)
 {
-	static char stack[64 * KIB] __attribute__((aligned(16)));
+	static _Alignas(16) char stack[64 * KIB];
 	struct outsider outsider = { .page = page };
 	int status;
 	pid_t pid = clone(outsider_main, stack + sizeof(stack),
@@ -302,8 +302,9 @@ static void report_waits(const char *scene, const char *what, int arm,
 
 /*
  * With @hogs, the threads that fault are idle ones, and each CPU has something
- * better to do; without, this process is in a cgroup.  The writer's page is the last one of their VMA (@same), which
- * they do not touch, or is in a VMA of its own.
+ * better to do; without, this process is in a cgroup.  The writer's page is the
+ * last one of their VMA (@same), which they do not touch, or is in a VMA of its
+ * own.
  */
 static void latency_turn(const char *scene, bool hogs, bool same, int arm)
 {
