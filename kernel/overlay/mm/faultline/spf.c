@@ -68,6 +68,7 @@
 #include <linux/mmu_context.h>
 #include <linux/mmu_notifier.h>
 #include <linux/oom.h>
+#include <linux/perf_event.h>
 #include <linux/rcupdate.h>
 #include <linux/rmap.h>
 #include <linux/spf.h>
@@ -737,6 +738,16 @@ static void install_copy(struct fault *f, pte_t pte, struct page *page,
 }
 
 /*
+ * The table is locked, and a page is to be replaced: upstream tells MMU
+ * notifiers, which may sleep.  Who registers the first one waits for those who
+ * do not see it here (W7).
+ */
+static bool must_notify(struct fault *f)
+{
+	return mm_has_notifiers(f->mm) && !spf_broken(SPF_NO_NOTIFIER);
+}
+
+/*
  * Copy the page that @pte maps, or have a zeroed one for the zero page.  The
  * caller has a reference to @old.  That also keeps others from taking the page
  * for themselves and writing to it, so that if the entry is the same in the
@@ -761,11 +772,7 @@ static enum outcome copy_page_of(struct fault *f, pte_t pte, struct page *page,
 		outcome = lock_table(f);
 	}
 	if (outcome == GO_ON) {
-		/*
-		 * Upstream tells MMU notifiers, which may sleep.  Who registers
-		 * the first one waits for those who do not see it here (W7).
-		 */
-		if (mm_has_notifiers(f->mm) && !spf_broken(SPF_NO_NOTIFIER)) {
+		if (must_notify(f)) {
 			outcome = ABORT_UNSUPPORTED;
 		} else if (!pte_same(ptep_get(f->pte), pte)) {
 			update_mmu_tlb(vma, f->address, f->pte);
@@ -830,7 +837,7 @@ static enum outcome change_present(struct fault *f)
 		outcome = ABORT_NO_ANON_VMA;
 		goto unlock;
 	}
-	if (mm_has_notifiers(f->mm)) {
+	if (must_notify(f)) {
 		outcome = ABORT_UNSUPPORTED;
 		goto unlock;
 	}
@@ -955,9 +962,11 @@ bool spf_fault(struct mm_struct *mm, unsigned long address, unsigned int flags,
 	back_off(&f);
 	if (f.outcome >= ABORT_NO_VMA) {
 		trace_spf_abort(address, flags, f.outcome);
+		perf_sw_event(PERF_COUNT_SW_SPF_FAILED, 1, regs, address);
 		return false;
 	}
 	trace_spf_fault(address, flags, f.outcome);
+	perf_sw_event(PERF_COUNT_SW_SPF, 1, regs, address);
 	spf_account_fault(mm, regs, address, flags);
 	return true;
 }
