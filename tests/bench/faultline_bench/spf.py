@@ -47,6 +47,10 @@ class Plan:
 QUICK = Plan(rounds=1, cost_rounds=1, mem=512, ms=200, mib=8)
 
 
+# Idle threads do little in a turn, so theirs are so much longer.
+_IDLE_TURN = 5
+
+
 def _command(arms: str, rounds: int, plan: Plan, *scenes: str) -> list[str]:
     return ["spf", "--arms", arms, "--rounds", str(rounds), "--ms", str(plan.ms),
             "--mib", str(plan.mib), "--threads", str(plan.threads), *scenes]
@@ -58,10 +62,11 @@ def _waits_and_locks(kernels: guest.Kernels, program: Path, plan: Plan) -> list[
     turns = [(kernels.ours, _ARMS)]
     if kernels.stock:
         turns.append((kernels.stock, STOCK))
-    return [guest.boot(kernel, program, [_command(arms, plan.rounds, plan, *scenes)],
+    idle = replace(plan, ms=plan.ms * _IDLE_TURN)
+    return [guest.boot(kernel, program, [_command(arms, plan.rounds, sizes, *scenes)],
                        name=f"spf-{scenes[0]}" + (f"-{STOCK}" if arms == STOCK else ""),
                        options=[*vm, "--cpus", str(cpus)])
-            for cpus, scenes in ((2, ["idle"]), (plan.cpus, ["memcg", "locks"]))
+            for cpus, sizes, scenes in ((2, idle, ["idle"]), (plan.cpus, plan, ["memcg", "locks"]))
             for kernel, arms in turns]
 
 

@@ -105,7 +105,8 @@
  *   abort_no_memory    memory is short
  * The order is that of enum outcome in mm/faultline/spf.c.
  *
- * sleep    of all these, those that waited for memory, without any lock
+ * retry    attempts after the first one, as a writer was there
+ * sleep    waits for memory, without any lock
  * skipped  not tried, as the mappings of the task change all the time
  */
 #ifdef CONFIG_SPECULATIVE_PAGE_FAULT
@@ -126,6 +127,7 @@
 	E(SPF_ABORT_BUSY, "spf_abort_busy")				\
 	E(SPF_ABORT_NO_ANON_VMA, "spf_abort_no_anon_vma")		\
 	E(SPF_ABORT_NO_MEMORY, "spf_abort_no_memory")			\
+	E(SPF_RETRY, "spf_retry")					\
 	E(SPF_SLEEP, "spf_sleep")					\
 	E(SPF_SKIPPED, "spf_skipped")
 #else

@@ -68,6 +68,7 @@
 #include <linux/mmu_context.h>
 #include <linux/mmu_notifier.h>
 #include <linux/oom.h>
+#include <linux/perf_event.h>
 #include <linux/rcupdate.h>
 #include <linux/rmap.h>
 #include <linux/spf.h>
@@ -160,6 +161,8 @@ struct fault {
 	unsigned int flags;
 	enum outcome outcome;
 	bool wasted;			/* an abort now throws work away */
+	bool spare_zeroed;
+	struct folio *spare;		/* of an attempt before, charged */
 	/* Only its vm_lock_seq may be read, and only in the RCU section. */
 	struct vm_area_struct *vma;
 	struct vm_area_struct copy;
@@ -549,12 +552,18 @@ static struct folio *alloc_large(struct fault *f, unsigned long orders)
 /*
  * Memory for the page of the fault: zeroed, and with pages around it from
  * @orders if it can be had.  May leave the RCU section and come back.
- * Whatever it returns, the caller has to put *@folio if that is not NULL.
+ * Whatever it returns, the caller has to keep_folio() what it does not map.
  */
 static enum outcome get_folio(struct fault *f, unsigned long orders, bool zero,
 			      struct folio **folio)
 {
 	*folio = NULL;
+	if (!orders && f->spare && (f->spare_zeroed || !zero)) {
+		*folio = f->spare;
+		f->spare = NULL;
+		return GO_ON;
+	}
+
 	f->wasted = true;
 	if (!orders) {
 		*folio = alloc_page_folio(f, GFP_FAST, zero);
@@ -571,6 +580,19 @@ static enum outcome get_folio(struct fault *f, unsigned long orders, bool zero,
 	rcu_read_lock();
 
 	return *folio ? find_again(f) : ABORT_NO_MEMORY;
+}
+
+/* For the next attempt, if there is one; @folio may be NULL. */
+static void keep_folio(struct fault *f, struct folio *folio, bool zeroed)
+{
+	if (!folio)
+		return;
+	if (f->spare || folio_test_large(folio)) {
+		folio_put(folio);
+	} else {
+		f->spare = folio;
+		f->spare_zeroed = zeroed;
+	}
 }
 
 /* === Kinds of faults ====================================================== */
@@ -657,8 +679,8 @@ static enum outcome map_anon(struct fault *f)
 		outcome = install_anon(f, folio);
 		unlock_table(f);
 	}
-	if (folio && outcome != DONE_ANON)
-		folio_put(folio);
+	if (outcome != DONE_ANON)
+		keep_folio(f, folio, true);
 
 	return outcome;
 }
@@ -737,6 +759,16 @@ static void install_copy(struct fault *f, pte_t pte, struct page *page,
 }
 
 /*
+ * The table is locked, and a page is to be replaced: upstream tells MMU
+ * notifiers, which may sleep.  Who registers the first one waits for those who
+ * do not see it here (W7).
+ */
+static bool must_notify(struct fault *f)
+{
+	return mm_has_notifiers(f->mm) && !spf_broken(SPF_NO_NOTIFIER);
+}
+
+/*
  * Copy the page that @pte maps, or have a zeroed one for the zero page.  The
  * caller has a reference to @old.  That also keeps others from taking the page
  * for themselves and writing to it, so that if the entry is the same in the
@@ -761,11 +793,7 @@ static enum outcome copy_page_of(struct fault *f, pte_t pte, struct page *page,
 		outcome = lock_table(f);
 	}
 	if (outcome == GO_ON) {
-		/*
-		 * Upstream tells MMU notifiers, which may sleep.  Who registers
-		 * the first one waits for those who do not see it here (W7).
-		 */
-		if (mm_has_notifiers(f->mm) && !spf_broken(SPF_NO_NOTIFIER)) {
+		if (must_notify(f)) {
 			outcome = ABORT_UNSUPPORTED;
 		} else if (!pte_same(ptep_get(f->pte), pte)) {
 			update_mmu_tlb(vma, f->address, f->pte);
@@ -777,8 +805,7 @@ static enum outcome copy_page_of(struct fault *f, pte_t pte, struct page *page,
 		unlock_table(f);
 	}
 	if (outcome != DONE_COW) {
-		if (folio)
-			folio_put(folio);
+		keep_folio(f, folio, !old);
 	} else if (old) {
 #ifdef CONFIG_KSM
 		if (folio_test_ksm(old))
@@ -830,7 +857,7 @@ static enum outcome change_present(struct fault *f)
 		outcome = ABORT_NO_ANON_VMA;
 		goto unlock;
 	}
-	if (mm_has_notifiers(f->mm)) {
+	if (must_notify(f)) {
 		outcome = ABORT_UNSUPPORTED;
 		goto unlock;
 	}
@@ -850,7 +877,7 @@ unlock:
 	return outcome;
 }
 
-/* In the RCU section, which get_folio() may leave and enter again. */
+/* In the RCU section. */
 static enum outcome handle(struct fault *f)
 {
 	bool file = false;
@@ -875,6 +902,55 @@ static enum outcome handle(struct fault *f)
 	if (file || !pte_none(pte))
 		return ABORT_PTE;
 	return f->flags & FAULT_FLAG_WRITE ? map_anon(f) : map_zero(f);
+}
+
+/* === Attempts ============================================================= */
+
+/*
+ * Upstream's path would wait for a writer on mmap_lock, and get it at once when
+ * the writer is done: a thread that has no CPU then holds up the next writer.
+ * So wait without a lock for a while, and give the CPU away here, if somebody
+ * wants it, and not there.
+ */
+#define ATTEMPTS	4
+#define SPINS		1000
+
+static void wait_for_writer(const struct fault *f)
+{
+	int i;
+
+	for (i = 0; i < SPINS && !need_resched(); i++) {
+		if (mm_sequence(f->mm) != f->mm_seq)
+			break;
+		cpu_relax();
+	}
+}
+
+/* In RCU sections, which get_folio() may leave and enter again. */
+static void attempt(struct fault *f)
+{
+	int left = ATTEMPTS;
+
+	for (;;) {
+		rcu_read_lock();
+		/* The key in the section: see spf_apply(). */
+		f->outcome = spf_enabled() ? handle(f) : ABORT_CHANGED;
+		rcu_read_unlock();
+
+		if (f->outcome < ABORT_NO_VMA)
+			break;
+		cond_resched();
+		if (f->outcome != ABORT_LOCKED && f->outcome != ABORT_CHANGED &&
+		    f->outcome != ABORT_BUSY)
+			break;
+		if (!--left || !spf_enabled())
+			break;
+		count_vm_event(SPF_RETRY);
+		if (f->outcome == ABORT_LOCKED)
+			wait_for_writer(f);
+	}
+	if (f->spare)
+		folio_put(f->spare);
 }
 
 /* === Back-off ============================================================= */
@@ -943,21 +1019,21 @@ bool spf_fault(struct mm_struct *mm, unsigned long address, unsigned int flags,
 	f.address = address & PAGE_MASK;
 	f.flags = flags;
 	f.wasted = false;
+	f.spare = NULL;
 
 	__set_current_state(TASK_RUNNING);
-	rcu_read_lock();
-	/* The key in the section: see spf_apply(). */
-	f.outcome = spf_enabled() ? handle(&f) : ABORT_CHANGED;
-	rcu_read_unlock();
+	attempt(&f);
 	lru_gen_fault(false);
 
 	count_vm_event(SPF_ZERO + f.outcome);
 	back_off(&f);
 	if (f.outcome >= ABORT_NO_VMA) {
 		trace_spf_abort(address, flags, f.outcome);
+		perf_sw_event(PERF_COUNT_SW_SPF_FAILED, 1, regs, address);
 		return false;
 	}
 	trace_spf_fault(address, flags, f.outcome);
+	perf_sw_event(PERF_COUNT_SW_SPF, 1, regs, address);
 	spf_account_fault(mm, regs, address, flags);
 	return true;
 }

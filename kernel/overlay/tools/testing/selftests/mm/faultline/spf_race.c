@@ -508,9 +508,10 @@ static void tell(struct __test_metadata *_metadata,
 	       d.value[SPF_LOCKED], d.value[SPF_CHANGED],
 	       d.value[SPF_NO_TABLE], d.value[SPF_PTE], d.value[SPF_BUSY],
 	       d.value[SPF_NO_VMA]);
-	TH_LOG("other %ld, sleep %ld skipped %ld", d.value[SPF_UNSUPPORTED] +
+	TH_LOG("other %ld, retry %ld sleep %ld skipped %ld", d.value[SPF_UNSUPPORTED] +
 	       d.value[SPF_NO_ACCESS] + d.value[SPF_NO_ANON_VMA] +
-	       d.value[SPF_NO_MEMORY], d.value[SPF_SLEEP],
+	       d.value[SPF_NO_MEMORY], d.value[SPF_RETRY],
+	       d.value[SPF_SLEEP],
 	       d.value[SPF_SKIPPED]);
 	EXPECT_EQ(0, atomic_load(&r->wrong));
 	EXPECT_LT(0, atomic_load(&r->acts));

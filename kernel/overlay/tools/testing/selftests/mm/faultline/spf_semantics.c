@@ -6,6 +6,7 @@
  */
 #include <fcntl.h>
 #include <linux/mempolicy.h>
+#include <linux/perf_event.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <setjmp.h>
@@ -96,6 +97,36 @@ FIXTURE_TEARDOWN(spf)
 		EXPECT_EQ(0, delta.value[counter]);			\
 	}								\
 } while (0)
+
+static sigjmp_buf escape;
+static siginfo_t signal_info;
+
+static void on_signal(int sig, siginfo_t *info, void *context)
+{
+	signal_info = *info;
+	siglongjmp(escape, sig);
+}
+
+/* What a read or write there gets: a signal, or 0. */
+static int access_signal(void *addr, bool write)
+{
+	struct sigaction act = {
+		.sa_sigaction = on_signal,
+		.sa_flags = SA_SIGINFO,
+	};
+	int sig;
+
+	sigaction(SIGSEGV, &act, NULL);
+	sigaction(SIGBUS, &act, NULL);
+	sig = sigsetjmp(escape, 1);
+	if (!sig) {
+		if (write)
+			word_write(addr, 1);
+		else
+			word_read(addr);
+	}
+	return sig;
+}
 
 static void *page(FIXTURE_DATA(spf) *self, size_t i)
 {
@@ -313,6 +344,50 @@ TEST_F(spf, private_file_of_program)
 	close(fd);
 }
 
+/* Software events of perf: how many of this process since. */
+static int perf_event(__u64 config)
+{
+	struct perf_event_attr attr = {
+		.type = PERF_TYPE_SOFTWARE,
+		.size = sizeof(attr),
+		.config = config,
+	};
+
+	return syscall(SYS_perf_event_open, &attr, 0, -1, -1, 0);
+}
+
+static long perf_count(int fd)
+{
+	__u64 count;
+
+	return read(fd, &count, sizeof(count)) == sizeof(count) ? count : -1;
+}
+
+#define PERF_SPF		12
+#define PERF_SPF_FAILED		13
+
+TEST_F(spf, perf_events)
+{
+	int good = perf_event(PERF_SPF), failed = perf_event(PERF_SPF_FAILED);
+	size_t i;
+
+	if (self->before.value[0] < 0 || (good < 0 && errno == ENOENT &&
+					  !variant->value))
+		SKIP(return, "no such events in this kernel");
+	ASSERT_LE(0, good);
+	ASSERT_LE(0, failed);
+	for (i = 0; i < PAGES; i++)
+		word_write(page(self, i), TAG);
+	EXPECT_LE(variant->value ? PAGES : 0, perf_count(good));
+	EXPECT_GE(variant->value ? PAGES + SLACK : 0, perf_count(good));
+	ASSERT_EQ(0, mprotect(page(self, 0), self->ps, PROT_NONE));
+	EXPECT_EQ(SIGSEGV, access_signal(page(self, 0), false));
+	EXPECT_LE(variant->value ? 1 : 0, perf_count(failed));
+	EXPECT_GE(variant->value ? SLACK : 0, perf_count(failed));
+	close(good);
+	close(failed);
+}
+
 /* --- what falls back */
 
 TEST_F(spf, first_write_falls_back)
@@ -417,9 +492,10 @@ TEST_F(spf, userfaultfd_falls_back)
 	ASSERT_EQ(0, ioctl(fd, UFFDIO_REGISTER, &reg));
 	spf_counters_read(&self->before);
 	ASSERT_EQ(0, pthread_create(&thread, NULL, fill_by_uffd, &fd));
-	for (i = 0; i < PAGES; i++)
+	for (i = 0; i < PAGES; i++) {
 		EXPECT_EQ(TAG + (uintptr_t)page(self, i),
 			  word_read(page(self, i)));
+	}
 	pthread_join(thread, &result);
 	EXPECT_EQ(NULL, result);
 	{
@@ -448,36 +524,6 @@ TEST_F(spf, swap_falls_back)
 }
 
 /* --- signals */
-
-static sigjmp_buf escape;
-static siginfo_t signal_info;
-
-static void on_signal(int sig, siginfo_t *info, void *context)
-{
-	signal_info = *info;
-	siglongjmp(escape, sig);
-}
-
-/* What a read or write there gets: a signal, or 0. */
-static int access_signal(void *addr, bool write)
-{
-	struct sigaction act = {
-		.sa_sigaction = on_signal,
-		.sa_flags = SA_SIGINFO,
-	};
-	int sig;
-
-	sigaction(SIGSEGV, &act, NULL);
-	sigaction(SIGBUS, &act, NULL);
-	sig = sigsetjmp(escape, 1);
-	if (!sig) {
-		if (write)
-			word_write(addr, 1);
-		else
-			word_read(addr);
-	}
-	return sig;
-}
 
 TEST_F(spf, signals)
 {

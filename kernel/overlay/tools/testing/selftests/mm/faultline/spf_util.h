@@ -36,6 +36,7 @@ enum spf_counter {
 	SPF_BUSY,
 	SPF_NO_ANON_VMA,
 	SPF_NO_MEMORY,
+	SPF_RETRY,
 	SPF_SLEEP,
 	SPF_SKIPPED,
 	SPF_NR_COUNTERS,
@@ -58,6 +59,7 @@ static const char * const spf_counter_names[SPF_NR_COUNTERS] = {
 	[SPF_BUSY]		= "spf_abort_busy",
 	[SPF_NO_ANON_VMA]	= "spf_abort_no_anon_vma",
 	[SPF_NO_MEMORY]		= "spf_abort_no_memory",
+	[SPF_RETRY]		= "spf_retry",
 	[SPF_SLEEP]		= "spf_sleep",
 	[SPF_SKIPPED]		= "spf_skipped",
 };

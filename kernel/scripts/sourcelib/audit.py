@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The places in the kernel whose locking the proof of a feature relies on, as a list.
+
+A site is a file, a function and what it does there, and how often: no line numbers, so that
+only changes show that matter. For functions that a proof quotes, the list has a checksum of
+the code, without comments and white space.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from .common import Fail, Paths, shown
+from .repo import Repo
+
+# Below kernel/.
+LIST = Path("audit", "spf.sites")
+# Folders that are searched, and for what.
+FOLDERS = ("arch/powerpc/include", "arch/powerpc/mm", "arch/x86/include", "arch/x86/mm", "fs",
+           "include/asm-generic", "include/linux", "ipc", "kernel", "mm")
+# What the proof is about; code without an MMU; code that tests, or that is for the kernel's
+# own memory.
+IGNORED = re.compile(r"mm/faultline/spf\.[ch]|include/linux/spf\.h|mm/nommu\.c|"
+                     r"mm/debug_vm_pgtable\.c|mm/kasan/|.*/tests?/|.*_test\.c$")
+
+# Fields of a VMA that a copy of it is used for. The names are good enough: what else has
+# such a field is in the list, and does not change either.
+FIELDS = ("vm_start", "vm_end", "vm_pgoff", "vm_flags", "__vm_flags", "vm_page_prot", "vm_ops",
+          "vm_file", "vm_policy", "vm_userfaultfd_ctx", "vm_mm", "anon_vma", "detached",
+          "vm_lock", "vm_lock_seq")
+CALLS = (
+    # W1 to W4: VMAs, and the numbers.
+    "vma_start_write", "vma_end_write_all", "vma_mark_detached", "vma_assert_write_locked",
+    "vm_flags_init", "vm_flags_reset", "vm_flags_reset_once", "vm_flags_set", "vm_flags_clear",
+    "vm_flags_mod", "__vm_flags_mod", "vma_set_page_prot", "vma_set_range", "vma_set_anonymous",
+    "vma_iter_store", "vma_iter_bulk_store", "vma_iter_store_gfp", "vma_iter_clear",
+    "vma_iter_clear_gfp", "vma_iter_prealloc", "vma_replace_policy", "userfaultfd_set_ctx",
+    "vm_area_alloc", "vm_area_dup", "vm_area_free", "__vm_area_free", "vma_lock_alloc",
+    "mm_lock_seqcount_begin", "mm_lock_seqcount_end", "mm_lock_seqcount_init",
+    "mmap_write_downgrade", "mm_take_all_locks", "mm_drop_all_locks",
+    # W5 and W6: page tables, their locks, and anon_vmas.
+    "pmd_clear", "pud_clear", "p4d_clear", "pgd_clear", "pmdp_collapse_flush", "pmd_populate",
+    "pmd_install", "pud_populate", "set_pmd", "pte_free", "__pte_free", "pte_free_tlb",
+    "__pte_free_tlb", "___pte_free_tlb", "pte_free_defer", "pte_free_now", "pmd_free_tlb",
+    "__pmd_free_tlb", "___pmd_free_tlb", "pte_fragment_free", "tlb_remove_table",
+    "tlb_remove_ptdesc", "tlb_remove_table_sync_one", "__tlb_remove_table",
+    "paravirt_tlb_remove_table", "pgtable_trans_huge_deposit", "pgtable_trans_huge_withdraw",
+    "free_pgtables", "free_pgd_range", "pagetable_free", "pagetable_pte_dtor", "ptlock_alloc",
+    "ptlock_free", "ptlock_free_rcu", "unlink_anon_vmas", "anon_vma_merge", "pt_sync_collapse",
+    "pt_sync_broadcast", "pt_sync_free_table",
+    # W7: notifiers.
+    "__mmu_notifier_register",
+    # What upstream calls of ours.
+    "spf_enabled", "spf_fault", "spf_write_barrier", "spf_drain_pmd", "spf_drain_pud",
+    "spf_sync_notifiers",
+)
+ASSIGNED = r"\s*(?:=(?!=)|[-+|&^]=|\+\+|--)"
+PATTERNS = tuple((name, re.compile(pattern)) for name, pattern in (
+    ("{}()", rf"(?<![\w.>])({'|'.join(CALLS)})\s*\("),
+    ("->{} =", rf"->({'|'.join(FIELDS)}){ASSIGNED}"),
+    ("->{} =", rf"->(vm_userfaultfd_ctx)\.ctx{ASSIGNED}"),
+    ("write ->{}",
+     rf"(?:WRITE_ONCE|smp_store_release|swap|xchg)\([^;]*?->({'|'.join(FIELDS)})\b"),
+    ("->{}", r"(?:->|\.)(mm_lock_seq|notifier_subscriptions)\b(?!->)"),
+    # Not by the functions that keep mm_lock_seq.
+    ("{} of mmap_lock", r"\b((?:up|downgrade|down)_write\w*)\([^;]*?\bmmap_lock\b"),
+))
+# A file without any of these words has no site. A word that has another in it is not needed.
+ALL_WORDS = {*CALLS, *FIELDS, "mm_lock_seq", "notifier_subscriptions", "mmap_lock"}
+WORDS = [word for word in ALL_WORDS
+         if not any(other in word for other in ALL_WORDS if other != word)]
+
+# Functions that the proof quotes.
+QUOTED = {
+    "include/linux/mm.h": ("vma_start_read", "vma_start_write", "vma_mark_detached",
+                           "__is_vma_write_locked"),
+    "include/linux/mmap_lock.h": ("mm_lock_seqcount_begin", "mm_lock_seqcount_end",
+                                  "mmap_write_lock", "mmap_write_unlock", "mmap_write_downgrade",
+                                  "vma_end_write_all"),
+    "include/linux/seqlock.h": ("do_raw_write_seqcount_begin", "do_raw_write_seqcount_end"),
+    "mm/mmu_notifier.c": ("__mmu_notifier_register",),
+    "mm/mremap.c": ("move_normal_pmd", "move_normal_pud"),
+    "mm/rmap.c": ("__anon_vma_prepare", "unlink_anon_vmas"),
+    "mm/vma.c": ("mm_take_all_locks", "vma_complete", "__split_vma"),
+    # What spf.c does as they do.
+    "mm/memory.c": ("do_anonymous_page", "wp_page_copy", "do_wp_page", "wp_page_reuse",
+                    "wp_can_reuse_anon_folio", "alloc_anon_folio", "mm_account_fault",
+                    "handle_mm_fault", "sanitize_fault_flags", "lru_gen_enter_fault"),
+}
+
+HEADER = """\
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# What the proof of speculative page faults relies on (mm/faultline/spf.c, rules
+# W1 to W7): who changes VMAs, their numbers and page tables, and who registers
+# MMU notifiers.  One line for each: file, function, what it does, how often; or
+# a checksum of a function that the proof quotes.
+#
+# `make test` and `make rebase` compare it with the kernel.  If a line is new,
+# or has another number, read that function:
+#
+#  - Does it change a VMA that is in a tree?  Then under mmap_lock for writing,
+#    after vma_start_write() of that section (W1), and before it ends (W4)?
+#  - Does it free or move a page table, or rely on the entries in it?  Then does
+#    it lock the table after vma_start_write(), or find none (W5)?  Is the table
+#    free for other use only after an IPI or a grace period (W6)?
+#  - Does it do as a fault of spf.c does, and must that change with it?
+#
+# Then write the list anew:
+#
+#    kernel/scripts/audit --update
+
+"""
+
+
+def blank(match: re.Match[str]) -> str:
+    """A comment or a string goes, its lines stay."""
+    text = match[0]
+    return '""' if text[0] in "\"'" else " " + "\n" * text.count("\n")
+
+
+BLANKS = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
+# A line at the left margin that begins a definition, as for git's hunk headers.
+MARGIN = re.compile(r"(?:#\s*define\s+)?[A-Za-z_]")
+LABEL = re.compile(r"[A-Za-z_]\w*:\s*$")
+# Words with a parenthesis behind them that are no names of functions.
+ATTRIBUTE = re.compile(r"__attribute__|__printf|__aligned|__section|__must_hold|__acquires|"
+                       r"__releases|__cond_lock|__bpf_kfunc")
+DEFINE = re.compile(r"(?:COMPAT_)?SYSCALL_DEFINE\d\((\w+)")
+CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
+
+
+def name_of(line: str) -> str:
+    """The function, macro or variable that a line at the margin defines."""
+    if match := DEFINE.match(line):
+        return f"sys_{match[1]}"
+    if match := re.match(r"#\s*define\s+(\w+)", line):
+        return match[1]
+    for match in CALLED.finditer(line):
+        if not ATTRIBUTE.fullmatch(match[1]):
+            return match[1]
+    words = re.findall(r"\w+", line.partition("=")[0])
+    return words[-1] if words else "?"
+
+
+def functions(text: str) -> Iterator[tuple[str, str]]:
+    """The definitions of a file without comments: name, and all from its body on."""
+    name, body = "", ""
+    for line in text.splitlines(keepends=True):
+        if MARGIN.match(line) and not LABEL.match(line):
+            # A function that is all in one line has its body there.
+            head, brace, rest = line.partition("{")
+            macro = re.match(r"#\s*define\s+\w+(?:\([^)]*\))?(.*)", line, re.S)
+            if body.strip():
+                yield name, body
+            name, body = name_of(head), macro[1] if macro else brace + rest
+        else:
+            body += line
+    yield name, body
+
+
+def scan(path: str, text: str) -> Counter[str]:
+    """The sites in one file."""
+    found: Counter[str] = Counter()
+    quoted = QUOTED.get(path, ())
+    if not quoted and not any(word in text for word in WORDS):
+        return found
+    for name, body in functions(BLANKS.sub(blank, text)):
+        for form, pattern in PATTERNS:
+            for match in pattern.finditer(body):
+                found[f"{path}: {name}: {form.format(match[1])}"] += 1
+        if name in quoted and "{" in body:
+            code = re.sub(r"\s+", " ", body[:body.find("\n}") + 2])
+            found[f"{path}: {name}: is {hashlib.sha256(code.encode()).hexdigest()[:12]}"] += 1
+    return found
+
+
+def wanted(path: str) -> bool:
+    """Whether a file is searched."""
+    return (path.endswith((".c", ".h")) and not IGNORED.match(path) and
+            path.startswith(tuple(f"{name}/" for name in FOLDERS)))
+
+
+def in_folder(tree: Path) -> Iterator[tuple[str, str]]:
+    """The files of a work tree, with what is not committed."""
+    for folder in FOLDERS:
+        for file in (tree / folder).rglob("*.[ch]"):
+            path = file.relative_to(tree).as_posix()
+            if wanted(path) and file.is_file():
+                yield path, file.read_text(encoding="utf-8", errors="replace")
+
+
+def in_commit(repo: Repo, commit: str) -> Iterator[tuple[str, str]]:
+    """The files of a commit."""
+    paths = {path: name for path, (mode, name) in repo.files(commit).items()
+             if wanted(path) and mode != "120000"}
+    data = repo.call("cat-file", "--batch=%(objectsize)",
+                     data="".join(f"{name}\n" for name in paths.values()).encode())[0]
+    place = 0
+    for path in paths:
+        end = data.index(b"\n", place)
+        size = int(data[place:end])
+        yield path, data[end + 1:end + 1 + size].decode(errors="replace")
+        place = end + 1 + size + 1
+
+
+def sites(files: Iterable[tuple[str, str]]) -> list[str]:
+    """The list for these files."""
+    total: Counter[str] = Counter()
+    for path, text in files:
+        total += scan(path, text)
+    return [line if count == 1 else f"{line} x{count}" for line, count in sorted(total.items())]
+
+
+def list_of(paths: Paths) -> Path:
+    """Where the list is that is committed."""
+    return paths.kernel / LIST
+
+
+def read(path: Path) -> list[str]:
+    """A list that was written before."""
+    if not path.exists():
+        raise Fail(f"there is no {shown(path)}: write it with kernel/scripts/audit --update")
+    text = path.read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def written(lines: list[str]) -> bytes:
+    """The file for a list."""
+    return (HEADER + "".join(f"{line}\n" for line in lines)).encode()
+
+
+def changes(old: list[str], new: list[str]) -> list[str]:
+    """What is new (+) and what is gone (-), in the order of the list."""
+    lines = [(line, sign) for sign, these, others in (("-", old, new), ("+", new, old))
+             for line in set(these) - set(others)]
+    return [f"{sign} {line}" for line, sign in sorted(lines, key=lambda item: (
+        re.sub(r" (?:x\d+|[0-9a-f]{12})$", "", item[0]), item[1] == "+", item[0]))]
