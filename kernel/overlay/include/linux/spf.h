@@ -87,7 +87,11 @@ static inline void spf_sync_notifiers(void)
 		__spf_sync_notifiers();
 }
 
-/* mm/memory.c: what page faults of both kinds share. */
+/*
+ * mm/memory.c: what page faults of both kinds share.  A function with one
+ * caller is inlined; one with two is to be as well.
+ */
+#define __spf_inline		__always_inline
 bool spf_can_reuse(struct folio *folio, struct vm_area_struct *vma);
 void spf_account_fault(struct mm_struct *mm, struct pt_regs *regs,
 		       unsigned long address, unsigned int flags);
@@ -106,6 +110,7 @@ static inline bool spf_fault(struct mm_struct *mm, unsigned long address,
 }
 
 #define spf_write_barrier()	do { } while (0)
+#define __spf_inline
 
 /* Macros: this is included before the types of entries are known. */
 #define spf_drain_pmd(mm, pmdp)	((void)(mm), (void)(pmdp))
