@@ -132,6 +132,19 @@ int vm_sysctl_write(const char *name, long value)
 	return vm_sysctl_write_text(name, text);
 }
 
+void vm_sysctl_flip(const char *name, const atomic_bool *stop,
+		    atomic_long *flips)
+{
+	long value = 0;
+
+	while (!atomic_load(stop)) {
+		if (!vm_sysctl_write(name, value))
+			atomic_fetch_add(flips, 1);
+		value = !value;
+		usleep(3000);
+	}
+}
+
 /* --- a knob of a feature */
 
 const char *vm_knob_set(const struct vm_knob *knob, long value)

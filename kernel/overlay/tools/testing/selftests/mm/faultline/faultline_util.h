@@ -9,6 +9,7 @@
 
 #include <linux/types.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -35,6 +36,9 @@ bool vm_sysctl_exists(const char *name);
 int vm_sysctl_read(const char *name, long *value);
 int vm_sysctl_write(const char *name, long value);
 int vm_sysctl_write_text(const char *name, const char *text);
+/* Writes 0 and 1 in turns until @stop; adds to @flips for each that worked. */
+void vm_sysctl_flip(const char *name, const atomic_bool *stop,
+		    atomic_long *flips);
 
 /* --- a sysctl vm.NAME that switches a feature */
 struct vm_knob {

@@ -353,14 +353,8 @@ static bool walkers_start(struct world *w, struct walker *k,
 static void *flip(void *arg)
 {
 	struct world *w = arg;
-	long value = 0;
 
-	while (!atomic_load(&w->stop)) {
-		if (!vm_sysctl_write(PT_SYNC_KNOB, value))
-			atomic_fetch_add(&w->flips, 1);
-		value = !value;
-		usleep(3000);
-	}
+	vm_sysctl_flip(PT_SYNC_KNOB, &w->stop, &w->flips);
 	return NULL;
 }
 

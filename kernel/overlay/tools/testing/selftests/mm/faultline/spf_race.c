@@ -445,14 +445,8 @@ static const change changes[] = {
 static void *flip(void *arg)
 {
 	struct race *r = arg;
-	long value = 0;
 
-	while (!atomic_load(&r->stop)) {
-		if (!vm_sysctl_write(SPF_KNOB, value))
-			atomic_fetch_add(&r->flips, 1);
-		value = !value;
-		usleep(3000);
-	}
+	vm_sysctl_flip(SPF_KNOB, &r->stop, &r->flips);
 	return NULL;
 }
 
@@ -772,30 +766,12 @@ TEST_F_TIMEOUT(spf_race, stop_userfaultfd, TIMEOUT)
  * Without memory for a time, faults leave their place and come back, when the
  * VMA may be another one.
  */
-#define FAIL_PAGE_ALLOC	"/sys/kernel/debug/fail_page_alloc/"
-
 TEST_F_TIMEOUT(spf_race, stop_munmap_slow_memory, TIMEOUT)
 {
-	static const char * const settings[][2] = {
-		{ "task-filter", "Y" }, { "ignore-gfp-highmem", "N" },
-		{ "ignore-gfp-wait", "Y" }, { "min-order", "0" },
-		{ "verbose", "0" }, { "times", "-1" }, { "interval", "1" },
-		{ "probability", "50" },
-	};
-	char path[128];
-	size_t i;
-
-	for (i = 0; i < ARRAY_SIZE(settings); i++) {
-		snprintf(path, sizeof(path), FAIL_PAGE_ALLOC "%s",
-			 settings[i][0]);
-		if (write_text(path, settings[i][1]))
-			SKIP(return, "no fault injection in this kernel");
-	}
-	/* Inherited by the process of the test. */
-	write_text("/proc/self/make-it-fail", "1");
+	if (!spf_fail_at_once(50))
+		SKIP(return, "no fault injection in this kernel");
 	run(_metadata, self, variant, STOP_LEN, scribble, stop_munmap);
-	write_text("/proc/self/make-it-fail", "0");
-	write_text(FAIL_PAGE_ALLOC "probability", "0");
+	spf_fail_at_once(0);
 }
 
 /*

@@ -658,33 +658,18 @@ TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 	}
 }
 
-#define FAIL_PAGE_ALLOC	"/sys/kernel/debug/fail_page_alloc/"
-
 /* No memory at once, ever: every fault goes by the way that may sleep. */
 TEST_F(spf, never_memory_at_once)
 {
-	static const char * const settings[][2] = {
-		{ "task-filter", "Y" }, { "ignore-gfp-highmem", "N" },
-		{ "ignore-gfp-wait", "Y" }, { "min-order", "0" },
-		{ "verbose", "0" }, { "times", "-1" }, { "interval", "1" },
-		{ "probability", "100" },
-	};
 	struct spf_counters delta;
-	char path[128];
 	size_t i;
 
-	for (i = 0; i < ARRAY_SIZE(settings); i++) {
-		snprintf(path, sizeof(path), FAIL_PAGE_ALLOC "%s",
-			 settings[i][0]);
-		if (write_text(path, settings[i][1]))
-			SKIP(return, "no fault injection in this kernel");
-	}
 	spf_counters_read(&self->before);
-	write_text("/proc/self/make-it-fail", "1");
+	if (!spf_fail_at_once(100))
+		SKIP(return, "no fault injection in this kernel");
 	for (i = 0; i < PAGES; i++)
 		word_write(page(self, i), page_word(TAG, i));
-	write_text("/proc/self/make-it-fail", "0");
-	write_text(FAIL_PAGE_ALLOC "probability", "0");
+	spf_fail_at_once(0);
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
 	spf_counters_since(&self->before, &delta);
 	if (variant->value) {

@@ -153,4 +153,33 @@ static inline long spf_torture_read(const char *option)
 	return read_text(path, text, sizeof(text)) ? -1 : strtol(text, NULL, 0);
 }
 
+/*
+ * Of so many percent of the allocations of this process, and of its children,
+ * memory is not had at once, so that they have to wait; 0 ends it.  False if
+ * the kernel has no fault injection.
+ */
+static inline bool spf_fail_at_once(int percent)
+{
+	char chance[16];
+	const char * const settings[][2] = {
+		{ "task-filter", "Y" }, { "ignore-gfp-highmem", "N" },
+		{ "ignore-gfp-wait", "Y" }, { "min-order", "0" },
+		{ "verbose", "0" }, { "times", "-1" }, { "interval", "1" },
+		{ "probability", chance },
+	};
+	char path[128];
+	size_t i;
+
+	snprintf(chance, sizeof(chance), "%d", percent);
+	for (i = 0; i < ARRAY_SIZE(settings); i++) {
+		snprintf(path, sizeof(path),
+			 "/sys/kernel/debug/fail_page_alloc/%s",
+			 settings[i][0]);
+		if (write_text(path, settings[i][1]))
+			return false;
+	}
+	write_text("/proc/self/make-it-fail", percent ? "1" : "0");
+	return true;
+}
+
 #endif /* SPF_UTIL_H */
