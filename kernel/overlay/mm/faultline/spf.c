@@ -100,8 +100,12 @@ static void spf_apply(unsigned long value)
 {
 	if (value) {
 		static_branch_enable(&spf_writer_key);
-		/* Without jump labels, the keys are only variables. */
-		smp_mb();
+		/*
+		 * No CPU is behind: not with a store of a writer that has seen
+		 * the key off, nor, as some may (powerpc), with code of which
+		 * it fetched the old version.
+		 */
+		synchronize_rcu();
 		static_branch_enable(&spf_key);
 	} else {
 		static_branch_disable(&spf_key);
