@@ -210,6 +210,7 @@ static enum outcome take_copy(struct fault *f)
 		return ABORT_NO_VMA;
 	f->vma = vma;
 	f->began = jiffies;
+	spf_window(SPF_WINDOW_FIND);
 
 	/*
 	 * The number of the VMA first, then that of the mm.  The VMA is
@@ -581,6 +582,7 @@ static enum outcome get_folio(struct fault *f, unsigned long orders, bool zero,
 		*folio = alloc_large(f, orders);
 	if (!*folio)
 		*folio = alloc_page_folio(f, GFP_SLEEP, zero);
+	spf_window(SPF_WINDOW_SLEEP);
 	rcu_read_lock();
 
 	return *folio ? find_again(f) : ABORT_NO_MEMORY;

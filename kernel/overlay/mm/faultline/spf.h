@@ -21,8 +21,10 @@ enum spf_rule {
 
 /* Where a test stays for a while. */
 enum spf_place {
+	SPF_WINDOW_FIND,	/* between finding the VMA and looking at it */
 	SPF_WINDOW_LOCK,	/* between the copy and locking the table */
 	SPF_WINDOW_CHANGE,	/* between that and changing the entry */
+	SPF_WINDOW_SLEEP,	/* outside of the RCU section */
 	SPF_WINDOWS,
 };
 

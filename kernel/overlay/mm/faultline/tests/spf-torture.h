@@ -12,7 +12,7 @@
 #include <linux/slab.h>
 
 /* Microseconds; the lock of a page table is held in SPF_WINDOW_CHANGE. */
-#define WINDOW_MAX	20000
+#define WINDOW_MAX	100000
 
 static u32 broken_rules;
 static u32 windows[SPF_WINDOWS];
@@ -107,10 +107,14 @@ DEFINE_DEBUGFS_ATTRIBUTE(notifier_fops, NULL, notifier_set, "%llu\n");
 static int __init spf_torture_init(void)
 {
 	debugfs_create_u32("spf_broken_rules", 0600, NULL, &broken_rules);
+	debugfs_create_file_unsafe("spf_find_window_us", 0600, NULL,
+				   &windows[SPF_WINDOW_FIND], &window_fops);
 	debugfs_create_file_unsafe("spf_lock_window_us", 0600, NULL,
 				   &windows[SPF_WINDOW_LOCK], &window_fops);
 	debugfs_create_file_unsafe("spf_change_window_us", 0600, NULL,
 				   &windows[SPF_WINDOW_CHANGE], &window_fops);
+	debugfs_create_file_unsafe("spf_sleep_window_us", 0600, NULL,
+				   &windows[SPF_WINDOW_SLEEP], &window_fops);
 	debugfs_create_file_unsafe("spf_notifier", 0200, NULL, NULL,
 				   &notifier_fops);
 	debugfs_create_u32("spf_unnotified", 0600, NULL, &unnotified);

@@ -37,6 +37,17 @@
 
 static long opt_seconds = 5;
 
+/* How long faults of the variant "wide" stay at most, and where. */
+static struct {
+	const char *option;
+	unsigned int us;
+} windows[] = {
+	{ "find_window_us", 50 },
+	{ "lock_window_us", 200 },
+	{ "change_window_us", 200 },
+	{ "sleep_window_us", 1000 },
+};
+
 struct race;
 
 struct thread {
@@ -450,6 +461,38 @@ static void *flip(void *arg)
 	return NULL;
 }
 
+static void widen(bool wide)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(windows); i++)
+		spf_torture(windows[i].option, wide ? windows[i].us : 0);
+}
+
+/* "find=US lock=US change=US sleep=US", or some of them; the others are 0. */
+static bool parse_windows(const char *text)
+{
+	size_t i, length;
+	char *end;
+
+	for (i = 0; i < ARRAY_SIZE(windows); i++)
+		windows[i].us = 0;
+	while (*text) {
+		length = strcspn(text, "=");
+		for (i = 0; i < ARRAY_SIZE(windows); i++)
+			if (!strncmp(windows[i].option, text, length) &&
+			    !strcmp(windows[i].option + length, "_window_us"))
+				break;
+		if (i == ARRAY_SIZE(windows) || !text[length])
+			return false;
+		windows[i].us = strtoul(text + length + 1, &end, 10);
+		if (end == text + length + 1)
+			return false;
+		text = end + strspn(end, " ");
+	}
+	return true;
+}
+
 FIXTURE_SETUP(spf_race)
 {
 	const char *why = vm_knob_set(&spf_knob, variant->value);
@@ -465,19 +508,15 @@ FIXTURE_SETUP(spf_race)
 	self->r = mmap(NULL, sizeof(*self->r), PROT_READ | PROT_WRITE,
 		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	ASSERT_NE(MAP_FAILED, self->r);
-	if (variant->wide) {
-		spf_torture("lock_window_us", 200);
-		spf_torture("change_window_us", 200);
-	}
+	if (variant->wide)
+		widen(true);
 	spf_counters_read(&self->before);
 }
 
 FIXTURE_TEARDOWN(spf_race)
 {
-	if (variant->wide) {
-		spf_torture("lock_window_us", 0);
-		spf_torture("change_window_us", 0);
-	}
+	if (variant->wide)
+		widen(false);
 }
 
 static void tell(struct __test_metadata *_metadata,
@@ -643,11 +682,15 @@ TEST_F_TIMEOUT(spf_race, stop_replace, TIMEOUT)
 	run(_metadata, self, variant, STOP_LEN, scribble, stop_replace);
 }
 
-/* The same, with nothing there in between. */
+/*
+ * The same, with nothing there in between.  Every other time it is a part of a
+ * larger mapping that goes: then that stays, and is only smaller.
+ */
 static void stop_munmap(struct race *r)
 {
 	char *map = map_of(r);
 	__u64 began = now_ns();
+	bool part = true;
 
 	while (time_left(r, began)) {
 		usleep(200);
@@ -656,6 +699,9 @@ static void stop_munmap(struct race *r)
 		if (!map_at(map, r->len, PROT_READ))
 			break;
 		expect_zero(r);
+		part = !part;
+		if (!part && madvise(map, r->len, MADV_DONTDUMP))
+			break;
 		if (mprotect(map, r->len, PROT_READ | PROT_WRITE))
 			break;
 		madvise(map, r->len, MADV_NOHUGEPAGE);
@@ -871,6 +917,7 @@ TEST_F_TIMEOUT(spf_race, stop_notifier, TIMEOUT)
 struct mover {
 	struct race *r;
 	char *from, *to;
+	atomic_bool begun;	/* the writer, which faults now */
 	atomic_int step;	/* 1: moved, 2: the reader has read, 3: written */
 	atomic_bool seen;
 };
@@ -879,6 +926,7 @@ static void *write_old_place(void *arg)
 {
 	struct mover *m = arg;
 
+	atomic_store(&m->begun, true);
 	/* Copies the page, if it comes before the move. */
 	try_write(m->from, TAG + 1);
 	return NULL;
@@ -925,7 +973,9 @@ static bool move_once(struct race *r, __u64 dice)
 	if (pthread_create(&reader, NULL, read_new_place, &m) ||
 	    pthread_create(&writer, NULL, write_old_place, &m))
 		return false;
-	usleep(dice % 3000);
+	while (!atomic_load(&m.begun))
+		;
+	usleep(dice % 10000);
 	if (mremap(m.from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, m.to) !=
 	    m.to)
 		return false;
@@ -946,9 +996,10 @@ static bool move_once(struct race *r, __u64 dice)
 
 static void stop_stale(struct race *r)
 {
+	long width = spf_torture_read("change_window_us");
 	__u64 began = now_ns(), seed = 6;
 
-	if (spf_torture_read("change_window_us") > 0)
+	if (width > 0 && width < 10000)
 		spf_torture("change_window_us", 10000);
 	while (time_left(r, began) && move_once(r, random_next(&seed)))
 		atomic_fetch_add(&r->changes, 1);
@@ -963,44 +1014,66 @@ TEST_F_TIMEOUT(spf_race, stop_stale, TIMEOUT)
 
 /* --- order */
 
-/* The thread writes the first page, then the last: the last is never ahead. */
+/*
+ * A thread has pages at the low end of the memory and as many at the high end.
+ * It writes a word to a low one, and then to the high one, which both are new
+ * memory; and it gives the high ones back before the low ones.  So what is in a
+ * high page is always in the low one as well.
+ */
 static void *in_order(void *arg)
 {
 	struct thread *t = arg;
 	struct race *r = t->r;
-	size_t last = (r->pages - 1) * page_size();
-	char *map = map_of(r);
+	size_t n = r->pages / 4 / THREADS, len = n * page_size(), i;
+	char *low = map_of(r) + t->id * len;
+	char *high = low + 3 * (r->len / 4);
 
 	while (!atomic_load(&r->stop)) {
 		t->acts++;
-		word_write(map + 64 * t->id, t->acts);
-		/* On weaker CPUs, stores may be seen in another order. */
-		atomic_thread_fence(memory_order_seq_cst);
-		word_write(map + last + 64 * t->id, t->acts);
+		for (i = 0; i < n; i++) {
+			word_write(low + i * page_size(), t->acts);
+			/* On weaker CPUs, stores may be seen in another order. */
+			atomic_thread_fence(memory_order_seq_cst);
+			word_write(high + i * page_size(), t->acts);
+		}
+		if (madvise(high, len, MADV_DONTNEED) ||
+		    madvise(low, len, MADV_DONTNEED))
+			break;
 	}
 	return NULL;
 }
 
+static void expect_order(struct race *r)
+{
+	size_t i;
+
+	for (i = 0; i < r->pages / 4 / THREADS * THREADS; i++) {
+		char *low = map_of(r) + i * page_size();
+		__u64 word = word_read(low + 3 * (r->len / 4));
+
+		if (word && word != word_read(low))
+			atomic_fetch_add(&r->wrong, 1);
+	}
+}
+
 static void fork_order(struct race *r)
 {
-	size_t last = (r->pages - 1) * page_size();
 	char *map = map_of(r);
-	__u64 began = now_ns();
+	__u64 began;
+	size_t i;
 
-	/* Two mappings: one may be copied while the other is not yet. */
-	if (mprotect(map + r->len / 2, page_size(), PROT_READ))
-		return;
+	/* Many mappings in between, which take fork() a while. */
+	for (i = r->pages / 4 + 1; i < 3 * (r->pages / 4); i += 4)
+		if (mprotect(map + i * page_size(), page_size(), PROT_READ))
+			return;
+	began = now_ns();
 	while (time_left(r, began)) {
 		pid_t pid = fork();
-		int i;
 
 		if (pid < 0)
 			continue;
 		if (!pid) {
-			for (i = 0; i < THREADS; i++)
-				if (word_read(map + last + 64 * i) >
-				    word_read(map + 64 * i))
-					atomic_fetch_add(&r->wrong, 1);
+			expect_order(r);
 			_exit(0);
 		}
 		waitpid(pid, NULL, 0);
@@ -1016,10 +1089,13 @@ TEST_F_TIMEOUT(spf_race, fork_order, TIMEOUT)
 int main(int argc, char **argv)
 {
 	const char *seconds = getenv("FAULTLINE_SECONDS");
+	const char *widths = getenv("FAULTLINE_WINDOWS");
 	int status;
 
 	if (seconds)
 		opt_seconds = atol(seconds);
+	if (widths && !parse_windows(widths))
+		ksft_exit_fail_msg("FAULTLINE_WINDOWS: find=US lock=US change=US sleep=US\n");
 	if (!spf_swap_start())
 		ksft_print_msg("no swap: keep_swap only makes pages old\n");
 	status = vm_knob_kept(&spf_knob, test_harness_run, argc, argv);
