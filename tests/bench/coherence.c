@@ -49,14 +49,16 @@ static struct {
 	long threads;
 	long pages;		/* that each thread faults in a phase */
 } opt = {
-	.rounds		= 3,
+	.rounds		= 5,
 	.threads	= 4,
 	.pages		= 30,
 };
 
-#define mark(which)							\
-	asm volatile(".byte 0x0f, 0x1f, 0x80\n\t.long %c0"		\
-		     : : "i" (MARK_MAGIC | (which)) : "memory")
+static __always_inline void mark(const int which)
+{
+	asm volatile(".byte 0x0f, 0x1f, 0x80\n\t.long %c0"
+		     : : "i" (MARK_MAGIC | which) : "memory");
+}
 
 static int phases;
 
@@ -357,7 +359,7 @@ static void usage(FILE *to)
 		"usage: coherence --arms NAME[,NAME...] [OPTION...]\n"
 		"  --arms    values of vm.speculative_page_fault, or a name for\n"
 		"            the kernel as it is\n"
-		"  --rounds  phases of each kind (default: 3)\n"
+		"  --rounds  phases of each kind (default: 5)\n"
 		"  --threads on as many CPUs (default: 4)\n"
 		"  --pages   that each of them faults in a phase (default: 30)\n"
 		"Without the QEMU plugin, nothing is counted.\n");

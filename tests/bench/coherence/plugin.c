@@ -29,6 +29,8 @@
  *	entries=FILE	kernel entries, a line each: "interrupt ADDRESS" or
  *			"fault ADDRESS", in hexadecimal
  */
+#include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -168,7 +170,10 @@ static void open_window(struct window *window)
 	}
 	window->open = true;
 	window->spoiled = false;
-	window->faults = window->loads = window->stores = window->n = 0;
+	window->faults = 0;
+	window->loads = 0;
+	window->stores = 0;
+	window->n = 0;
 }
 
 static void close_window(struct window *window)
@@ -298,13 +303,13 @@ static void on_fault(unsigned int cpu, void *data)
 static bool read_entries(const char *path)
 {
 	FILE *f = fopen(path, "r");
-	unsigned long long addr;
+	uint64_t addr;
 	char what[16];
 
 	if (!f)
 		return false;
 	while (nr_entries < ENTRIES_MAX &&
-	       fscanf(f, "%15s %llx", what, &addr) == 2) {
+	       fscanf(f, "%15s %" SCNx64, what, &addr) == 2) {
 		entries[nr_entries].addr = addr;
 		entries[nr_entries++].entry =
 			strcmp(what, "fault") ? INTERRUPT : FAULT;
@@ -337,22 +342,21 @@ static void write_results(void)
 		perror(out_path);
 		return;
 	}
-	for (p = phase; p; p = p->older)
-		fprintf(f, "phase %u windows %llu spoiled %llu faults %llu loads %llu stores %llu\n",
-			p->number, (unsigned long long)p->windows,
-			(unsigned long long)p->spoiled,
-			(unsigned long long)p->faults,
-			(unsigned long long)p->loads,
-			(unsigned long long)p->stores);
+	for (p = phase; p; p = p->older) {
+		fprintf(f, "phase %u windows %" PRIu64 " spoiled %" PRIu64,
+			p->number, p->windows, p->spoiled);
+		fprintf(f, " faults %" PRIu64 " loads %" PRIu64,
+			p->faults, p->loads);
+		fprintf(f, " stores %" PRIu64 "\n", p->stores);
+	}
 	for (c = counts; c; c = c->next) {
-		fprintf(f, "count %u %llx", c->phase,
-			(unsigned long long)c->addr);
+		fprintf(f, "count %u %" PRIx64, c->phase, c->addr);
 		for (kind = 0; kind < NR_KINDS; kind++)
-			fprintf(f, " %llu", (unsigned long long)c->n[kind]);
+			fprintf(f, " %" PRIu64, c->n[kind]);
 		fputc('\n', f);
 	}
-	fprintf(f, "early %llu\noutside %llu\nend\n",
-		(unsigned long long)early, (unsigned long long)outside);
+	fprintf(f, "early %" PRIu64 "\noutside %" PRIu64 "\nend\n",
+		early, outside);
 	if (fclose(f))
 		perror(out_path);
 }

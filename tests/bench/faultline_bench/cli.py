@@ -35,8 +35,8 @@ CPU to another, on a model of caches without a limit; a transfer is a read miss,
 a write miss or an upgrade, and dirty ones are those of modified lines. CPUs
 fault in turns, in one VMA or in one of their own. Faults that an interrupt came
 into are left out. The plugin is compiled with a header of QEMU's source
-package, which is downloaded once (34 MB), or QEMU_PLUGIN_HEADER=path. It is
-checked first with lines whose transfers are known.
+package, which is downloaded once (34 MB on Debian 12), or QEMU_PLUGIN_HEADER=
+path. Each boot first checks it with lines whose transfers are known.
 
 examples:
   tests/bench/run munmap

@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Cache lines that a page fault makes CPUs send each other, counted in QEMU."""
+"""Cache lines that a page fault makes CPUs send each other, counted in QEMU.
+
+CPUs take turns, and a tick of the timer comes after few faults of each: emulated CPUs are slow.
+So what a fault reads and the tick writes (jiffies, in spf_fault()) counts for much more than it
+does where a CPU faults a thousand times between two ticks.  That is to the disadvantage of 1.
+
+A lock that lies across two lines moves both: struct vma_lock of 6.12 is not aligned.  In which
+phases it does is chance, so that stock and 0 have a wide range in one VMA.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +67,7 @@ CHECK_THREADS = 3
 class Plan:
     """How much of it to do; PAGES is what each thread faults in a phase."""
 
-    rounds: int = 3
+    rounds: int = 5
     cost_rounds: int = 0
     cpus: tuple[int, ...] = (4, 16, 64)
     mem: int = 1536
