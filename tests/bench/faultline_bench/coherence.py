@@ -14,6 +14,7 @@ from __future__ import annotations
 import bisect
 import os
 import platform
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ _NONE = (0,) * len(KINDS)
 # At most this part of the windows may be lost to interrupts.
 _SPOILED = 0.2
 # Functions with less than this a fault are left out.
-_WORTH = 0.05
+_WORTH = {"transfers": 0.1, "locked": 0.5}
 _MAX_CPUS = 64
 # The guest's check needs threads on three of them.
 _MIN_CPUS = 3
@@ -243,6 +244,14 @@ def _measure(kernel: Path, arms: str, cpus: int, plan: Plan,
                          f"{err}; see {results}") from err
 
 
+def _most(faults: list[Counted], kinds: Iterable[str], function: str) -> float:
+    """Return the median of the arm in which a FUNCTION has the most of KINDS."""
+    arms: dict[str, list[float]] = defaultdict(list)
+    for phase in faults:
+        arms[phase.arm].append(phase.per_fault(kinds, function))
+    return max(map(statistics.median, arms.values()))
+
+
 def _samples(cpus: int, counted: list[Counted]) -> Iterator[Sample]:
     """Return the figures of all phases that faulted, on one number of CPUs."""
     for layout in LAYOUTS:
@@ -252,10 +261,10 @@ def _samples(cpus: int, counted: list[Counted]) -> Iterator[Sample]:
             for phase in faults:
                 yield Sample(f"{prefix}_{name}", "per_fault", phase.arm, phase.per_fault(kinds))
         for name, kinds in (("transfers", TRANSFERS), ("locked", ("locked",))):
-            most = {function: max(phase.per_fault(kinds, function) for phase in faults)
+            most = {function: _most(faults, kinds, function)
                     for phase in faults for function in phase.functions}
             for function in sorted(most, key=lambda one: (-most[one], one)):
-                if most[function] >= _WORTH:
+                if most[function] >= _WORTH[name]:
                     for phase in faults:
                         yield Sample(f"{prefix} {name} of a fault: {function}", EVENTS, phase.arm,
                                      phase.per_fault(kinds, function))
