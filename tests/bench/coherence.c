@@ -216,6 +216,12 @@ static void check_own(int thread, int lap)
 	store_marked(own_lines[thread]);
 }
 
+/* Each thread has its own words, but the line is one. */
+static void check_words(int thread, int lap)
+{
+	store_marked(shared_line + 3 * thread);
+}
+
 static void check_alias(int thread, int lap)
 {
 	store_marked(aliases[thread]);
@@ -253,6 +259,7 @@ static void scene_check(void)
 		{ "clean", check_clean },
 		{ "locked", check_locked },
 		{ "own", check_own },
+		{ "words", check_words },
 		{ "alias", check_alias },
 		{ "crossing", check_crossing },
 	};

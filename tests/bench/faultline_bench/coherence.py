@@ -58,6 +58,7 @@ CHECKS = {
     "check_clean": (1, 2, 0, 2, 0),
     "check_locked": (0, 3, 0, 3, 9),
     "check_own": (0, 0, 0, 0, 0),
+    "check_words": (0, 3, 0, 3, 0),
     "check_alias": (0, 3, 0, 3, 0),
     "check_crossing": (0, 6, 0, 6, 0),
 }
