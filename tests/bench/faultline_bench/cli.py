@@ -135,7 +135,7 @@ def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coher
         if len(values) > 1:
             raise BenchError(f"--{option} is one number for {options.benchmark}")
         setattr(plan, name, values[0])
-    if options.rounds is not None:
+    if options.rounds is not None and "cost_rounds" in fields:
         plan.cost_rounds = plan.rounds
 
 

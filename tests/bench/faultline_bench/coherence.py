@@ -70,7 +70,6 @@ class Plan:
     """How much of it to do; PAGES is what each thread faults in a phase."""
 
     rounds: int = 5
-    cost_rounds: int = 0
     cpus: tuple[int, ...] = (4, 16, 64)
     mem: int = 1536
     pages: int = 30
