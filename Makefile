@@ -22,7 +22,7 @@ export SECUREBOOT_KEY SECUREBOOT_CERT
 # it leaves nothing out (FULL=1).
 FORMAT ?=
 FULL ?=
-# What `make bench` measures: munmap, hugetlb, pmd_clear or spf.
+# What `make bench` measures: munmap, hugetlb, pmd_clear, spf or coherence.
 BENCH ?= munmap
 # What `make test` runs: suites, or SUITE/PROGRAM; nothing means all.
 SUITE ?=
@@ -141,7 +141,7 @@ shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@tests/vm/shell --kernel $(BUILD)/$(FLAVOUR)/$(IMAGE)
 
 .PHONY: bench
-bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear or spf, stock and ours in one run
+bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf, coherence: stock and ours
 	@$(DEPS) vm
 	@kernel/scripts/build microvm-stock
 	@kernel/scripts/build microvm

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from . import hugetlb, munmap, pmd_clear, spf
+from . import coherence, hugetlb, munmap, pmd_clear, spf
 from .guest import BUILD, BenchError, Kernels
 
 _ABOUT = """\
@@ -30,12 +30,21 @@ spf: p99 is of the operations that there were; where each of them waits for a
 second, these are few. any_p99 is of those that would have been, had others
 wanted the same meanwhile, one after each pause of the writer.
 
+coherence: a QEMU plugin counts the cache lines that a page fault moves from one
+CPU to another, on a model of caches without a limit; a transfer is a read miss,
+a write miss or an upgrade, and dirty ones are those of modified lines. CPUs
+fault in turns, in one VMA or in one of their own. Faults that an interrupt came
+into are left out. The plugin is compiled with a header of QEMU's source
+package, which is downloaded once (34 MB on Debian 12), or QEMU_PLUGIN_HEADER=
+path. Each boot first checks it with lines whose transfers are known.
+
 examples:
   tests/bench/run munmap
   tests/bench/run hugetlb --procs 16 --mem 12288
   tests/bench/run hugetlb --quick
   tests/bench/run pmd_clear
   tests/bench/run spf --ms 8000
+  tests/bench/run coherence --cpus 4,16
 """
 
 _BENCHMARKS = {
@@ -43,12 +52,13 @@ _BENCHMARKS = {
     "hugetlb": hugetlb,
     "pmd_clear": pmd_clear,
     "spf": spf,
+    "coherence": coherence,
 }
 
 # Sizes of a Plan that the command line can change.
 _SIZES = {
     "mem": ("MIB", "memory of the guest"),
-    "cpus": ("N", "virtual CPUs where they run at the same time"),
+    "cpus": ("N", "virtual CPUs where they run at the same time; coherence: N[,N...]"),
     "mib": ("MIB", "munmap: how much is unmapped; spf: how much is faulted in"),
     "procs": ("N", "hugetlb: processes of shared, unshared and tables"),
     "gib": ("GIB", "hugetlb: the file that they map"),
@@ -58,9 +68,14 @@ _SIZES = {
     "areas": ("N", "pmd_clear: huge pages of a turn"),
     "forks": ("N", "pmd_clear: children of a turn"),
     "threads": ("N", "spf: threads that fault, where locks and throughput are measured"),
+    "pages": ("N", "coherence: faults of each CPU in a phase"),
 }
 
 _IMAGE = "arch/x86/boot/bzImage"
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
 
 
 class _Parser(argparse.ArgumentParser):
@@ -79,9 +94,9 @@ def _parser() -> argparse.ArgumentParser:
                         "if it was built)")
     parser.add_argument("--config-n", metavar="IMAGE", type=Path,
                         help="munmap, spf: our tree with CONFIG_FAULTLINE=n")
-    parser.add_argument("--rounds", metavar="N", type=int, help="rounds of each measurement")
+    parser.add_argument("--rounds", metavar="N", type=_numbers, help="rounds of each measurement")
     for name, (metavar, text) in _SIZES.items():
-        parser.add_argument(f"--{name}", metavar=metavar, type=int, help=text)
+        parser.add_argument(f"--{name}", metavar=metavar, type=_numbers, help=text)
     parser.add_argument("--quick", action="store_true",
                         help="one small round, to see that it works; the figures mean little")
     return parser
@@ -101,22 +116,27 @@ def _kernels(options: argparse.Namespace) -> Kernels:
     return Kernels(options.kernel, stock, options.config_n)
 
 
-def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan,
+def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coherence.Plan,
             options: argparse.Namespace) -> None:
     """Change what of PLAN the command line names."""
     fields = {field.name for field in dataclasses.fields(plan)}
     for option in ("rounds", *_SIZES):
         name = option.replace("-", "_")
-        value = getattr(options, name)
-        if value is None:
+        values = getattr(options, name)
+        if values is None:
             continue
-        if value < 1:
+        if min(values) < 1:
             raise BenchError(f"--{option} must be 1 or more")
         if name not in fields:
             raise BenchError(f"--{option} is not for {options.benchmark}")
-        setattr(plan, name, value)
-    if options.rounds is not None:
-        plan.cost_rounds = options.rounds
+        if isinstance(getattr(plan, name), tuple):
+            setattr(plan, name, values)
+            continue
+        if len(values) > 1:
+            raise BenchError(f"--{option} is one number for {options.benchmark}")
+        setattr(plan, name, values[0])
+    if options.rounds is not None and "cost_rounds" in fields:
+        plan.cost_rounds = plan.rounds
 
 
 def _run(arguments: list[str]) -> None:

@@ -53,14 +53,17 @@ class Boot:
     accel: str = ""
 
 
-def compile_program(source: Path) -> Path:
-    """Link SOURCE statically, so that it runs in any initramfs; return the program."""
+def compile_program(source: Path, *headers: Path) -> Path:
+    """Link SOURCE statically, so that it runs in any initramfs; return the program.
+
+    HEADERS are what it includes besides those that all do.
+    """
     compiler = os.environ.get("CC") or "cc"
     if not shutil.which(compiler.split()[0]):
         raise BenchError(f"no C compiler '{compiler}'; run packaging/build-deps/install, or set CC")
     program = BUILD / "bench" / source.stem
     program.parent.mkdir(parents=True, exist_ok=True)
-    newest = max(path.stat().st_mtime for path in (source, _UTIL, _UTIL_HEADER))
+    newest = max(path.stat().st_mtime for path in (source, _UTIL, _UTIL_HEADER, *headers))
     if program.exists() and program.stat().st_mtime > newest:
         return program
     made = program.with_suffix(".new")

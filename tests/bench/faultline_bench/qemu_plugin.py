@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Compile a QEMU plugin; get the header that it takes.
+
+Debian's binary packages of QEMU do not have qemu-plugin.h.  It comes from the source package of
+the QEMU that is installed: through apt's signed metadata and a private apt configuration, as the
+kernel source does.  The header stays in build/cache, the rest is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+from .guest import BUILD, ROOT, BenchError
+
+sys.path.append(str(ROOT / "kernel" / "scripts"))
+from sourcelib.common import Fail, Paths, lock, need_space, say, write_atomic  # noqa: E402
+from sourcelib.registry import Registry, host_sources  # noqa: E402
+
+EMULATOR = "qemu-system-x86_64"
+HEADER = "qemu-plugin.h"
+INSTEAD = f"take {HEADER} from the source of your QEMU and set QEMU_PLUGIN_HEADER=path"
+# What a source package of QEMU takes, unpacked lists included.
+_ROOM = 200 << 20
+
+
+class _Sources(Registry):
+    """The source packages that belong to the host's own apt sources."""
+
+    def __init__(self, paths: Paths) -> None:
+        super().__init__(paths, "qemu", instead=INSTEAD)
+        self.folder = paths.cache / "apt-source"
+
+    def _configure(self) -> None:
+        super()._configure()
+        listed = self.folder / "sources.list"
+        keyring = re.search(r"signed-by=([^]]+)", listed.read_text("utf-8"))
+        assert keyring is not None
+        etc = Path(os.environ.get("FAULTLINE_APT_ETC") or "/etc/apt")
+        listed.write_text("".join(
+            f"deb-src [target=Sources signed-by={keyring[1]}] {uri} {suite} main\n"
+            for uri, suite in host_sources(etc)), encoding="utf-8")
+
+    def tarball(self, version: str) -> Path:
+        """Download the upstream source of the package VERSION, which apt checks."""
+        if not shutil.which("apt-get"):
+            raise Fail(f"this host has no apt (is it a Debian?): {self.instead}")
+        need_space(self.cache, _ROOM, "the source of QEMU")
+        self._configure()
+        self._update()
+        there = subprocess.run(self._command("apt-cache", "showsrc", "--only-source", "qemu"),
+                               env=self._env(), text=True, capture_output=True,
+                               check=False).stdout
+        versions = re.findall(r"(?m)^Version: (\S+)", there)
+        # All revisions of a version of QEMU have one tarball.
+        found = [other for other in (version, *versions)
+                 if other in versions and other.rpartition("-")[0] == version.rpartition("-")[0]]
+        if not found:
+            raise Fail(f"cannot get the source of QEMU {version} "
+                       f"({self.trouble or 'apt has ' + (', '.join(versions) or 'none')}): "
+                       f"{self.instead}")
+        say(f"downloading the source of QEMU {found[0]}, for its {HEADER} ...")
+        folder = self.folder / "download"
+        result = subprocess.run(
+            self._command("apt-get", "-q", "source", "--download-only", "--only-source",
+                          "--tar-only", f"qemu={found[0]}"),
+            cwd=folder, env=self._env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, check=False)
+        files = list(folder.glob("qemu_*.orig.tar.*"))
+        if result.returncode or len(files) != 1:
+            errors = re.findall(r"(?m)^E: (.*)", result.stdout) or ["no such file"]
+            raise Fail(f"the download of QEMU's source failed ({errors[0]}): check the network "
+                       f"and run this again, or {self.instead}")
+        return files[0]
+
+
+def installed_version() -> str:
+    """Return the version of the source package that the host's QEMU was built from."""
+    emulator = shutil.which(EMULATOR)
+    if emulator is None:
+        raise Fail(f"{EMULATOR} is missing; install qemu-system-x86")
+    query = ["dpkg-query", "--search", os.path.realpath(emulator)]
+    if shutil.which(query[0]):
+        owner = subprocess.run(query, text=True, capture_output=True, check=False).stdout
+        package = owner.partition(":")[0]
+        if package:
+            return subprocess.run(
+                ["dpkg-query", "--show", "--showformat", "${source:Version}", package],
+                text=True, capture_output=True, check=True).stdout
+    raise Fail(f"{emulator} is of no Debian package: {INSTEAD}")
+
+
+def header_in(tarball: Path) -> bytes:
+    """Return the header in a source of QEMU."""
+    with tarfile.open(tarball) as files:
+        for member in files:
+            if member.isfile() and member.name.endswith(f"/include/qemu/{HEADER}"):
+                header = files.extractfile(member)
+                assert header is not None
+                return header.read()
+    raise Fail(f"{tarball.name} has no include/qemu/{HEADER}: {INSTEAD}")
+
+
+def header_folder() -> Path:
+    """Return a folder with the header of the QEMU that is installed."""
+    own = os.environ.get("QEMU_PLUGIN_HEADER")
+    if own:
+        if Path(own).name != HEADER or not Path(own).is_file():
+            raise Fail(f"QEMU_PLUGIN_HEADER={own}: there is no file {HEADER}")
+        return Path(own).absolute().parent
+    paths = Paths.from_env()
+    version = installed_version()
+    target = paths.cache / f"qemu-{version.replace(':', '%3a')}" / HEADER
+    with lock(paths.cache / ".qemu-plugin.lock"):
+        if not target.is_file():
+            sources = _Sources(paths)
+            write_atomic(target, header_in(sources.tarball(version)))
+            shutil.rmtree(sources.folder)
+    return target.parent
+
+
+def compile_plugin(source: Path) -> Path:
+    """Compile SOURCE for the QEMU that is installed; return the plugin."""
+    try:
+        header = header_folder()
+    except Fail as err:
+        raise BenchError(str(err)) from err
+    plugin = BUILD / "bench" / f"{source.parent.name}-plugin.so"
+    plugin.parent.mkdir(parents=True, exist_ok=True)
+    # Always: it takes a second, and QEMU may be another one than last time.
+    command = [*(os.environ.get("CC") or "cc").split(), "-shared", "-fPIC", "-O2", "-Wall",
+               "-Werror", "-fvisibility=hidden", "-I", str(header),
+               "-idirafter", str(source.parent / "without-glib"),
+               "-o", str(plugin), str(source)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise BenchError(f"cannot compile {source.relative_to(ROOT)}:\n{result.stderr.strip()}")
+    return plugin
