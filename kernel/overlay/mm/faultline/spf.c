@@ -771,7 +771,10 @@ static void install_copy(struct fault *f, pte_t pte, struct page *page,
  */
 static bool must_notify(struct fault *f)
 {
-	return mm_has_notifiers(f->mm) && !spf_broken(SPF_NO_NOTIFIER);
+	if (mm_has_notifiers(f->mm) && !spf_broken(SPF_NO_NOTIFIER))
+		return true;
+	spf_window(SPF_WINDOW_CHANGE);
+	return false;
 }
 
 /*
