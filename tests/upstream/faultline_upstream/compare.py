@@ -14,20 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from .arms import STOCK, Arm, Boot
+from .results import Result
 
 SPF_HANDLED = ("spf_zero", "spf_anon", "spf_cow", "spf_reuse", "spf_access")
 TAIL = 40
-
-
-@dataclass(frozen=True)
-class Result:
-    """How one test ended: ok, skip or fail."""
-
-    outcome: str
-    # What is run to have it again.
-    group: str
-    seconds: float
-    output: tuple[str, ...]
 
 
 @dataclass(frozen=True)
