@@ -32,6 +32,8 @@ class Reading(unittest.TestCase):
         self.assertEqual(results["mlock2-tests"].output,
                          ("not ok 1 inside", "not ok 2 mlock2-tests # exit=1"))
         self.assertAlmostEqual(results["mlock2-tests"].seconds, 0.94)
+        self.assertEqual([result.verdict for result in results.values()],
+                         ["ok (1 ok inside)", "fail (1 fail inside)", "skip"])
 
     def test_stressors(self):
         results = read_stressors([

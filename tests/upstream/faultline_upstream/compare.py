@@ -87,9 +87,9 @@ def summary(arm: Arm, results: dict[str, Result]) -> str:
             f"{outcomes.count('fail')} failed, {sum(r.seconds for r in results.values()):.0f} s")
 
 
-def outcome(results: dict[str, Result], name: str) -> str:
-    """The outcome of a test, also of one that did not come to be run."""
-    return results[name].outcome if name in results else "missing"
+def verdict(results: dict[str, Result], name: str) -> str:
+    """What came of a test, also of one that did not come to be run."""
+    return results[name].verdict if name in results else "missing"
 
 
 def shown(arm: Arm, results: dict[str, Result], name: str) -> list[str]:
@@ -97,7 +97,7 @@ def shown(arm: Arm, results: dict[str, Result], name: str) -> list[str]:
     if name not in results:
         return [f"{arm.name}: not run"]
     result = results[name]
-    return [f"{arm.name}: {result.outcome}", *(f"  {line}" for line in result.output[-TAIL:])]
+    return [f"{arm.name}: {result.verdict}", *(f"  {line}" for line in result.output[-TAIL:])]
 
 
 def compare(load: Load, arms: list[Arm]) -> int:
@@ -116,7 +116,7 @@ def compare(load: Load, arms: list[Arm]) -> int:
         again: dict[str, tuple[Boot, dict[str, Result]]] = {}
         for arm, (_, results) in zip(arms, first[1:]):
             differ = {name for name in stock.keys() | results.keys()
-                      if outcome(stock, name) != outcome(results, name)}
+                      if verdict(stock, name) != verdict(results, name)}
             groups = {(stock.get(name) or results[name]).group for name in differ}
             if groups:
                 wanted = [group for group in load.groups if group in groups]
@@ -130,17 +130,17 @@ def compare(load: Load, arms: list[Arm]) -> int:
         came_through(tap, boot)
         switches_hold(tap, boot)
         for name in [*stock, *(name for name in results if name not in stock)]:
-            here, there = outcome(results, name), outcome(stock, name)
+            here, there = verdict(results, name), verdict(stock, name)
             title = f"{arm.name}: {name}: {there} as stock"
             if here == there:
                 tap.result(title, True, [])
                 continue
             second = again[arm.name][1]
             second_stock = again[f"stock {arm.name}"][1]
-            allowed = {there, outcome(second_stock, name)}
-            tap.result(title, outcome(second, name) in allowed, [
-                f"{there} on stock, {here} here; once more: {outcome(second_stock, name)} on "
-                f"stock, {outcome(second, name)} here",
+            allowed = {there, verdict(second_stock, name)}
+            tap.result(title, verdict(second, name) in allowed, [
+                f"{there} on stock, {here} here; once more: {verdict(second_stock, name)} on "
+                f"stock, {verdict(second, name)} here",
                 *shown(STOCK, stock, name), *shown(arm, results, name)])
         for boot_again, _ in (again[key] for key in (arm.name, f"stock {arm.name}")
                               if key in again):

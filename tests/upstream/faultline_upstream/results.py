@@ -14,13 +14,24 @@ UNCOUNTED = 7
 
 @dataclass(frozen=True)
 class Result:
-    """How one test ended: ok, skip or fail."""
+    """How one test ended."""
 
+    # ok, skip or fail.
     outcome: str
     # What is run to have it again.
     group: str
     seconds: float
     output: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """What has to be the same: the outcome, and how many results of each kind it is made of."""
+        inside = {"ok": 0, "skip": 0, "fail": 0}
+        for line in self.output[:-1]:
+            if match := re.match(r"(not )?ok \d+\b(.*# SKIP)?", line):
+                inside["skip" if match[2] else "fail" if match[1] else "ok"] += 1
+        counts = ", ".join(f"{count} {kind}" for kind, count in inside.items() if count)
+        return f"{self.outcome} ({counts} inside)" if counts else self.outcome
 
 
 def read_vmtests(lines: list[str]) -> dict[str, Result]:
