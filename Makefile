@@ -19,7 +19,7 @@ SECUREBOOT_KEY ?=
 SECUREBOOT_CERT ?=
 export SECUREBOOT_KEY SECUREBOOT_CERT
 # Which hosts `make test-images` boots, deb or rpm (nothing: both), and whether
-# it leaves nothing out (FULL=1).
+# it and `make test-upstream` leave nothing out (FULL=1).
 FORMAT ?=
 FULL ?=
 # What `make bench` measures: munmap, hugetlb, pmd_clear, spf or coherence.
@@ -58,7 +58,7 @@ IMAGE := vmlinux
 endif
 
 .PHONY: deps
-deps: ## install the host packages that are missing, for all verbs but test-ppc64le
+deps: ## install what is missing on the host, for all but test-ppc64le, test-upstream
 	@$(DEPS)
 
 # --- The kernel branch
@@ -168,6 +168,12 @@ test-debug: deps tree ## KUnit, selftests and races under KASAN, lockdep and DEB
 .PHONY: test-kcsan
 test-kcsan: deps tree ## the races under KCSAN, the data race detector
 	@tests/run kcsan
+
+# On two busy cores the selftests alone can take longer than a program may.
+.PHONY: test-upstream
+test-upstream: deps tree ## upstream's mm selftests and stress-ng, results as on stock; FULL=1
+	@$(DEPS) upstream
+	@FULL=$(FULL) tests/run --limit 5400 upstream
 
 .PHONY: test-images
 test-images: deps tree ## VMs install FLAVOUR=microvm or cloud; FORMAT=deb or rpm, FULL=1
