@@ -32,7 +32,7 @@ faults_with() {
 
 	build_selftests_in $folder ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-
 	in_vm ppc64le "ppc64le-spf-${1,,}" --ktap --quiet --icount 4 --cpus 4 --mem 4096 \
-		--timeout 1500 --append "numa=fake=2G ${2:-}" --file tests/lib/ktap-all \
+		--timeout 1500 --append "${2:-}" --file tests/lib/ktap-all \
 		--file tests/ppc64le/guest/mmu --file "$BUILD/$folder/spf_semantics" \
 		--file "$BUILD/$folder/spf_race" \
 		-- env FAULTLINE_MMU="$1" FAULTLINE_SECONDS="${EACH:-1}" \

@@ -301,10 +301,14 @@ static void finish(struct race *r)
 	}
 }
 
+/* On a slow machine longer than asked for, so that there is a change at all. */
 static bool time_left(const struct race *r, __u64 began)
 {
-	return now_ns() - began < opt_seconds * 1000000000ULL &&
-	       !atomic_load(&r->wrong);
+	__u64 limit = opt_seconds * 1000000000ULL;
+
+	if (!atomic_load(&r->changes))
+		limit *= 20;
+	return now_ns() - began < limit && !atomic_load(&r->wrong);
 }
 
 /* --- keep: what may be done to memory without changing it */
