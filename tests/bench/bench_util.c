@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -226,14 +227,58 @@ bool write_text(const char *path, const char *text)
 
 /* --- command line */
 
-long count_option(const char *option, const char *text)
+static long parse_number(const struct bench_option *option, const char *text)
 {
+	long max = option->max ? option->max : OPTION_MAX;
 	char *end;
 	long n = strtol(text, &end, 10);
 
-	if (end == text || *end || n < 1 || n > 1 << 20)
-		die("--%s %s: must be a number above 0", option, text);
+	if (end == text || *end || n < 1 || n > max)
+		die("--%s %s: must be a number from 1 to %ld", option->name,
+		    text, max);
 	return n;
+}
+
+int parse_options(int argc, char **argv, const struct bench_option *options,
+		  int n, bool scenes, void (*usage)(FILE *to))
+{
+	struct option known[n + 3];
+	int c, i, nr = 0;
+	bool more;
+
+	for (i = 0; i < n; i++)
+		known[i] = (struct option){ options[i].name, required_argument,
+					    NULL, 'o' };
+	known[n] = (struct option){ "arms", required_argument, NULL, 'a' };
+	known[n + 1] = (struct option){ "help", no_argument, NULL, 'h' };
+	known[n + 2] = (struct option){ };
+
+	while ((c = getopt_long(argc, argv, "", known, &nr)) != -1) {
+		switch (c) {
+		case 'o':
+			if (options[nr].text)
+				*options[nr].text = optarg;
+			else
+				*options[nr].number = parse_number(&options[nr],
+								   optarg);
+			break;
+		case 'a':
+			parse_arms(optarg);
+			break;
+		case 'h':
+			usage(stdout);
+			exit(0);
+		default:
+			usage(stderr);
+			exit(1);
+		}
+	}
+	more = optind < argc;
+	if (!nr_arms || more != scenes) {
+		usage(stderr);
+		exit(1);
+	}
+	return optind;
 }
 
 int find_name(const char *what, const char *text, const char * const *names,

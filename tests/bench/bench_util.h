@@ -8,6 +8,7 @@
 #include <linux/types.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <time.h>
 
 #define __noreturn		__attribute__((__noreturn__))
@@ -86,8 +87,23 @@ bool write_text(const char *path, const char *text);
 
 /* --- command line */
 
-/* A number above 0, of an option's text. */
-long count_option(const char *option, const char *text);
+#define OPTION_MAX	(1L << 20)
+
+/* An option with an argument: a number above 0, or a text as it is. */
+struct bench_option {
+	const char *name;
+	long *number;
+	long max;		/* of the number; 0: OPTION_MAX */
+	const char **text;
+};
+
+/*
+ * Parses the options of a program, and --arms and --help, which all have; ends
+ * the program if there is something wrong, or help was asked for.  Other arguments
+ * are scenes: at least one, or none.  Returns the index of the first.
+ */
+int parse_options(int argc, char **argv, const struct bench_option *options,
+		  int n, bool scenes, void (*usage)(FILE *to));
 /* The index of a name; @what it is the name of is for the message. */
 int find_name(const char *what, const char *text, const char * const *names,
 	      int n);

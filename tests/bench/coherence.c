@@ -16,7 +16,6 @@
  * kernel is" (see --arms).  The host side is tests/bench/run coherence.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -374,49 +373,14 @@ static void usage(FILE *to)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "arms", required_argument, NULL, 'a' },
-		{ "rounds", required_argument, NULL, 'r' },
-		{ "threads", required_argument, NULL, 'n' },
-		{ "pages", required_argument, NULL, 'p' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
+	static const struct bench_option options[] = {
+		{ "rounds", &opt.rounds },
+		{ "threads", &opt.threads, THREADS_MAX },
+		{ "pages", &opt.pages, PAGES_MAX },
 	};
 	pthread_t threads[THREADS_MAX];
-	int c;
 
-	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		switch (c) {
-		case 'a':
-			parse_arms(optarg);
-			break;
-		case 'r':
-			opt.rounds = count_option("rounds", optarg);
-			break;
-		case 'n':
-			opt.threads = count_option("threads", optarg);
-			if (opt.threads > THREADS_MAX)
-				die("--threads %ld: at most %d", opt.threads,
-				    THREADS_MAX);
-			break;
-		case 'p':
-			opt.pages = count_option("pages", optarg);
-			if (opt.pages > PAGES_MAX)
-				die("--pages %ld: at most %d", opt.pages,
-				    PAGES_MAX);
-			break;
-		case 'h':
-			usage(stdout);
-			return 0;
-		default:
-			usage(stderr);
-			return 1;
-		}
-	}
-	if (!nr_arms || optind < argc) {
-		usage(stderr);
-		return 1;
-	}
+	parse_options(argc, argv, options, ARRAY_SIZE(options), false, usage);
 	start_threads(threads);
 	mark(MARK_WATCH);
 	/* It takes a moment until QEMU translates everything again. */

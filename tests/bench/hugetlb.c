@@ -20,7 +20,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <linux/falloc.h>
 #include <pthread.h>
 #include <sched.h>
@@ -890,69 +889,22 @@ static void run_scenes(char **names, int n)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "arms", required_argument, NULL, 'a' },
-		{ "rounds", required_argument, NULL, 'r' },
-		{ "procs", required_argument, NULL, 'p' },
-		{ "gib", required_argument, NULL, 'g' },
-		{ "ms", required_argument, NULL, 'm' },
-		{ "storm-procs", required_argument, NULL, 'P' },
-		{ "storm-gib", required_argument, NULL, 'G' },
-		{ "span", required_argument, NULL, 's' },
-		{ "ops", required_argument, NULL, 'o' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
+	static const struct bench_option options[] = {
+		{ "rounds", &opt.rounds },
+		{ "procs", &opt.procs },
+		{ "gib", &opt.gib },
+		{ "ms", &opt.ms },
+		{ "storm-procs", &opt.storm_procs },
+		{ "storm-gib", &opt.storm_gib },
+		{ "span", &opt.span },
+		{ "ops", &opt.ops },
 	};
-	int c, nr = 0;
+	int first = parse_options(argc, argv, options, ARRAY_SIZE(options),
+				  true, usage);
 
-	while ((c = getopt_long(argc, argv, "", options, &nr)) != -1) {
-		long *number = NULL;
-
-		switch (c) {
-		case 'a':
-			parse_arms(optarg);
-			break;
-		case 'r':
-			number = &opt.rounds;
-			break;
-		case 'p':
-			number = &opt.procs;
-			break;
-		case 'g':
-			number = &opt.gib;
-			break;
-		case 'm':
-			number = &opt.ms;
-			break;
-		case 'P':
-			number = &opt.storm_procs;
-			break;
-		case 'G':
-			number = &opt.storm_gib;
-			break;
-		case 's':
-			number = &opt.span;
-			break;
-		case 'o':
-			number = &opt.ops;
-			break;
-		case 'h':
-			usage(stdout);
-			return 0;
-		default:
-			usage(stderr);
-			return 1;
-		}
-		if (number)
-			*number = count_option(options[nr].name, optarg);
-	}
-	if (!nr_arms || optind >= argc) {
-		usage(stderr);
-		return 1;
-	}
 	/* Beyond that, two would be at the same place within a GiB. */
 	if (opt.procs > (long)PER_TABLE || opt.storm_procs > (long)PER_TABLE)
 		die("at most %lu processes", PER_TABLE);
-	run_scenes(argv + optind, argc - optind);
+	run_scenes(argv + first, argc - first);
 	return 0;
 }

@@ -13,7 +13,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -434,49 +433,23 @@ static void usage(FILE *f)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "arms", required_argument, NULL, 'a' },
-		{ "rounds", required_argument, NULL, 'r' },
-		{ "size", required_argument, NULL, 's' },
-		{ "fill", required_argument, NULL, 'f' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
+	static long rounds = 5, size = 1024;
+	static const char *kind;
+	static const struct bench_option options[] = {
+		{ "rounds", &rounds },
+		{ "size", &size },
+		{ "fill", .text = &kind },
 	};
+	int first = parse_options(argc, argv, options, ARRAY_SIZE(options),
+				  true, usage);
 	enum fill fill = FILL_4K;
-	long rounds = 5, size = 1024;
-	int c;
 
-	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		switch (c) {
-		case 'a':
-			parse_arms(optarg);
-			break;
-		case 'r':
-			rounds = count_option("rounds", optarg);
-			break;
-		case 's':
-			size = count_option("size", optarg);
-			break;
-		case 'f':
-			fill = find_name("kind", optarg, fill_names,
-					 FILL_HUGETLB);
-			break;
-		case 'h':
-			usage(stdout);
-			return 0;
-		default:
-			usage(stderr);
-			return 1;
-		}
-	}
-	if (!nr_arms || optind >= argc) {
-		usage(stderr);
-		return 1;
-	}
-	if (!strcmp(argv[optind], "cost"))
-		run_costs(rounds, argv[optind + 1]);
+	if (kind)
+		fill = find_name("kind", kind, fill_names, FILL_HUGETLB);
+	if (!strcmp(argv[first], "cost"))
+		run_costs(rounds, argv[first + 1]);
 	else
-		run_scene(find_name("scene", argv[optind], scene_names,
+		run_scene(find_name("scene", argv[first], scene_names,
 				    NR_SCENES),
 			  fill, size * MIB, rounds);
 	return 0;

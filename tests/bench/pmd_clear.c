@@ -17,7 +17,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -500,54 +499,23 @@ static void usage(FILE *to)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "arms", required_argument, NULL, 'a' },
-		{ "rounds", required_argument, NULL, 'r' },
-		{ "areas", required_argument, NULL, 'n' },
-		{ "forks", required_argument, NULL, 'f' },
-		{ "isolated", required_argument, NULL, 'i' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
+	static const struct bench_option options[] = {
+		{ "rounds", &opt.rounds },
+		{ "areas", &opt.areas },
+		{ "forks", &opt.forks },
+		{ "isolated", &opt.isolated },
 	};
-	int c;
+	int first = parse_options(argc, argv, options, ARRAY_SIZE(options),
+				  true, usage);
 
-	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		switch (c) {
-		case 'a':
-			parse_arms(optarg);
-			break;
-		case 'r':
-			opt.rounds = count_option("rounds", optarg);
-			break;
-		case 'n':
-			opt.areas = count_option("areas", optarg);
-			break;
-		case 'f':
-			opt.forks = count_option("forks", optarg);
-			break;
-		case 'i':
-			opt.isolated = count_option("isolated", optarg);
-			break;
-		case 'h':
-			usage(stdout);
-			return 0;
-		default:
-			usage(stderr);
-			return 1;
-		}
-	}
-	if (!nr_arms || optind >= argc) {
-		usage(stderr);
-		return 1;
-	}
 	if (online() > CPUS_MAX || opt.isolated >= online())
 		die("CPUs: at most %d, and --isolated must be one of them",
 		    CPUS_MAX);
 	huge = huge_page_size();
 	find_functions();
 	pin_to(0);
-	for (; optind < argc; optind++)
-		run_scene(scenes[find_name("scene", argv[optind], scene_names,
+	for (; first < argc; first++)
+		run_scene(scenes[find_name("scene", argv[first], scene_names,
 					   ARRAY_SIZE(scene_names))]);
 	return 0;
 }

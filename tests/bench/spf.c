@@ -13,7 +13,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -816,56 +815,23 @@ static void usage(FILE *f)
 
 int main(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "arms", required_argument, NULL, 'a' },
-		{ "rounds", required_argument, NULL, 'r' },
-		{ "ms", required_argument, NULL, 't' },
-		{ "mib", required_argument, NULL, 'm' },
-		{ "threads", required_argument, NULL, 'n' },
-		{ "help", no_argument, NULL, 'h' },
-		{ }
+	static const struct bench_option options[] = {
+		{ "rounds", &opt.rounds },
+		{ "ms", &opt.ms },
+		{ "mib", &opt.mib },
+		{ "threads", &opt.threads, THREADS_MAX },
 	};
-	int c, i;
+	int first = parse_options(argc, argv, options, ARRAY_SIZE(options),
+				  true, usage);
+	int i;
 
-	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		switch (c) {
-		case 'a':
-			parse_arms(optarg);
-			break;
-		case 'r':
-			opt.rounds = count_option("rounds", optarg);
-			break;
-		case 't':
-			opt.ms = count_option("ms", optarg);
-			break;
-		case 'm':
-			opt.mib = count_option("mib", optarg);
-			break;
-		case 'n':
-			opt.threads = count_option("threads", optarg);
-			if (opt.threads > THREADS_MAX)
-				die("--threads %ld: at most %d", opt.threads,
-				    THREADS_MAX);
-			break;
-		case 'h':
-			usage(stdout);
-			return 0;
-		default:
-			usage(stderr);
-			return 1;
-		}
-	}
-	if (!nr_arms || optind >= argc) {
-		usage(stderr);
-		return 1;
-	}
 	if (opt.mib * MIB / opt.threads < 64 * KIB)
 		die("--mib %ld is too little for %ld threads", opt.mib,
 		    opt.threads);
 	/* All names first: a typo is not found after minutes. */
-	for (i = optind; i < argc; i++)
+	for (i = first; i < argc; i++)
 		find_name("scene", argv[i], scene_names, NR_SCENES);
-	for (i = optind; i < argc; i++)
+	for (i = first; i < argc; i++)
 		scenes[find_name("scene", argv[i], scene_names, NR_SCENES)]();
 	return 0;
 }
