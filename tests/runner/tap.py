@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 
 class Skip(Exception):
@@ -17,22 +19,24 @@ def run(cases: Sequence[tuple[str, Callable[[], None]]], workers: int = 1) -> in
 
     A case fails by raising anything but Skip.
     """
-    print(f"TAP version 13\n1..{len(cases)}", flush=True)
+    # Cases run meanwhile, and one may have sys.stdout for itself.
+    say = partial(print, file=sys.stdout)
+    say(f"TAP version 13\n1..{len(cases)}", flush=True)
     failed = 0
     with ThreadPoolExecutor(workers) as pool:
         running = [(name, pool.submit(_timed, case)) for name, case in cases]
         for number, (name, future) in enumerate(running, start=1):
             error, seconds = future.result()
             if error is None:
-                print(f"ok {number} - {name}")
+                say(f"ok {number} - {name}")
             elif isinstance(error, Skip):
-                print(f"ok {number} - {name} # SKIP {error}")
+                say(f"ok {number} - {name} # SKIP {error}")
             else:
                 failed += 1
-                print(f"not ok {number} - {name}")
+                say(f"not ok {number} - {name}")
                 for line in f"{type(error).__name__}: {error}".splitlines():
-                    print(f"# {line}")
-            print(f"# {seconds:.1f} s", flush=True)
+                    say(f"# {line}")
+            say(f"# {seconds:.1f} s", flush=True)
     return 1 if failed else 0
 
 
