@@ -26,7 +26,10 @@ selftests_with() {
 # faults_with MMU [PARAMETER]: the same for page faults without locks, with wider
 # windows and with flips as well.  The CPUs run in turns on one thread of the host:
 # on more, QEMU's tlbie does not wait until the other CPUs have flushed, so that
-# they write to what is read-only, whatever the kernel does.
+# they write to what is read-only, whatever the kernel does.  The loop keeps CPUs from
+# idling for long: where time is counted in instructions, a thread that sleeps may
+# else not be woken for half a minute while others spin, with the switch off as well.
+# It starts no programs, whose page faults would be counted.
 faults_with() {
 	local folder=selftests-ppc64le
 
@@ -36,5 +39,7 @@ faults_with() {
 		--file tests/ppc64le/guest/mmu --file "$BUILD/$folder/spf_semantics" \
 		--file "$BUILD/$folder/spf_race" \
 		-- env FAULTLINE_MMU="$1" FAULTLINE_SECONDS="${EACH:-1}" \
-		sh ktap-all mmu spf_semantics spf_race
+		sh -c "mkfifo /tmp/never
+			until read -r -t 1 nothing <>/tmp/never; do :; done &
+			exec sh ktap-all mmu spf_semantics spf_race"
 }
