@@ -82,6 +82,9 @@ bool events_open(const struct event_count *events, int n);
 unsigned long events_counted(const struct event_count *event);
 void events_close(const struct event_count *events, int n);
 
+/* --- CPUs: the thread runs on this one only */
+void pin_to(int cpu);
+
 /* --- files; false, with errno, if it was not written */
 bool write_text(const char *path, const char *text);
 

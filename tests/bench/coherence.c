@@ -17,7 +17,6 @@
  */
 #include <errno.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,16 +83,6 @@ struct job {
 static struct job job;
 static pthread_barrier_t barrier;
 static _Alignas(LINE) atomic_int turn;
-
-static void pin_to(int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof(set), &set))
-		die("CPU %d: %s", cpu, strerror(errno));
-}
 
 /* Where CPUs share a thread of the host, PAUSE lets the next one run. */
 static void take_turns(int thread)

@@ -22,7 +22,6 @@
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -617,23 +616,13 @@ static const struct act {
 	{ "truncate", act_truncate },
 };
 
-/* Else the scheduler may put both threads on one CPU, as busy as it is. */
-static void stay_on_cpu(int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof(set), &set))
-		die("CPU %d: %s; interfere needs two", cpu, strerror(errno));
-}
-
 static void *fault_main(void *arg)
 {
 	struct interfere *in = arg;
 	size_t i = 0;
 
-	stay_on_cpu(1);
+	/* Else the scheduler may put both threads on one CPU, as busy as it is. */
+	pin_to(1);
 	while (!atomic_load(&stage->stop)) {
 		long before = atomic_load(&in->op), after;
 		__u64 from = now_ns(), to;
@@ -707,7 +696,7 @@ static void run_interfere(void)
 	if (!in.us)
 		die("no memory for samples");
 	in.fd = new_file(in.len);
-	stay_on_cpu(0);
+	pin_to(0);
 	for (round = 0; round < opt.rounds; round++) {
 		for (turn = 0; turn < nr_arms; turn++) {
 			int arm = arm_of_turn(round, turn);

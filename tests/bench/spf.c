@@ -110,16 +110,6 @@ static void set_policy(int policy)
 		die("scheduling policy %d: %s", policy, strerror(errno));
 }
 
-static void pin_to(int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	if (sched_setaffinity(0, sizeof(set), &set))
-		die("CPU %d: %s", cpu, strerror(errno));
-}
-
 /*
  * Dropping pages holds mmap_lock, and who is preempted with it, or takes it
  * again and again, holds up writers on any kernel.  That is not what the waits
