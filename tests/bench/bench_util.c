@@ -212,7 +212,7 @@ void events_close(const struct event_count *events, int n)
 	}
 }
 
-/* --- files */
+/* --- CPUs */
 
 void pin_to(int cpu)
 {
@@ -223,6 +223,8 @@ void pin_to(int cpu)
 	if (sched_setaffinity(0, sizeof(set), &set))
 		die("CPU %d: %s", cpu, strerror(errno));
 }
+
+/* --- files */
 
 bool write_text(const char *path, const char *text)
 {
