@@ -13,8 +13,7 @@ selftests_with() {
 
 	build_selftests_in $folder ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-
 	in_vm ppc64le "ppc64le-${1,,}" --ktap --quiet --cpus 4 --mem 4096 --timeout 1500 \
-		--append "${2:-}" --file tests/lib/ktap-all \
-		--file tests/ppc64le/guest/mmu \
+		--append "${2:-}" --file tests/lib/ktap-all --file tests/ppc64le/guest/mmu \
 		--file "$BUILD/$folder/toggles" --file "$BUILD/$folder/munmap_semantics" \
 		--file "$BUILD/$folder/munmap_race" --file "$BUILD/$folder/munmap_fault" \
 		--file "$BUILD/$folder/hugetlb_semantics" \
