@@ -999,9 +999,9 @@ static void back_off(const struct fault *f)
  * spf_fault() - try to handle a page fault without locks
  * @mm: current->mm, whose table is to be filled.
  * @address: Where the fault was, in user space.
- * @flags: FAULT_FLAG_USER, FAULT_FLAG_WRITE and FAULT_FLAG_INSTRUCTION, as
- *	   for handle_mm_fault(); others have no effect.
- * @regs: The registers at the fault.
+ * @flags: FAULT_FLAG_WRITE and FAULT_FLAG_INSTRUCTION, as for
+ *	   handle_mm_fault(); others have no effect.
+ * @regs: The registers at the fault, which say whether user space had it.
  *
  * For architectures, before they take a lock and if spf_enabled().  A fault on
  * an entry that is present and would have to refuse the access whatever the
@@ -1017,10 +1017,12 @@ bool spf_fault(struct mm_struct *mm, unsigned long address, unsigned int flags,
 {
 	struct fault f;
 
-	/* A bug in the kernel, and upstream knows what to say. */
-	if (!user_mode(regs) &&
-	    !search_exception_tables(instruction_pointer(regs)))
+	if (user_mode(regs)) {
+		flags |= FAULT_FLAG_USER;
+	} else if (!search_exception_tables(instruction_pointer(regs))) {
+		/* A bug in the kernel, and upstream knows what to say. */
 		return false;
+	}
 	if (backed_off())
 		return false;
 
