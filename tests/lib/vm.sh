@@ -11,29 +11,42 @@ image() {
 	esac
 }
 
-# in_vm FLAVOUR NAME [OPTION...] -- COMMAND...: tests/vm/run with the kernel of
-# the flavour; logs go to build/vm/NAME.
+# Where the selftests for a flavour are, below build/.
+selftests_of() {
+	case $1 in
+	ppc64le*) echo selftests-ppc64le ;;
+	*) echo selftests ;;
+	esac
+}
+
+# in_vm FLAVOUR NAME [--selftests "PROGRAM..."] [OPTION...] -- COMMAND...:
+# tests/vm/run with the kernel of the flavour, and selftests from
+# build_selftests in the guest; logs go to build/vm/NAME.
 in_vm() {
-	local flavour=$1 name=$2
+	local flavour=$1 name=$2 program files=()
 	shift 2
+	if [ "$1" = --selftests ]; then
+		for program in $2; do
+			files+=(--file "$BUILD/$(selftests_of "$flavour")/$program")
+		done
+		shift 2
+	fi
 	tests/vm/run --kernel "$(image "$flavour")" --name "$name" \
-		--out "$BUILD/vm/$name" "$@"
+		--out "$BUILD/vm/$name" "${files[@]}" "$@"
 }
 
-# The programs of tools/testing/selftests/mm/faultline, in build/selftests.
+# build_selftests FLAVOUR: the programs of tools/testing/selftests/mm/faultline.
 build_selftests() {
-	build_selftests_in selftests
-}
-
-# build_selftests_in FOLDER [VARIABLE=VALUE...]: the same in build/FOLDER; the
-# variables are for make.
-build_selftests_in() {
-	local name=$1
+	local name cross=()
+	name=$(selftests_of "$1")
 	local log=$BUILD/log/$name.log
 
+	case $1 in
+	ppc64le*) cross=(ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-) ;;
+	esac
 	mkdir -p "$BUILD/log" "$BUILD/$name"
 	make -C "$BUILD/tree/tools/testing/selftests/mm/faultline" \
-		OUTPUT="$BUILD/$name" "${@:2}" >"$log" 2>&1 || {
+		OUTPUT="$BUILD/$name" "${cross[@]}" >"$log" 2>&1 || {
 		tail -20 "$log" >&2
 		echo "the selftests do not build: see $log" >&2
 		return 1

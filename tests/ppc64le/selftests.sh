@@ -9,17 +9,15 @@
 # selftests_with MMU [PARAMETER]: the selftests on a kernel that was booted with
 # the parameter, after a test that its MMU is the one that was asked for.
 selftests_with() {
-	local folder=selftests-ppc64le
+	local programs=(toggles munmap_semantics munmap_race munmap_fault hugetlb_semantics)
 
-	build_selftests_in $folder ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-
-	in_vm ppc64le "ppc64le-${1,,}" --ktap --quiet --cpus 4 --mem 4096 --timeout 1500 \
+	build_selftests ppc64le
+	in_vm ppc64le "ppc64le-${1,,}" \
+		--selftests "${programs[*]}" \
+		--ktap --quiet --cpus 4 --mem 4096 --timeout 1500 \
 		--append "${2:-}" --file tests/lib/ktap-all --file tests/ppc64le/guest/mmu \
-		--file "$BUILD/$folder/toggles" --file "$BUILD/$folder/munmap_semantics" \
-		--file "$BUILD/$folder/munmap_race" --file "$BUILD/$folder/munmap_fault" \
-		--file "$BUILD/$folder/hugetlb_semantics" \
 		-- env FAULTLINE_MMU="$1" FAULTLINE_SECONDS=1 FAULTLINE_COUNT=200 \
-		sh ktap-all mmu toggles munmap_semantics munmap_race munmap_fault \
-		hugetlb_semantics
+		sh ktap-all mmu "${programs[@]}"
 }
 
 # faults_with MMU [PARAMETER]: the same for page faults without locks, with wider
@@ -30,13 +28,12 @@ selftests_with() {
 # else not be woken for half a minute while others spin, with the switch off as well.
 # It starts no programs, whose page faults would be counted.
 faults_with() {
-	local folder=selftests-ppc64le
-
-	build_selftests_in $folder ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-
-	in_vm ppc64le "ppc64le-spf-${1,,}" --ktap --quiet --icount 4 --cpus 4 --mem 4096 \
+	build_selftests ppc64le
+	in_vm ppc64le "ppc64le-spf-${1,,}" \
+		--selftests "spf_semantics spf_race" \
+		--ktap --quiet --icount 4 --cpus 4 --mem 4096 \
 		--timeout 1500 --append "${2:-}" --file tests/lib/ktap-all \
-		--file tests/ppc64le/guest/mmu --file "$BUILD/$folder/spf_semantics" \
-		--file "$BUILD/$folder/spf_race" \
+		--file tests/ppc64le/guest/mmu \
 		-- env FAULTLINE_MMU="$1" FAULTLINE_SECONDS="${EACH:-1}" \
 		sh -c "mkfifo /tmp/never
 			until read -r -t 1 nothing <>/tmp/never; do :; done &

@@ -109,17 +109,20 @@ class Registry:
     """The versions of one package that the mirrors have now."""
 
     def __init__(self, paths: Paths, package: str, series: str = "", architecture: str = "",
-                 instead: str = BRING_YOUR_OWN) -> None:
+                 instead: str = BRING_YOUR_OWN, source: bool = False) -> None:
         """Of a series, or all; of the host's architecture, or of another one of Debian's.
 
-        What a user can do `instead` is told when the package cannot be had.
+        What a user can do `instead` is told when the package cannot be had.  With `source` it is
+        the source packages, of the suites that the host itself installs from.
         """
         self.cache = paths.cache
-        self.folder = paths.cache / ("apt" + (f"-{architecture}" if architecture else ""))
+        self.folder = paths.cache / "-".join(
+            filter(None, ("apt", architecture, "source" if source else "")))
         self.package = package
         self.series = series
         self.architecture = architecture
         self.instead = instead
+        self.source = source
         self.trouble = ""
         self.pins: list[Pin] = []
 
@@ -233,10 +236,11 @@ class Registry:
         for name in ("lists/partial", "archives/partial", "state", "download"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "status").touch()
-        wanted = wanted_sources(sources)
+        wanted = sources if self.source else wanted_sources(sources)
         # Only the package index: no translations, no desktop metadata.
+        kind, target = ("deb-src", "Sources") if self.source else ("deb", "Packages")
         (self.folder / "sources.list").write_text("".join(
-            f"deb [target=Packages signed-by={keyring}] {uri} {suite} main\n"
+            f"{kind} [target={target} signed-by={keyring}] {uri} {suite} main\n"
             for uri, suite in wanted), encoding="utf-8")
         (self.folder / "apt.conf").write_text(self._conf(), encoding="utf-8")
 

@@ -20,7 +20,7 @@ from .guest import BUILD, ROOT, BenchError
 
 sys.path.append(str(ROOT / "kernel" / "scripts"))
 from sourcelib.common import Fail, Paths, lock, need_space, say, write_atomic  # noqa: E402
-from sourcelib.registry import Registry, host_sources  # noqa: E402
+from sourcelib.registry import Registry  # noqa: E402
 
 EMULATOR = "qemu-system-x86_64"
 HEADER = "qemu-plugin.h"
@@ -30,21 +30,7 @@ _ROOM = 200 << 20
 
 
 class _Sources(Registry):
-    """The source packages that belong to the host's own apt sources."""
-
-    def __init__(self, paths: Paths) -> None:
-        super().__init__(paths, "qemu", instead=INSTEAD)
-        self.folder = paths.cache / "apt-source"
-
-    def _configure(self) -> None:
-        super()._configure()
-        listed = self.folder / "sources.list"
-        keyring = re.search(r"signed-by=([^]]+)", listed.read_text("utf-8"))
-        assert keyring is not None
-        etc = Path(os.environ.get("FAULTLINE_APT_ETC") or "/etc/apt")
-        listed.write_text("".join(
-            f"deb-src [target=Sources signed-by={keyring[1]}] {uri} {suite} main\n"
-            for uri, suite in host_sources(etc)), encoding="utf-8")
+    """The source packages of QEMU that belong to the host's own apt sources."""
 
     def tarball(self, version: str) -> Path:
         """Download the upstream source of the package VERSION, which apt checks."""
@@ -118,7 +104,7 @@ def header_folder() -> Path:
     target = paths.cache / f"qemu-{version.replace(':', '%3a')}" / HEADER
     with lock(paths.cache / ".qemu-plugin.lock"):
         if not target.is_file():
-            sources = _Sources(paths)
+            sources = _Sources(paths, "qemu", instead=INSTEAD, source=True)
             write_atomic(target, header_in(sources.tarball(version)))
             shutil.rmtree(sources.folder)
     return target.parent
