@@ -72,7 +72,7 @@ class Comparing(unittest.TestCase):
                 "b": Result("skip", "other", 1.0, ())}
 
         with contextlib.redirect_stdout(io.StringIO()) as printed:
-            code = compare(Load("unit", ["other", "group"], run, read), ours(False))
+            code = compare(Load("unit", ["other", "group"], run, read, 2), ours(False))
         self.printed = printed.getvalue()
         return code
 

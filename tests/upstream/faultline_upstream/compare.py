@@ -30,6 +30,8 @@ class Load:
     run: Callable[[Arm, str, list[str]], Boot]
     # Reads the output.
     read: Callable[[list[str]], dict[str, Result]]
+    # How many machines at a time.
+    jobs: int
 
 
 class Tap:
@@ -109,8 +111,7 @@ def compare(load: Load, arms: list[Arm]) -> int:
         boot = load.run(arm, f"upstream-{load.name}-{arm.name}{suffix}", groups)
         return boot, load.read(boot.lines)
 
-    # Two machines side by side keep a small host busy, and no more fit there.
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(load.jobs) as pool:
         first = list(pool.map(lambda arm: run(arm, "", load.groups), [STOCK, *arms]))
         stock_boot, stock = first[0]
         again: dict[str, tuple[Boot, dict[str, Result]]] = {}
