@@ -290,6 +290,12 @@ static void report_waits(const char *scene, const char *what, int arm,
 }
 
 /*
+ * Threads in a cgroup have so many times the memory that none of it is to be
+ * dropped in a turn: the writer would wait for that on any kernel.
+ */
+#define MEMCG_TIMES	8
+
+/*
  * With @hogs, the threads that fault are idle ones, and each CPU has something
  * better to do; without, this process is in a cgroup.  The writer's page is the
  * last one of their VMA (@same), which they do not touch, or is in a VMA of its
@@ -297,7 +303,7 @@ static void report_waits(const char *scene, const char *what, int arm,
  */
 static void latency_turn(const char *scene, bool hogs, bool same, int arm)
 {
-	size_t part = opt.mib * MIB / FAULTERS, n;
+	size_t part = opt.mib * MIB / FAULTERS * (hogs ? 1 : MEMCG_TIMES), n;
 	size_t len = FAULTERS * part + PAGE;
 	char *area = map_area(len), *other = map_area(3 * PAGE);
 	char *page = same ? area + len - PAGE : other + PAGE;
@@ -392,13 +398,13 @@ static bool make_cgroup(size_t limit)
 	       write_text(CGROUP "memory.max", text);
 }
 
-/* The memory that the threads fault in is twice what they may have. */
+/* The threads fault in more memory than they may have: they have to reclaim. */
 static void scene_memcg(void)
 {
 	size_t len = opt.mib * MIB;
 	long round;
 
-	if (!make_swap(2 * len)) {
+	if (!make_swap(2 * MEMCG_TIMES * len)) {
 		fprintf(stderr, "spf: " ZRAM ": %s: memcg is left out\n",
 			strerror(errno));
 		return;
@@ -796,11 +802,13 @@ static void usage(FILE *f)
 		"  ARM    a value of vm.speculative_page_fault, or a name: the knob is left\n"
 		"         alone\n"
 		"  MS     how long a turn of idle, memcg and throughput lasts\n"
-		"  MIB    the memory that is faulted in\n"
+		"  MIB    the memory that is faulted in; memcg has %d times that, and a limit of\n"
+		"         half of it\n"
 		"  N      threads of locks and throughput\n"
 		"  SCENE  idle (somebody changes a VMA in which threads of SCHED_IDLE fault),\n"
 		"         memcg (in which threads fault that have to reclaim), locks (of a\n"
-		"         fault), throughput, cost (ticks of a fault)\n");
+		"         fault), throughput, cost (ticks of a fault)\n",
+		MEMCG_TIMES);
 }
 
 int main(int argc, char **argv)
