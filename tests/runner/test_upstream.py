@@ -53,6 +53,7 @@ class Comparing(unittest.TestCase):
         self.runs = {}
         self.status = 0
         self.handled = 1
+        self.others = "ok"
 
     def compare(self, stock, here):
         """Return the exit code when the runs of stock and of "off" give these outcomes of "a"."""
@@ -69,7 +70,7 @@ class Comparing(unittest.TestCase):
 
         def read(lines):
             return {"a": Result(line, "group", 1.0, ("said",)) for line in lines} | {
-                "b": Result("skip", "other", 1.0, ())}
+                name: Result(self.others, "other", 1.0, ()) for name in ("b", "c")}
 
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             code = compare(Load("unit", ["other", "group"], run, read, 2), ours(False))
@@ -83,6 +84,10 @@ class Comparing(unittest.TestCase):
 
     def test_same_failure(self):
         self.assertEqual(self.compare(["fail"], ["fail"]), 0)
+
+    def test_nothing_works_on_stock_fails(self):
+        self.others = "fail"
+        self.assertEqual(self.compare(["ok"], ["ok"]), 1)
 
     def test_different_twice_fails(self):
         self.assertEqual(self.compare(["ok", "ok"], ["fail", "fail"]), 1)

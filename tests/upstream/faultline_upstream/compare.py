@@ -126,7 +126,9 @@ def compare(load: Load, arms: list[Arm]) -> int:
                 again[arm.name], again[f"stock {arm.name}"] = both
 
     came_through(tap, stock_boot)
-    tap.result("stock: there are results", bool(stock), [])
+    passed = sum(result.outcome == "ok" for result in stock.values())
+    tap.result("stock: most results are ok", passed > len(stock) / 2,
+               [f"{passed} of {len(stock)}"])
     for arm, (boot, results) in zip(arms, first[1:]):
         came_through(tap, boot)
         switches_hold(tap, boot)
