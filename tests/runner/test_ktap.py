@@ -37,6 +37,13 @@ class Flat(unittest.TestCase):
     def test_missing_tests_fail(self):
         self.assertEqual(counts("1..4\nok 1 a\nok 3 c\n"), (2, 2, 0))
 
+    def test_missing_tests_in_a_row_are_one_line(self):
+        summary = ktap.parse("1..9\nok 2 a\nok 3 b\nok 8 c\n".splitlines())
+        self.assertEqual(summary.failures, ["test 1 of 9 has no result",
+                                            "tests 4 to 7 of 9 have no result",
+                                            "test 9 of 9 has no result"])
+        self.assertEqual(summary.failed, 6)
+
     def test_result_outside_the_plan_fails(self):
         self.assertEqual(counts("1..1\nok 1 a\nok 2 b\n"), (2, 1, 0))
 

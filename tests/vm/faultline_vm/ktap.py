@@ -9,7 +9,7 @@ closed by their parent's line. Lines that are no KTAP are diagnostics.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 _VERSION = re.compile(r"(?:K?TAP) version \d+\s*$")
@@ -37,9 +37,9 @@ class Summary:
         """True if nothing failed and at least one test was seen."""
         return self.failed == 0 and self.passed + self.skipped > 0
 
-    def fail(self, what: str) -> None:
-        """Count one failure with its description."""
-        self.failed += 1
+    def fail(self, what: str, count: int = 1) -> None:
+        """Count one failure, or count alike, with a description."""
+        self.failed += count
         self.failures.append(what)
 
     def add(self, other: Summary, prefix: str = "") -> None:
@@ -54,6 +54,15 @@ class Summary:
         """Return the one line that sums it up."""
         return (f"# {name}: {self.passed} passed, {self.failed} failed, "
                 f"{self.skipped} skipped")
+
+
+def _gaps(seen: set[int], planned: int) -> Iterator[tuple[int, int]]:
+    """The runs of numbers from 1 to planned that were not seen: first and last of each."""
+    first = 1
+    for number in sorted({*seen, planned + 1}):
+        if first < number <= planned + 1:
+            yield first, number - 1
+        first = max(first, number + 1)
 
 
 class _Group:
@@ -85,9 +94,10 @@ class _Group:
             if self.top:
                 self.sum.skipped += 1
             return self.sum
-        for number in range(1, self.planned + 1):
-            if number not in self.seen:
-                self.sum.fail(f"test {number} of {self.planned} has no result")
+        for first, last in _gaps(self.seen, self.planned):
+            which = f"test {first}" if first == last else f"tests {first} to {last}"
+            self.sum.fail(f"{which} of {self.planned} {'has' if first == last else 'have'} "
+                          "no result", last - first + 1)
         for number in sorted(self.seen):
             if number > self.planned or number < 1:
                 self.sum.fail(f"test {number} is outside the plan 1..{self.planned}")
