@@ -21,11 +21,12 @@ selftests_of() {
 
 # in_vm FLAVOUR NAME [--selftests "PROGRAM..."] [OPTION...] -- COMMAND...:
 # tests/vm/run with the kernel of the flavour, and selftests from
-# build_selftests in the guest; logs go to build/vm/NAME.
+# build_selftests and ktap-all in the guest; logs go to build/vm/NAME.
 in_vm() {
 	local flavour=$1 name=$2 program files=()
 	shift 2
 	if [ "$1" = --selftests ]; then
+		files=(--file tests/lib/ktap-all)
 		for program in $2; do
 			files+=(--file "$BUILD/$(selftests_of "$flavour")/$program")
 		done

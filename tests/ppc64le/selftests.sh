@@ -15,7 +15,7 @@ selftests_with() {
 	in_vm ppc64le "ppc64le-${1,,}" \
 		--selftests "${programs[*]}" \
 		--ktap --quiet --cpus 4 --mem 4096 --timeout 1500 \
-		--append "${2:-}" --file tests/lib/ktap-all --file tests/ppc64le/guest/mmu \
+		--append "${2:-}" --file tests/ppc64le/guest/mmu \
 		-- env FAULTLINE_MMU="$1" FAULTLINE_SECONDS=1 FAULTLINE_COUNT=200 \
 		sh ktap-all mmu "${programs[@]}"
 }
@@ -32,7 +32,7 @@ faults_with() {
 	in_vm ppc64le "ppc64le-spf-${1,,}" \
 		--selftests "spf_semantics spf_race" \
 		--ktap --quiet --icount 4 --cpus 4 --mem 4096 \
-		--timeout 1500 --append "${2:-}" --file tests/lib/ktap-all \
+		--timeout 1500 --append "${2:-}" \
 		--file tests/ppc64le/guest/mmu \
 		-- env FAULTLINE_MMU="$1" FAULTLINE_SECONDS="${EACH:-1}" \
 		sh -c "mkfifo /tmp/never

@@ -95,9 +95,9 @@ class _Group:
                 self.sum.skipped += 1
             return self.sum
         for first, last in _gaps(self.seen, self.planned):
-            which = f"test {first}" if first == last else f"tests {first} to {last}"
-            self.sum.fail(f"{which} of {self.planned} {'has' if first == last else 'have'} "
-                          "no result", last - first + 1)
+            self.sum.fail(f"test {first} of {self.planned} has no result" if first == last else
+                          f"tests {first} to {last} of {self.planned} have no result",
+                          last - first + 1)
         for number in sorted(self.seen):
             if number > self.planned or number < 1:
                 self.sum.fail(f"test {number} is outside the plan 1..{self.planned}")
