@@ -213,6 +213,13 @@ def compiler(flavour: Flavour) -> str:
     return "; ".join(output(tool, "--version").splitlines()[0] for tool in tools)
 
 
+def host_tools(flavour: Flavour) -> str:
+    """What Kconfig asks the host, besides compiler and linker; a missing tool is an answer."""
+    tools = (f"{flavour.arch.cross}as", "pahole")
+    return "; ".join(output(tool, "--version").splitlines()[0] if shutil.which(tool) else "none"
+                     for tool in tools)
+
+
 def cc(flavour: Flavour) -> str:
     """The CC= of the build."""
     return f"{'ccache ' if shutil.which('ccache') else ''}{flavour.arch.cross}gcc"
@@ -344,7 +351,8 @@ def configure(flavour: Flavour, tree: TreeState) -> bool:
     else:
         kconfig = kconfig_state(flavour, tree)
     now = {"head": tree.head, "kconfig": kconfig, "fragments": fragments,
-           "compiler": compiler(flavour), "make": environment()["MAKEFLAGS"], "result": None}
+           "compiler": compiler(flavour), "tools": host_tools(flavour),
+           "make": environment()["MAKEFLAGS"], "result": None}
     if flavour.config.exists():
         now["result"] = digest(flavour.config.read_bytes())
     if kconfig and {**now, "head": ""} == {**then, "head": ""}:
