@@ -5,32 +5,53 @@
  *
  * There are two keys.  Faults look at spf_key before they try.  Writers look
  * at spf_writer_key before they wait for faults: mremap() that moves a table,
- * and the registration of a notifier.  With both off nobody waits for nothing.
+ * the registration of a notifier, and all that free a table.  With both off
+ * nobody waits for a fault, and a table is freed after an IPI at the most,
+ * which an RCU section does not hold up.
  *
- * A key is one variable here: static_branch_enable() and _disable() return
- * when all CPUs have the new code.  Where keys are variables for the kernel
- * too, their order is a question of barriers; see litmus/spf-switch-*.
+ * A writer looks at its key when it has write-locked the VMA.  If it has seen
+ * the key off, then a fault that sees spf_key on sees the number of the writer
+ * as well, in the same RCU section, before it walks: in take_copy(), or in
+ * find_again().  Collapse relies on that, for it looks before it clears the
+ * PMD entry; munmap() looks afterwards.
+ *
+ * spf_key is one variable here: a fault that looks at it in its RCU section and
+ * sees an old value is waited for as one that came earlier.  Of
+ * spf_writer_key, a CPU may have fetched the old code before
+ * static_branch_enable(), and run it afterwards; not any more when a grace
+ * period is over.  Where keys are variables for the kernel too, their order is
+ * a question of barriers; see litmus/spf-switch-*.
  *
  * Mistakes, of which spin has to find each:
  *
- *   ON_ORDER      switching on: faults before writers
- *   OFF_ORDER     switching off: writers before faults
- *   NO_GRACE      switching off does not wait for faults that have begun
- *   KEY_OUTSIDE   a fault looks at the key before it is in its RCU section
- *   NO_LOOK       a fault that has slept does not look at the key again
- *   LATE_NUMBER   a writer looks at its key before it write-locks the VMA
+ *   ON_ORDER       switching on: faults before writers
+ *   NO_GRACE_ON    switching on does not wait for writers that have old code
+ *   OFF_ORDER      switching off: writers before faults
+ *   NO_GRACE_OFF   switching off does not wait for faults that have begun
+ *   KEY_OUTSIDE    a fault looks at the key before it is in its RCU section
+ *   NO_LOOK        a fault that has slept does not look at the key again
+ *   NO_NUMBER      nor at the number of the VMA, until it has the lock
+ *   LATE_NUMBER    mremap() looks at its key before it write-locks the VMA
+ *   EARLY_FRESH    so does collapse: it needs no fresh table
+ *   NO_BATCH_WAIT  munmap() frees a table at once, with its key on
+ *   OLD_DEPOSIT    collapse deposits the table, with its key on; what is
+ *                  deposited is freed at once
  */
 
 #define SWITCHES	3
 #define ACTIONS		2
 #define TRIES		2
+#define NONE		(ACTIONS + 1)
 
 bool key;			/* spf_key */
 bool writer_key;		/* spf_writer_key */
+bool writer_code;		/* what a writer sees of it */
 
 byte mm_seq = 2;
 byte vma_seq;
-bool locked;			/* the PTL */
+byte pmd;			/* the table; each time another one */
+bool locked[ACTIONS + 1];	/* the PTL */
+bool freed[ACTIONS + 1];
 bool notifiers;
 bool rcu;			/* the fault is in an RCU section */
 
@@ -38,23 +59,26 @@ bool rcu;			/* the fault is in an RCU section */
 bool gone;			/* the table is being moved */
 bool secondary;			/* a secondary MMU relies on being notified */
 
+#define lock(t)		atomic { !locked[t] -> locked[t] = true }
+#define unlock(t)	locked[t] = false
+
+inline synchronize_rcu()
+{
+	atomic { !rcu -> writer_code = writer_key }
+}
+
 inline switch_on()
 {
 #ifdef ON_ORDER
 	key = true;
-	writer_key = true
+	writer_key = true;
+	synchronize_rcu()
 #else
 	writer_key = true;
-	key = true
+#ifndef NO_GRACE_ON
+	synchronize_rcu();
 #endif
-}
-
-inline synchronize_rcu()
-{
-#ifndef NO_GRACE
-	!rcu
-#else
-	skip
+	key = true
 #endif
 }
 
@@ -66,7 +90,9 @@ inline switch_off()
 	key = false
 #else
 	key = false;
+#ifndef NO_GRACE_OFF
 	synchronize_rcu();
+#endif
 	writer_key = false
 #endif
 }
@@ -87,20 +113,26 @@ proctype admin()
 	od
 }
 
+/* A CPU gets the new code at any moment. */
+proctype fetch()
+{
+end:	do
+	:: atomic { writer_code != writer_key -> writer_code = writer_key }
+	od
+}
+
 inline move_table()
 {
 	mm_seq++;
 #ifdef LATE_NUMBER
-	wait = writer_key;
+	wait = writer_code;
 	vma_seq = mm_seq;
 #else
 	vma_seq = mm_seq;
-	wait = writer_key;
+	wait = writer_code;
 #endif
 	if
-	:: wait ->
-		atomic { !locked -> locked = true };
-		locked = false
+	:: wait -> lock(t); unlock(t)
 	:: else
 	fi;
 	gone = true;
@@ -109,12 +141,57 @@ inline move_table()
 	mm_seq++
 }
 
-inline register_notifier()
+/* The table is out of the PMD entry; another one is the next that gets in. */
+inline free_table()
+{
+	if
+	:: wait -> !rcu
+	:: else
+	fi;
+	freed[t] = true;
+	pmd = t + 1
+}
+
+inline munmap()
 {
 	mm_seq++;
 	vma_seq = mm_seq;
+	lock(t);
+	unlock(t);
+	pmd = NONE;
+#ifndef NO_BATCH_WAIT
+	wait = writer_code;
+#endif
+	free_table();
+	mm_seq++
+}
+
+/*
+ * With its key on it needs a fresh table and frees the old one.  Else that is
+ * deposited, and freed at any time.
+ */
+inline collapse()
+{
+#ifdef EARLY_FRESH
+	wait = writer_code;
+#endif
+	mm_seq++;
+	vma_seq = mm_seq;
+#if !defined(EARLY_FRESH) && !defined(OLD_DEPOSIT)
+	wait = writer_code;
+#endif
+	pmd = NONE;
+	lock(t);
+	unlock(t);
+	free_table();
+	mm_seq++
+}
+
+inline register_notifier()
+{
+	mm_seq++;
 	notifiers = true;
-	wait = writer_key;
+	wait = writer_code;
 	if
 	:: wait -> !rcu
 	:: else
@@ -126,13 +203,17 @@ inline register_notifier()
 proctype writer()
 {
 	bool wait;
-	byte n;
+	byte n, t;
 
 	do
 	:: n < ACTIONS ->
 		n++;
+		t = pmd;
+		wait = false;
 		if
 		:: true -> move_table()
+		:: true -> munmap()
+		:: true -> collapse()
 		:: !notifiers -> register_notifier()
 		fi
 	:: true -> break
@@ -141,7 +222,7 @@ proctype writer()
 
 proctype fault()
 {
-	byte seq, n;
+	byte seq, n, t;
 	bool on;
 
 	do
@@ -174,22 +255,34 @@ proctype fault()
 			if
 			:: !key -> goto next
 			:: else
+			fi;
+#endif
+#ifndef NO_NUMBER
+			if
+			:: vma_seq != seq -> goto next
+			:: else
 			fi
+#else
+			skip
 #endif
 		fi;
 		/* lock_table() */
+		t = pmd;
 		if
-		:: atomic { !locked -> locked = true }
-		:: locked -> goto next
-		fi;
-		if
-		:: vma_seq == seq && !notifiers ->
-			/* The entry changes here. */
-			assert(!gone);
-			assert(!secondary)
+		:: t == NONE -> goto next
 		:: else
 		fi;
-		locked = false;
+		lock(t);
+		assert(!freed[t]);
+		if
+		:: pmd == t && vma_seq == seq && !notifiers ->
+			/* The entry changes here. */
+			assert(!gone);
+			assert(!secondary);
+			assert(!freed[t])
+		:: else
+		fi;
+		unlock(t);
 next:
 		rcu = false
 	:: true -> break
@@ -200,10 +293,11 @@ init
 {
 	atomic {
 		if
-		:: true -> key = true; writer_key = true
+		:: true -> key = true; writer_key = true; writer_code = true
 		:: true
 		fi;
 		run admin();
+		run fetch();
 		run writer();
 		run fault()
 	}

@@ -14,6 +14,10 @@
  * The W numbers are those of the rules in spf.c.  Left out: how numbers wrap
  * (spf-numbers.pml) and the sysctl (spf-switch.pml).
  *
+ * With -DHASH it is the hash MMU of powerpc.  There a fault walks with
+ * interrupts off, and it inserts a translation, through which threads store
+ * without looking at the page tables.
+ *
  * To prove that the model would find a mistake, one can be made with -D; spin
  * has to find it.  In a fault:
  *
@@ -21,15 +25,19 @@
  *   EARLY_SEQUENCE   looks before it has the lock of the table
  *   NO_LOCKED        does not look whether the VMA is write-locked
  *   NO_DETACHED      does not look whether the VMA is out of the tree
- *   NO_FIND          does not look the VMA up again after sleeping
+ *   NO_FIND          does not look the VMA up again after sleeping, nor at it
+ *   NO_WALK          does not walk again after sleeping
  *   NO_RCU           is not in an RCU section
- *   NO_IRQS_OFF      walks with interrupts on
- *   IRQS_STAY_OFF    does not put them on again before it flushes
- *   SPIN_LOCK        waits for the lock of the table with interrupts off
  *   NO_PMD_SAME      does not look at the PMD entry again
  *   NO_PTE_SAME      does not look at the PTE again after copying a page
  *   LIVE_VMA         uses the VMA itself instead of the copy
  *   NO_NOTIFIER      does not look for MMU notifiers
+ *
+ * In a fault with the hash MMU:
+ *
+ *   NO_IRQS_OFF      walks with interrupts on
+ *   IRQS_STAY_OFF    does not put them on again before it flushes
+ *   SPIN_LOCK        waits for the lock of the table with interrupts off
  *
  * In an operation:
  *
@@ -39,9 +47,16 @@
  *   LATE_DETACH      munmap() marks the VMA after its section (W4)
  *   NO_PASS          munmap() frees a table it has not locked (W5)
  *   NO_DRAIN         mremap() moves a table it has not locked (W5)
- *   NO_TABLE_WAIT    a table is freed at once (W6)
+ *   NO_HASH_DRAIN    collapse does not lock the table before it flushes
+ *                    translations (W5)
+ *   LATE_HASH_DRAIN  collapse does so after it has flushed them (W5)
+ *   NO_TABLE_WAIT    a table is freed after an IPI (W6)
+ *   NO_BATCH_WAIT    so is one for which there is no memory for a batch (W6)
+ *   OLD_DEPOSIT      collapse deposits the table that was in use, and munmap()
+ *                    frees what is deposited at once (W6)
  *   NO_VMA_WAIT      a VMA is freed at once
  *   NO_SYNC          registering a notifier does not wait for faults (W7)
+ *   EARLY_ITREE      it lets others insert theirs before it has waited (W7)
  */
 
 #ifndef FAULTS
@@ -49,6 +64,11 @@
 #endif
 #ifndef ACTIONS
 #define ACTIONS	2
+#endif
+
+#if defined(NO_IRQS_OFF) || defined(IRQS_STAY_OFF) || defined(SPIN_LOCK) || \
+    defined(NO_HASH_DRAIN) || defined(LATE_HASH_DRAIN)
+#define HASH
 #endif
 
 #define NONE	2
@@ -66,6 +86,7 @@ byte tree = 0;			/* the VMA of A */
 byte pmd = 0;			/* the table of A */
 bool neighbour;			/* another VMA has addresses in that table */
 bool notifiers;			/* mm->notifier_subscriptions */
+bool itree;			/* other threads can insert interval notifiers */
 byte anon = 1;			/* the anon_vma of the memory at A; 0: freed */
 
 /* VMAs.  In the beginning the second one is next to the first. */
@@ -82,16 +103,32 @@ byte pte[2];			/* the entry of A */
 bool gone[2];			/* somebody relies on the entries as they are */
 bool leaving[2];
 bool freed[2];
+#ifdef OLD_DEPOSIT
+byte deposit = NONE;
+#endif
+
+#ifdef HASH
+byte translation;		/* of A: what the entry was when it was inserted */
+bool hashed[2];			/* H_PAGE_HASHPTE: the entry has a translation */
+#endif
 
 /* What the machine knows of each fault. */
 bool rcu[FAULTS];
+#ifdef HASH
 bool irqs_off[FAULTS];
+#endif
 
 /* For assertions. */
 bool forking;			/* A was copied, and the fork goes on */
+#ifdef HASH
+bool collapsing;		/* A was copied, and its PTE will be cleared */
+#endif
 bool secondary;			/* a secondary MMU relies on being notified */
 byte faults_done;
 bool actions_done;
+
+#define lock(t)		atomic { !locked[t] -> locked[t] = true }
+#define unlock(t)	locked[t] = false
 
 #define vma_used(v)	assert(!vma_freed[v])
 #define table_used(t)	assert(!freed[t])
@@ -104,27 +141,52 @@ inline wait_for_rcu()
 #endif
 }
 
-/* An IPI to all CPUs and their answers; who sends it must be able to answer. */
+/*
+ * An IPI to all CPUs and their answers.  RCU sections do not hold it up, nor
+ * does who spins for a lock.
+ */
 inline wait_for_cpus()
 {
+#ifdef HASH
 	!irqs_off[0];
 #if FAULTS > 1
 	!irqs_off[1];
 #endif
+#else
+	skip
+#endif
 }
 
-/* By IPI, or by what the hardware has for it. */
-inline flush_tlb()
+/*
+ * The entry of A in this table was changed.  With the hash MMU, what says that
+ * there is a translation is the entry; else there is none without a walk.
+ */
+inline flush_tlb(t)
 {
+#ifdef HASH
 	if
-	:: true -> wait_for_cpus()
-	:: true
+	:: hashed[t] -> hashed[t] = false; translation = EMPTY
+	:: else
 	fi
+#else
+	skip
+#endif
+}
+
+/* update_mmu_cache_range() */
+inline insert_translation(t)
+{
+#ifdef HASH
+	translation = pte[t];
+	hashed[t] = true
+#else
+	skip
+#endif
 }
 
 /* === A fault that writes to A ============================================= */
 
-#ifndef NO_IRQS_OFF
+#if defined(HASH) && !defined(NO_IRQS_OFF)
 #define set_irqs_off(value)	irqs_off[me] = value
 #else
 #define set_irqs_off(value)	skip
@@ -155,7 +217,10 @@ inline get_folio()
 		if
 		:: tree != v -> goto out
 		:: else
-		fi
+		fi;
+		look_at_number(out)
+#else
+		skip
 #endif
 	fi
 }
@@ -166,20 +231,23 @@ inline lock_table()
 	look_at_number(out);
 #endif
 	set_irqs_off(true);
+#ifndef NO_WALK
 	table = pmd;
+#endif
 	if
 	:: table == NONE -> set_irqs_off(false); goto out
 	:: else
 	fi;
 	table_used(table);
-#ifdef SPIN_LOCK
-	atomic { !locked[table] -> locked[table] = true };
+#if !defined(HASH) || defined(SPIN_LOCK)
+	lock(table);
 #else
 	if
 	:: atomic { !locked[table] -> locked[table] = true }
 	:: locked[table] -> set_irqs_off(false); goto out
 	fi;
 #endif
+	table_used(table);
 #ifndef NO_PMD_SAME
 	if
 	:: pmd != table -> goto out_locked
@@ -214,7 +282,8 @@ inline install(new)
 	assert(vma_anon[v] == anon);
 #endif
 	assert(copy_anon == anon);
-	pte[table] = new
+	pte[table] = new;
+	insert_translation(table)
 }
 
 proctype fault(byte me)
@@ -318,8 +387,10 @@ present:
 	:: entry == old ->
 #endif
 		/* ptep_clear_flush() */
+#ifdef HASH
 		assert(!irqs_off[me]);
-		flush_tlb();
+#endif
+		flush_tlb(table);
 		install(OWN);
 		assert(!secondary)
 	:: else
@@ -341,13 +412,10 @@ out:
 #define mmap_write_downgrade()	mm_seq++
 #define vma_start_write(v)	vma_seq[v] = mm_seq
 
-#define lock(t)			atomic { !locked[t] -> locked[t] = true }
-#define unlock(t)		locked[t] = false
-
 inline write_protect(t)
 {
 	if
-	:: writable(pte[t]) -> pte[t] = SHARED; flush_tlb()
+	:: writable(pte[t]) -> pte[t] = SHARED; flush_tlb(t)
 	:: else
 	fi
 }
@@ -363,8 +431,14 @@ inline free_vma(v)
 
 inline free_table(t)
 {
-#ifdef NO_TABLE_WAIT
+#if defined(NO_TABLE_WAIT)
+	wait_for_cpus();
 	freed[t] = true
+#elif defined(NO_BATCH_WAIT)
+	if
+	:: true -> leaving[t] = true
+	:: true -> wait_for_cpus(); freed[t] = true
+	fi
 #else
 	leaving[t] = true
 #endif
@@ -387,12 +461,19 @@ inline munmap()
 		lock(t);
 #endif
 		pte[t] = EMPTY;
-		flush_tlb();
+		flush_tlb(t);
 #ifndef NO_PASS
 		unlock(t)
 #endif
 	:: else
 	fi;
+#ifdef OLD_DEPOSIT
+	/* zap_deposited_table() */
+	if
+	:: deposit != NONE -> freed[deposit] = true
+	:: else
+	fi;
+#endif
 #ifdef LATE_DETACH
 	vma_detached[v] = true;
 #endif
@@ -468,7 +549,10 @@ inline fork()
 	mmap_write_unlock()
 }
 
-/* MREMAP_DONTUNMAP of a whole table: the VMA stays, its anon_vma goes along. */
+/*
+ * MREMAP_DONTUNMAP of a whole table: the VMA stays, its anon_vma goes along.
+ * With the hash MMU entries are moved, one by one.
+ */
 inline mremap()
 {
 	mmap_write_lock();
@@ -480,7 +564,6 @@ inline mremap()
 #endif
 	pmd = NONE;
 	gone[t] = true;
-	flush_tlb();
 	vma_anon[v] = 0;
 	mmap_write_unlock()
 }
@@ -501,21 +584,41 @@ inline merge()
 }
 
 /*
- * Into a huge page, or back if that fails.  Upstream waits for all CPUs, with
- * vm.pmd_clear_ipi_free it does not: both are in flush_tlb().
+ * Into a huge page, or back if that fails.  A fresh table is deposited, so that
+ * this one is only freed.  Translations are flushed without the lock of the
+ * table: a fault that had it could insert one afterwards.
  */
 inline collapse()
 {
 	mmap_write_lock();
 	vma_start_write(v);
 	t = pmd;
+#if !defined(NO_HASH_DRAIN) && !defined(LATE_HASH_DRAIN)
+	lock(t);
+	unlock(t);
+#endif
 	pmd = NONE;
-	flush_tlb();
+	wait_for_cpus();
+	flush_tlb(t);
+#ifdef LATE_HASH_DRAIN
+	lock(t);
+	unlock(t);
+#endif
 	lock(t);
 	gone[t] = true;
 	unlock(t);
 	if
-	:: true -> free_table(t)
+	:: true ->
+#ifdef HASH
+		/* The pages are copied.  Then entries are cleared, and flushed. */
+		collapsing = true;
+		collapsing = false;
+#endif
+#ifdef OLD_DEPOSIT
+		deposit = t
+#else
+		free_table(t)
+#endif
 	:: true -> gone[t] = false; pmd = t
 	fi;
 	mmap_write_unlock()
@@ -530,22 +633,30 @@ inline retract()
 	:: pte[t] == EMPTY ->
 		pmd = NONE;
 		gone[t] = true;
-		flush_tlb();
+		wait_for_cpus();
 		unlock(t);
 		free_table(t)
 	:: else -> unlock(t)
 	fi
 }
 
-/* __mmu_notifier_register(): mm_take_all_locks(), and no page table. */
+/*
+ * __mmu_notifier_register(): others can see that there are notifiers before it
+ * waits, and insert their own after it has.
+ */
 inline register_notifier()
 {
 	mmap_write_lock();
-	vma_start_write(v);
 	notifiers = true;
+#ifdef EARLY_ITREE
+	itree = true;
+#endif
 #ifndef NO_SYNC
 	wait_for_rcu();
 #endif
+	/* mm_take_all_locks() */
+	vma_start_write(v);
+	itree = true;
 	secondary = true;
 	mmap_write_unlock()
 }
@@ -556,7 +667,7 @@ inline madvise_dontneed()
 	t = pmd;
 	lock(t);
 	pte[t] = EMPTY;
-	flush_tlb();
+	flush_tlb(t);
 	unlock(t)
 }
 
@@ -566,7 +677,10 @@ inline other_fault()
 	t = pmd;
 	lock(t);
 	if
-	:: pte[t] == EMPTY || pte[t] == SHARED -> pte[t] = OTHERS
+	:: pte[t] == EMPTY || pte[t] == SHARED ->
+		flush_tlb(t);
+		pte[t] = OTHERS;
+		insert_translation(t)
 	:: else
 	fi;
 	unlock(t)
@@ -584,7 +698,9 @@ proctype others()
 		:: tree != NONE -> munmap()
 		:: tree != NONE -> mprotect()
 		:: tree != NONE -> fork()
+#ifndef HASH
 		:: tree != NONE && pmd != NONE && !neighbour -> mremap()
+#endif
 		:: tree != NONE && vma_writable[v] == vma_writable[1 - v] &&
 		   !vma_detached[1 - v] -> merge()
 		:: tree != NONE && pmd != NONE -> collapse()
@@ -608,14 +724,39 @@ proctype populate()
 end:	atomic { neighbour && pmd == NONE -> pmd = 1 }
 }
 
-/* What nobody can use any more is used for something else. */
+/* mmu_interval_notifier_insert() of another thread, without mmap_lock. */
+proctype insert_notifier()
+{
+end:	atomic { itree -> secondary = true }
+}
+
+#ifdef HASH
+/* A thread stores to A.  It does not walk, so that it needs only a translation. */
+proctype store()
+{
+end:	do
+	:: atomic { writable(translation) -> assert(!forking && !collapsing) }
+	od
+}
+#endif
+
+/*
+ * What nobody can use any more is used for something else.  A section with
+ * interrupts off is also an RCU section.
+ */
+#ifdef HASH
+#define wait_for_walkers()	wait_for_cpus()
+#else
+#define wait_for_walkers()	wait_for_rcu()
+#endif
+
 proctype memory()
 {
 end:	do
 	:: vma_leaving[0] -> wait_for_rcu(); vma_leaving[0] = false; vma_freed[0] = true
 	:: vma_leaving[1] -> wait_for_rcu(); vma_leaving[1] = false; vma_freed[1] = true
-	:: leaving[0] -> wait_for_cpus(); leaving[0] = false; freed[0] = true
-	:: leaving[1] -> wait_for_cpus(); leaving[1] = false; freed[1] = true
+	:: leaving[0] -> wait_for_walkers(); leaving[0] = false; freed[0] = true
+	:: leaving[1] -> wait_for_walkers(); leaving[1] = false; freed[1] = true
 	od
 }
 
@@ -630,12 +771,19 @@ init
 		if
 		:: true
 		:: true -> pte[0] = SHARED
+#ifdef HASH
+		:: true -> pte[0] = SHARED; insert_translation(0)
+#endif
 		:: true -> pmd = NONE; neighbour = true
 		:: true -> neighbour = true
 		fi;
 		run others();
 		run populate();
+		run insert_notifier();
 		run memory();
+#ifdef HASH
+		run store();
+#endif
 		run fault(0);
 #if FAULTS > 1
 		run fault(1);
@@ -644,5 +792,8 @@ init
 	faults_done == FAULTS && actions_done;
 	/* Nothing is mapped in a hole; nothing is writable that must not be. */
 	assert(tree != NONE || pmd == NONE || pte[pmd] == EMPTY);
-	assert(tree == NONE || vma_writable[tree] || pmd == NONE || !writable(pte[pmd]))
+	assert(tree == NONE || vma_writable[tree] || pmd == NONE || !writable(pte[pmd]));
+#ifdef HASH
+	assert(translation == EMPTY || (pmd != NONE && translation == pte[pmd]))
+#endif
 }

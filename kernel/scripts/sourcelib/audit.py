@@ -20,8 +20,8 @@ from .repo import Repo
 # Below kernel/.
 LIST = Path("audit", "spf.sites")
 # Folders that are searched, and for what.
-FOLDERS = ("arch/powerpc/include", "arch/powerpc/mm", "arch/x86/include", "arch/x86/mm", "fs",
-           "include/asm-generic", "include/linux", "ipc", "kernel", "mm")
+FOLDERS = ("arch/powerpc/include", "arch/powerpc/mm", "arch/x86/include", "arch/x86/kernel",
+           "arch/x86/mm", "fs", "include/asm-generic", "include/linux", "ipc", "kernel", "mm")
 # What the proof is about; code without an MMU; code that tests, or that is for the kernel's
 # own memory.
 IGNORED = re.compile(r"mm/faultline/spf\.[ch]|include/linux/spf\.h|mm/nommu\.c|"
@@ -51,7 +51,11 @@ CALLS = (
     "paravirt_tlb_remove_table", "pgtable_trans_huge_deposit", "pgtable_trans_huge_withdraw",
     "free_pgtables", "free_pgd_range", "pagetable_free", "pagetable_pte_dtor", "ptlock_alloc",
     "ptlock_free", "ptlock_free_rcu", "unlink_anon_vmas", "anon_vma_merge", "pt_sync_collapse",
-    "pt_sync_broadcast", "pt_sync_free_table",
+    "pt_sync_broadcast", "pt_sync_free_old", "pt_sync_free_table", "pt_sync_alloc",
+    "zap_deposited_table",
+    "tlb_remove_table_one", "native_tlb_remove_table", "pgtable_free_tlb", "pmd_fragment_free",
+    # W5: translations that do not go away with the PMD entry.
+    "flush_hash_table_pmd_range", "hpte_need_flush", "hash_preload",
     # W7: notifiers.
     "__mmu_notifier_register",
     # What upstream calls of ours.
@@ -76,13 +80,27 @@ WORDS = [word for word in ALL_WORDS
 
 # Functions that the proof quotes.
 QUOTED = {
+    "arch/powerpc/mm/book3s64/hash_pgtable.c": ("hash__pmdp_collapse_flush",),
+    "arch/powerpc/mm/book3s64/hash_tlb.c": ("flush_hash_table_pmd_range", "hpte_need_flush"),
+    "arch/powerpc/mm/book3s64/hash_utils.c": ("hash_preload", "__update_mmu_cache"),
+    "arch/powerpc/mm/book3s64/pgtable.c": ("__tlb_remove_table", "pgtable_free_tlb"),
+    "arch/x86/kernel/paravirt.c": ("native_tlb_remove_table",),
+    "arch/x86/mm/pgtable.c": ("paravirt_tlb_remove_table", "___pte_free_tlb", "___pmd_free_tlb",
+                              "___pud_free_tlb", "___p4d_free_tlb"),
+    # flush_waits() of pt_sync.c.
+    "arch/x86/include/asm/tlb.h": ("tlb_flush",),
+    "arch/x86/mm/tlb.c": ("switch_mm_irqs_off", "native_flush_tlb_multi", "flush_tlb_mm_range"),
     "include/linux/mm.h": ("vma_start_read", "vma_start_write", "vma_mark_detached",
                            "__is_vma_write_locked"),
     "include/linux/mmap_lock.h": ("mm_lock_seqcount_begin", "mm_lock_seqcount_end",
                                   "mmap_write_lock", "mmap_write_unlock", "mmap_write_downgrade",
                                   "vma_end_write_all"),
     "include/linux/seqlock.h": ("do_raw_write_seqcount_begin", "do_raw_write_seqcount_end"),
-    "mm/mmu_notifier.c": ("__mmu_notifier_register",),
+    "mm/huge_memory.c": ("zap_deposited_table",),
+    "mm/khugepaged.c": ("collapse_huge_page",),
+    "mm/mmu_gather.c": ("tlb_remove_table", "tlb_remove_table_one", "tlb_table_flush"),
+    "mm/mmu_notifier.c": ("__mmu_notifier_register", "mmu_interval_notifier_insert",
+                          "mmu_interval_notifier_insert_locked"),
     "mm/mremap.c": ("move_normal_pmd", "move_normal_pud"),
     "mm/rmap.c": ("__anon_vma_prepare", "unlink_anon_vmas"),
     "mm/vma.c": ("mm_take_all_locks", "vma_complete", "__split_vma"),
@@ -105,10 +123,17 @@ HEADER = """\
 #
 #  - Does it change a VMA that is in a tree?  Then under mmap_lock for writing,
 #    after vma_start_write() of that section (W1), and before it ends (W4)?
-#  - Does it free or move a page table, or rely on the entries in it?  Then does
-#    it lock the table after vma_start_write(), or find none (W5)?  Is the table
-#    free for other use only after an IPI or a grace period (W6)?
+#  - Does it free or move a page table, or rely on the entries in it, or on
+#    translations made from them?  Then does it lock the table after
+#    vma_start_write(), or find none (W5)?
+#  - Does it free a page table that was in use?  Then, while spf_writer_key is on,
+#    only after a grace period (W6)?  Does it look at the key after
+#    vma_start_write()?
+#  - Does it register an MMU notifier?  Can others insert theirs without mmap_lock
+#    before it has waited (W7)?
 #  - Does it do as a fault of spf.c does, and must that change with it?
+#  - A TLB flush of x86: does it still wait for every CPU of mm_cpumask(), see
+#    flush_waits() in pt_sync.c?
 #
 # Then write the list anew:
 #

@@ -15,7 +15,6 @@
  * atomic           large enough, but unmapped in one piece as upstream
  * widened          memory was short, continued with whole VMAs
  * foreign_skipped  VMAs in the range that were not to be unmapped
- * aborted          given up with -ENOMEM, the rest is still mapped
  */
 #ifdef CONFIG_MUNMAP_SECTION
 #define FAULTLINE_MUNMAP_EVENTS(E)					\
@@ -24,8 +23,7 @@
 	E(MUNMAP_SECTION_CONTENDED, "munmap_section_contended")		\
 	E(MUNMAP_SECTION_ATOMIC, "munmap_section_atomic")		\
 	E(MUNMAP_SECTION_WIDENED, "munmap_section_widened")		\
-	E(MUNMAP_SECTION_FOREIGN, "munmap_section_foreign_skipped")	\
-	E(MUNMAP_SECTION_ABORTED, "munmap_section_aborted")
+	E(MUNMAP_SECTION_FOREIGN, "munmap_section_foreign_skipped")
 #else
 #define FAULTLINE_MUNMAP_EVENTS(E)
 #endif
@@ -37,6 +35,7 @@
  *                   an IPI goes to every CPU, one for each flush
  * fault_fast        faults without VMA lock that mapped a page
  * fault_alloc       pages added to a file on that way
+ * fault_around      pages beside that of the fault that they mapped, too
  * fault_retry       faults whose page table was taken away meanwhile
  * fault_busy        faults that did not get its lock
  * fault_fallback    all faults that were tried and went the usual way
@@ -50,6 +49,7 @@
 	E(HUGETLB_PMD_UNSHARE_LAST, "hugetlb_pmd_unshare_last")		\
 	E(HUGETLB_FAULT_FAST, "hugetlb_fault_fast")			\
 	E(HUGETLB_FAULT_ALLOC, "hugetlb_fault_alloc")			\
+	E(HUGETLB_FAULT_AROUND, "hugetlb_fault_around")			\
 	E(HUGETLB_FAULT_RETRY, "hugetlb_fault_retry")			\
 	E(HUGETLB_FAULT_BUSY, "hugetlb_fault_busy")			\
 	E(HUGETLB_FAULT_FALLBACK, "hugetlb_fault_fallback")		\
@@ -91,7 +91,7 @@
 
 /*
  * Page faults without locks, by what they did:
- *   zero, anon, cow, reuse, access, raced
+ *   zero, anon, cow, reuse, access, raced, hwpoison
  * and those that were tried and went the usual way, by reason:
  *   abort_no_vma       no VMA, or the stack is to grow
  *   abort_locked       the VMA is being changed
@@ -117,6 +117,7 @@
 	E(SPF_REUSE, "spf_reuse")					\
 	E(SPF_ACCESS, "spf_access")					\
 	E(SPF_RACED, "spf_raced")					\
+	E(SPF_HWPOISON, "spf_hwpoison")					\
 	E(SPF_ABORT_NO_VMA, "spf_abort_no_vma")				\
 	E(SPF_ABORT_LOCKED, "spf_abort_locked")				\
 	E(SPF_ABORT_CHANGED, "spf_abort_changed")			\

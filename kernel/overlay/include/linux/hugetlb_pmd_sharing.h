@@ -25,6 +25,11 @@ extern struct kobj_attribute pmd_table_refs_attr;
 /*
  * A VMA that has page tables in common with others must have a lock: one
  * without is taken to own its tables alone.  So a copy gets one as well.
+ *
+ * hugetlb_vm_op_open() allocates it with mmap_lock held for writing.  That
+ * cannot wait for ever: it is less than a page, and the OOM killer, which
+ * gives such an allocation the reserves, needs no lock that is held there
+ * (the reaper only tries mmap_lock).
  */
 #define HUGETLB_VMA_LOCK_GFP	(GFP_KERNEL | __GFP_NOFAIL)
 

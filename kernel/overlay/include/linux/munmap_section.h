@@ -7,6 +7,7 @@
 
 #include <linux/bits.h>
 #include <linux/errno.h>
+#include <linux/gfp_types.h>
 #include <linux/jump_label.h>
 #include <linux/mm_types.h>
 
@@ -52,6 +53,10 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 void munmap_section_mark(struct munmap_section *op,
 			 struct vm_area_struct *vma);
 int munmap_section_run(struct munmap_section *op, struct list_head *uf);
+
+bool __munmap_section_retry(struct mm_struct *mm, bool *retried);
+bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
+				 unsigned long len, unsigned long flags);
 
 /**
  * munmap_section_wanted - is this range to be unmapped section by section?
@@ -103,6 +108,54 @@ static inline void vma_munmap_inherit(struct vm_area_struct *piece,
 		piece->munmap_pending = whole->munmap_pending;
 }
 
+/**
+ * vma_munmap_gfp - flags for what unmapping a VMA has to allocate
+ * @vma: The VMA, its mm locked for writing.
+ *
+ * fork() and others have taken a marked VMA for unmapped, so that there is no
+ * way back.  What is allocated are maple nodes and small structures, with
+ * mmap_lock held as upstream does it in vms_abort_munmap_vmas().
+ *
+ * Return: GFP_KERNEL, with __GFP_NOFAIL if @vma has a mark.
+ */
+static inline gfp_t vma_munmap_gfp(const struct vm_area_struct *vma)
+{
+	return vma_munmap_pending(vma) ? GFP_KERNEL | __GFP_NOFAIL : GFP_KERNEL;
+}
+
+/**
+ * munmap_section_retry - may a call have failed for what a munmap gives back?
+ * @mm:      Address space of current, locked for writing.
+ * @err:     What the call is going to return.
+ * @retried: false at first; true once this has waited.
+ *
+ * Limits such as RLIMIT_AS are given back section by section.  Upstream, a
+ * call that comes after the munmap() finds all of it: it waits for mmap_lock.
+ * So wait for the munmaps in progress, with the lock released meanwhile.
+ *
+ * Return: true if @mm was unlocked and locked again, so that the call has to
+ * look at everything anew; false if nothing has happened.
+ */
+static inline bool munmap_section_retry(struct mm_struct *mm, long err,
+					bool *retried)
+{
+	return static_branch_unlikely(&munmap_section_marks_key) &&
+	       (err == -ENOMEM || err == -EAGAIN) &&
+	       __munmap_section_retry(mm, retried);
+}
+
+/* The same for mmap(). */
+static inline bool munmap_section_retry_mmap(struct mm_struct *mm,
+					     unsigned long ret,
+					     unsigned long addr,
+					     unsigned long len,
+					     unsigned long flags)
+{
+	return static_branch_unlikely(&munmap_section_marks_key) &&
+	       (ret == -ENOMEM || ret == -EAGAIN) &&
+	       __munmap_section_retry_mmap(mm, addr, len, flags);
+}
+
 static inline void mm_munmap_init(struct mm_struct *mm)
 {
 	mm->munmap_ops = 0;
@@ -140,6 +193,24 @@ static inline void vma_munmap_reset(struct vm_area_struct *vma)
 static inline void vma_munmap_inherit(struct vm_area_struct *piece,
 				      const struct vm_area_struct *whole)
 {
+}
+
+static inline gfp_t vma_munmap_gfp(const struct vm_area_struct *vma)
+{
+	return GFP_KERNEL;
+}
+
+/* A macro: the branches of an inline function move registers about. */
+#define munmap_section_retry(mm, err, retried)				\
+	((void)(mm), (void)(err), (void)(retried), false)
+
+static inline bool munmap_section_retry_mmap(struct mm_struct *mm,
+					     unsigned long ret,
+					     unsigned long addr,
+					     unsigned long len,
+					     unsigned long flags)
+{
+	return false;
 }
 
 static inline void mm_munmap_init(struct mm_struct *mm)

@@ -12,6 +12,7 @@
 #include <linux/jump_label.h>
 #include <linux/mm_types.h>
 #include <linux/sched.h>
+#include <linux/spf.h>
 
 /* Where somebody waits for walkers. */
 enum pt_sync_site {
@@ -21,6 +22,29 @@ enum pt_sync_site {
 	PT_SYNC_HASH,		/* powerpc: the same as COLLAPSE, hash MMU */
 	PT_SYNC_LEGACY,		/* powerpc: a huge page is unmapped or split */
 };
+
+/* What a test can have us do wrong, to see that it notices. */
+enum pt_sync_rule {
+	PT_SYNC_RULE_LOOK	= 1,	/* walkers look at the number again */
+	PT_SYNC_RULE_COUNT	= 2,	/* unsharing changes the number */
+	PT_SYNC_RULE_FLUSH	= 4,	/* only a flush by IPI does without */
+	PT_SYNC_RULE_COLLAPSE	= 8,	/* the old table stays for a while */
+	PT_SYNC_RULE_TABLE	= 16,	/* and one without a batch */
+};
+
+#ifdef CONFIG_PMD_CLEAR_IPI_FREE_TORTURE
+extern u32 pt_sync_broken_rules;
+
+static inline bool pt_sync_broken(enum pt_sync_rule rule)
+{
+	return READ_ONCE(pt_sync_broken_rules) & rule;
+}
+#else
+static inline bool pt_sync_broken(enum pt_sync_rule rule)
+{
+	return false;
+}
+#endif
 
 #ifdef CONFIG_PMD_CLEAR_IPI_FREE
 
@@ -49,16 +73,16 @@ bool __pt_sync_free_table(void *table);
  * pt_sync_alloc() - get a page table for pt_sync_collapse()
  * @mm: Whose table it is to be; charged to its memory cgroup.
  *
- * Context: mmap_lock held, so that @mm is not torn down: some architectures
- * keep page tables in stock in the mm.  May sleep.  The caller frees what it
+ * Context: mmap_lock of @mm not held, as some architectures reclaim memory
+ * here.  @mm may be torn down meanwhile.  May sleep.  The caller frees what it
  * does not use by pte_free().
  *
- * Return: a page table, or NULL if the IPI is to be sent: the switch is off,
- * memory is short, or the MMU needs the IPI.
+ * Return: a page table to be deposited; NULL if none is wanted (the switch, and
+ * speculative page faults, are off), memory is short, or the MMU needs the IPI.
  */
 static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
 {
-	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
+	if (static_branch_unlikely(&pmd_clear_ipi_free_key) || spf_rcu_tables())
 		return __pt_sync_alloc(mm);
 	return NULL;
 }
@@ -70,11 +94,12 @@ static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
  * Called between clearing the PMD entry that pointed to a page table and
  * looking at the reference counts of the pages that the table maps.  With
  * @fresh the caller has to deposit @fresh in place of the old table, and to
- * free the old one after a grace period.
+ * free the old one after a grace period: speculative page faults need that.
+ * Unless vm.pmd_clear_ipi_free is 1, the IPI is sent as well.
  */
 static inline void pt_sync_collapse(pgtable_t fresh)
 {
-	if (fresh) {
+	if (fresh && static_branch_unlikely(&pmd_clear_ipi_free_key)) {
 		/*
 		 * A walker that still has the old table takes a reference
 		 * first and then looks at the PMD entry again.  We cleared the
@@ -90,10 +115,22 @@ static inline void pt_sync_collapse(pgtable_t fresh)
 	}
 }
 
-/* tlb_remove_table() has no memory for a batch; false: free @table at once. */
+/**
+ * pt_sync_free_old() - free the table that was replaced by a fresh one
+ * @mm: Whose table it was.
+ * @table: The table, empty and no longer reachable.
+ *
+ * Walkers may still look at it: it is freed after a grace period.
+ */
+void pt_sync_free_old(struct mm_struct *mm, pgtable_t table);
+
+/*
+ * tlb_remove_table() has no memory for a batch; false: the caller waits for all
+ * who may look at @table, and frees it.
+ */
 static inline bool pt_sync_free_table(void *table)
 {
-	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
+	if (static_branch_unlikely(&pmd_clear_ipi_free_key) || spf_rcu_tables())
 		return __pt_sync_free_table(table);
 	return false;
 }
@@ -109,6 +146,10 @@ static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
 }
 
 #define pt_sync_collapse(fresh)	((void)(fresh), tlb_remove_table_sync_one())
+
+static inline void pt_sync_free_old(struct mm_struct *mm, pgtable_t table)
+{
+}
 
 static inline void pt_sync_count_mm(enum pt_sync_site site,
 				    struct mm_struct *mm)
@@ -155,6 +196,8 @@ static inline void pt_sync_mm_init(struct mm_struct *mm)
  */
 static inline void pt_sync_unshare(struct mm_struct *mm)
 {
+	if (pt_sync_broken(PT_SYNC_RULE_COUNT))
+		return;
 	/* After pud_clear(); see above. */
 	smp_mb__before_atomic();
 	/* Always odd, so that 0 can stand for "not looked at". */
@@ -179,7 +222,7 @@ static inline void pt_sync_unshared(void)
  *
  * Context: with interrupts off, which stay so until the walk is over.
  *
- * Return: a number for pt_walk_retry().
+ * Return: a number for pt_walk_retry(), or 0 if the walk does not look.
  */
 static inline unsigned int pt_walk_begin(void)
 {
@@ -193,11 +236,16 @@ static inline unsigned int pt_walk_begin(void)
  * pt_walk_retry() - has a table of the walk been taken away?
  * @seq: What pt_walk_begin() returned.
  *
+ * Context: interrupts off since before pt_walk_begin(), so that a change of
+ * the switch in between is seen only by walks that find no such table.
+ *
  * Return: true if what was found may belong to another user of the table.
  */
 static inline bool pt_walk_retry(unsigned int seq)
 {
-	if (!seq)
+	if (!static_branch_unlikely(&pt_unshare_check_key))
+		return false;
+	if (!seq || pt_sync_broken(PT_SYNC_RULE_LOOK))
 		return false;
 	/* Pairs with pt_sync_unshare(). */
 	smp_rmb();

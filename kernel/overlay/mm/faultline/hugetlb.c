@@ -28,18 +28,22 @@
  *      with that current->mm who was inside an interrupts-off section then
  *      has left it: huge_pmd_unshare_flush() has waited for them, or the
  *      table is freed by RCU.  get_user_pages_fast() relies on it, too; see
- *      pt_sync.c.  Others may change its contents before.
+ *      pt_sync.c.  Others may change its contents before: entry_peek() may
+ *      read an entry of another mapping, and acts on it only once it has
+ *      been read again under the lock of the table.
  *  I3. An entry of a page table is cleared and the rmap of its folio dropped
  *      in one hold of the lock of the table.
  *  I4. A folio of the page cache is mapped only with the folio locked, and
- *      truncation, hole punching, migration and memory failure look for
- *      mappings only with the folio locked.
+ *      seen to be in the file then.  Truncation and hole punching look for
+ *      mappings and take the folio out of the file in one hold of its lock;
+ *      migration and memory failure look for mappings with it locked.
  *
  * See Documentation/admin-guide/mm/faultline.rst.
  */
 
 #define pr_fmt(fmt) "faultline: " fmt
 
+#include <linux/delay.h>
 #include <linux/fault-inject.h>
 #include <linux/hugetlb.h>
 #include <linux/hugetlb_pmd_sharing.h>
@@ -68,6 +72,7 @@
 
 #include "../internal.h"
 #include "faultline.h"
+#include "tests/hugetlb-torture.h"
 
 /* === Data ================================================================= */
 
@@ -306,6 +311,7 @@ static unsigned long zap_entries(struct mmu_gather *tlb,
 			set_huge_pte_at(mm, addr, ptep,
 					make_pte_marker(PTE_MARKER_UFFD_WP),
 					sz);
+		hugetlb_zap_window(ptl);
 		hugetlb_remove_rmap(page_folio(page));
 		full = __tlb_remove_page_size(tlb, page, false, sz);
 		zapped++;
@@ -391,7 +397,7 @@ static u64 become_owner(struct mmu_gather *tlb, struct vm_area_struct *vma)
 	if (trace_hugetlb_zap_enabled())
 		begin = ktime_get_ns();
 
-	if (sz == PMD_SIZE) {
+	if (sz == PMD_SIZE && !hugetlb_broken(HUGETLB_NO_UNSHARE)) {
 		tlb_change_page_size(tlb, sz);
 		tlb_start_vma(tlb, vma);
 		for (addr = vma->vm_start; addr < vma->vm_end;
@@ -477,11 +483,13 @@ bool __hugetlb_zap_range(struct vm_area_struct *vma, unsigned long start,
 /* === Faults ================================================================ */
 
 /*
- * Tries to get the lock of a table with interrupts off.  Whoever has it may
- * wait for an interrupt of ours: huge_ptep_clear_flush() under the lock
- * flushes TLBs by IPI.  So never wait without a bound.
+ * Tries to get the lock of a table with interrupts off.  The owner may wait
+ * for an interrupt of ours: huge_ptep_clear_flush() under the lock flushes TLBs
+ * by IPI.  So a round of tries is short, and interrupts are on between rounds.
+ * All rounds together outlast a few faults that each map AROUND_PAGES.
  */
 #define TRYLOCK_SPINS	64
+#define TRYLOCK_ROUNDS	16
 
 /* As trace_hugetlb_fault_retry() names them. */
 enum {
@@ -535,8 +543,12 @@ static bool entry_peek(struct vm_fault *vmf, pte_t *pte)
 
 	local_irq_save(flags);
 	found = table_walk(mm, vmf->address, &walk);
+	/*
+	 * Not huge_ptep_get(): what the table is now, and so whether entries
+	 * next to this one belong to it, is not known (arm64).
+	 */
 	if (found)
-		*pte = huge_ptep_get(mm, vmf->address, walk.ptep);
+		*pte = READ_ONCE(*walk.ptep);
 	local_irq_restore(flags);
 
 	return found;
@@ -554,25 +566,29 @@ static pte_t *entry_lock_owned(struct vm_fault *vmf, struct hstate *h)
 }
 
 /*
- * The table may be shared, and go away until its lock is held.  Invariant
- * when this succeeds: the PUD entry points to the table whose lock is held.
- * It stays so until the lock is dropped, because clearing it takes that lock.
+ * One round of tries.  The table may be shared, and go away until its lock is
+ * held.  Invariant when this succeeds: the PUD entry points to the table whose
+ * lock is held.  It stays so until the lock is dropped, because clearing it
+ * takes that lock.
  *
  * That the table is what it was is not needed: if it was unshared and shared
  * again in between, it is the right one again.
  */
-static pte_t *entry_lock_shared(struct vm_fault *vmf, struct hstate *h)
+static pte_t *entry_trylock_shared(struct vm_fault *vmf, struct hstate *h,
+				   bool no_lock, int *why)
 {
 	struct mm_struct *mm = vmf->vma->vm_mm;
-	int why = RETRY_GONE;
-	bool no_lock = inject_busy(), changed = inject_changed();
+	bool changed = inject_changed();
 	int spins = TRYLOCK_SPINS;
 	struct table_walk walk;
+	pte_t *ptep = NULL;
 	unsigned long flags;
 
+	*why = RETRY_GONE;
 	local_irq_save(flags);
 	if (!table_walk(mm, vmf->address, &walk))
-		goto fail;
+		goto out;
+	hugetlb_lock_window();
 
 	/*
 	 * Pairs with the lock hold around pud_clear() in huge_pmd_unshare().
@@ -581,26 +597,40 @@ static pte_t *entry_lock_shared(struct vm_fault *vmf, struct hstate *h)
 	vmf->ptl = huge_pte_lockptr(h, mm, walk.ptep);
 	while (no_lock || !spin_trylock(vmf->ptl)) {
 		if (no_lock || !--spins) {
-			why = RETRY_BUSY;
-			goto fail;
+			*why = RETRY_BUSY;
+			goto out;
 		}
 		cpu_relax();
 	}
-	if (changed ||
-	    pud_val(READ_ONCE(*walk.pudp)) != pud_val(walk.pud)) {
+	if (pud_val(READ_ONCE(*walk.pudp)) != pud_val(walk.pud))
+		changed |= hugetlb_table_lost();
+	if (changed) {
 		spin_unlock(vmf->ptl);
-		why = RETRY_CHANGED;
-		goto fail;
+		*why = RETRY_CHANGED;
+		goto out;
 	}
+	ptep = walk.ptep;
+out:
 	local_irq_restore(flags);
+	return ptep;
+}
 
-	return walk.ptep;
+/* Lock the entry of a table that others may share; NULL: use the slow path. */
+static pte_t *entry_lock_shared(struct vm_fault *vmf, struct hstate *h)
+{
+	bool no_lock = inject_busy();
+	int rounds = TRYLOCK_ROUNDS, why;
+	pte_t *ptep;
 
-fail:
-	local_irq_restore(flags);
+	do {
+		ptep = entry_trylock_shared(vmf, h, no_lock, &why);
+		if (ptep)
+			return ptep;
+	} while (why == RETRY_BUSY && --rounds);
+
 	count_vm_event(why == RETRY_BUSY ? HUGETLB_FAULT_BUSY :
 					   HUGETLB_FAULT_RETRY);
-	trace_hugetlb_fault_retry(mm, vmf->address, why);
+	trace_hugetlb_fault_retry(vmf->vma->vm_mm, vmf->address, why);
 	vmf->ptl = NULL;
 	return NULL;
 }
@@ -655,8 +685,14 @@ unlock:
 /* Does the entry allow the access? */
 static bool entry_suffices(pte_t pte, unsigned int flags)
 {
-	/* Not young or not dirty: some CPUs leave setting that to the fault. */
-	if (!pte_present(pte) || !pte_young(pte))
+	if (!pte_present(pte))
+		return false;
+	/*
+	 * Not young or not dirty: some CPUs leave setting that to the fault, and
+	 * so may a device that walks our page tables.
+	 */
+	if (!pte_young(pte) &&
+	    (!arch_has_hw_pte_young() || flags & FAULT_FLAG_REMOTE))
 		return false;
 	return !(flags & FAULT_FLAG_WRITE) ||
 	       (huge_pte_write(pte) && huge_pte_dirty(pte));
@@ -674,24 +710,116 @@ static bool entry_there(struct vm_fault *vmf, pte_t pte)
 	return true;
 }
 
-static void map_folio(struct vm_fault *vmf, struct hstate *h, pte_t *ptep,
-		      struct folio *folio)
+/*
+ * The entry is empty, its table and the folio are locked.  The caller counts the
+ * page for the mm before it unlocks the table.
+ */
+static void map_folio(struct vm_area_struct *vma, unsigned long addr,
+		      struct hstate *h, pte_t *ptep, struct folio *folio,
+		      bool young)
 {
 	const vm_flags_t writable = VM_SHARED | VM_WRITE;
-	struct vm_area_struct *vma = vmf->vma;
 	pte_t pte = mk_huge_pte(&folio->page, vma->vm_page_prot);
 
 	if ((vma->vm_flags & writable) == writable)
 		pte = huge_pte_mkwrite(huge_pte_mkdirty(pte));
 	else
 		pte = huge_pte_wrprotect(pte);
-	pte = arch_make_huge_pte(pte_mkyoung(pte), huge_page_shift(h),
-				 vma->vm_flags);
+	pte = young ? pte_mkyoung(pte) : pte_mkold(pte);
+	pte = arch_make_huge_pte(pte, huge_page_shift(h), vma->vm_flags);
 
 	hugetlb_add_file_rmap(folio);
-	set_huge_pte_at(vma->vm_mm, vmf->address, ptep, pte,
-			huge_page_size(h));
-	hugetlb_count_add(pages_per_huge_page(h), vma->vm_mm);
+	set_huge_pte_at(vma->vm_mm, addr, ptep, pte, huge_page_size(h));
+}
+
+/*
+ * A fault also maps the pages of the file that are in memory beside its own, in
+ * an aligned range of this many, which is within one page table.  32: their
+ * locks and entries take a few microseconds with the table locked, a fault takes
+ * about as long, so that a larger range gains little.
+ */
+#define AROUND_PAGES	32
+#define AROUND_SIZE	(AROUND_PAGES * PMD_SIZE)
+
+/* Map @folio, found at this place of the file, unless it is in use or going. */
+static bool map_neighbour(struct vm_fault *vmf, struct hstate *h,
+			  struct xa_state *xas, pte_t *ptep,
+			  struct folio *folio, bool young)
+{
+	struct address_space *mapping = vmf->vma->vm_file->f_mapping;
+	long step = (xas->xa_index >> huge_page_order(h)) - vmf->pgoff;
+	unsigned long addr = vmf->address + step * PMD_SIZE;
+	bool good;
+
+	if (!huge_pte_none(huge_ptep_get(vmf->vma->vm_mm, addr, ptep + step)))
+		return false;
+	if (folio_test_locked(folio) || !folio_try_get(folio))
+		return false;
+	/* Not waiting: the owner of its lock may want the table. */
+	if (folio != xas_reload(xas) || !folio_trylock(folio))
+		goto put;
+	good = hugetlb_broken(HUGETLB_NO_NEIGHBOUR) ||
+	       (folio->mapping == mapping && folio_test_uptodate(folio) &&
+		!folio_test_hwpoison(folio));
+	/* The reference goes to the entry. */
+	if (good)
+		map_folio(vmf->vma, addr, h, ptep + step, folio, young);
+	folio_unlock(folio);
+	if (good)
+		return true;
+put:
+	folio_put(folio);
+	return false;
+}
+
+/*
+ * Map the neighbours of the fault that are in the file and whose entry is empty,
+ * and return how many.  The table is locked, and @ptep the entry of the fault in
+ * it.  Each page is mapped as by a fault that reads it, except that nobody has
+ * accessed it yet: I4, no userfaultfd, no reservation, as the page is in the
+ * file.  The size of the file only saves work: truncation takes a page that is
+ * behind it out of the file with the folio locked, and unmaps it before.
+ *
+ * A table that others share is filled for them as well, as by the fault itself:
+ * they have the same part of the file there, and a change of a VMA that shows in
+ * the entries unshares its tables first.
+ *
+ * References are taken with the table locked and not kept, so that a page that
+ * is taken out of the file is free as soon as on upstream.
+ */
+static long map_neighbours(struct vm_fault *vmf, struct hstate *h,
+			   struct address_space *mapping, pte_t *ptep)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	unsigned long base = ALIGN_DOWN(vmf->address, AROUND_SIZE);
+	unsigned long start = max(base, vma->vm_start);
+	unsigned long end = min(base + AROUND_SIZE, vma->vm_end);
+	pgoff_t first = vmf->pgoff - ((vmf->address - start) >> PMD_SHIFT);
+	pgoff_t last = vmf->pgoff + ((end - vmf->address) >> PMD_SHIFT);
+	XA_STATE(xas, &mapping->i_pages, first << huge_page_order(h));
+	bool young = !arch_has_hw_pte_young();
+	struct folio *folio;
+	long mapped = 0;
+
+	BUILD_BUG_ON(!is_power_of_2(AROUND_PAGES));
+	BUILD_BUG_ON(AROUND_PAGES > PTRS_PER_PMD);
+
+	last = min_t(pgoff_t, last,
+		     i_size_read(mapping->host) >> huge_page_shift(h));
+	/* Of code, some CPUs flush caches for each page: only what is used. */
+	if (vma->vm_flags & VM_EXEC || first >= last)
+		return 0;
+
+	rcu_read_lock();
+	xas_for_each(&xas, folio, (last << huge_page_order(h)) - 1) {
+		if (xas_retry(&xas, folio) || xa_is_value(folio))
+			continue;
+		mapped += map_neighbour(vmf, h, &xas, ptep, folio, young);
+	}
+	rcu_read_unlock();
+	count_vm_events(HUGETLB_FAULT_AROUND, mapped);
+
+	return mapped;
 }
 
 /* Is this a fault of the kind that only maps a page of the file? */
@@ -722,6 +850,7 @@ bool __hugetlb_fault_fast(struct vm_fault *vmf, struct address_space *mapping)
 	struct folio *folio;
 	bool done = false;
 	pte_t *ptep, pte;
+	long mapped;
 
 	if (!fault_suits(vmf, h))
 		return false;
@@ -746,15 +875,18 @@ bool __hugetlb_fault_fast(struct vm_fault *vmf, struct address_space *mapping)
 	if (!folio_test_uptodate(folio) || folio_test_hwpoison(folio))
 		goto put;
 
+	hugetlb_find_window(folio);
 	ptep = owns_tables(vma) ? entry_lock_owned(vmf, h) :
 				  entry_lock_shared(vmf, h);
 	if (!ptep)
 		goto put;
 	pte = huge_ptep_get(vma->vm_mm, vmf->address, ptep);
 	if (huge_pte_none(pte)) {
-		map_folio(vmf, h, ptep, folio);
+		map_folio(vma, vmf->address, h, ptep, folio, true);
 		/* The reference goes to the entry, with the lock still held. */
 		folio_unlock(folio);
+		mapped = 1 + map_neighbours(vmf, h, mapping, ptep);
+		hugetlb_count_add(mapped * pages_per_huge_page(h), vma->vm_mm);
 		spin_unlock(vmf->ptl);
 		count_vm_event(HUGETLB_FAULT_FAST);
 		return true;
@@ -773,14 +905,22 @@ fallback:
 
 /* === vm.hugetlb_pmd_unshare ================================================ */
 
+/* How long the second pass waits for the mmap_lock of one process, in ms. */
+#define UNSHARE_WAIT	100
+
 /* Mappings that were made before mode 0 keep what they share until now. */
-static int unshare_mm(struct mm_struct *mm)
+static int unshare_mm(struct mm_struct *mm, unsigned int wait)
 {
 	VMA_ITERATOR(vmi, mm, 0);
 	struct vm_area_struct *vma;
 
-	if (mmap_read_lock_killable(mm))
-		return -EINTR;
+	while (!mmap_read_trylock(mm)) {
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		if (!wait--)
+			return -EBUSY;
+		fsleep(USEC_PER_MSEC);
+	}
 	for_each_vma(vmi, vma) {
 		if (fatal_signal_pending(current))
 			break;
@@ -829,18 +969,39 @@ static struct mm_struct *next_mm(int *nr)
 	return mm;
 }
 
-static int unshare_all(void)
+/* Returns how many processes were skipped because mmap_lock was busy. */
+static long unshare_pass(unsigned int wait)
 {
 	struct mm_struct *mm;
-	int nr = 1, err = 0;
+	long skipped = 0;
+	int nr = 1;
 
-	while (!err && (mm = next_mm(&nr))) {
-		err = unshare_mm(mm);
+	while ((mm = next_mm(&nr))) {
+		int err = unshare_mm(mm, wait);
+
 		mmput(mm);
+		if (err == -EINTR)
+			return err;
+		skipped += err == -EBUSY;
 		cond_resched();
 	}
 
-	return err;
+	return skipped;
+}
+
+/* One process whose mmap_lock is stuck does not hold up the others. */
+static int unshare_all(void)
+{
+	long skipped = unshare_pass(0);
+
+	if (skipped > 0)
+		skipped = unshare_pass(UNSHARE_WAIT);
+	if (skipped <= 0)
+		return skipped;
+	pr_info_ratelimited("vm.hugetlb_pmd_unshare: %ld processes skipped, their mmap_lock was busy\n",
+			    skipped);
+
+	return -EBUSY;
 }
 
 static int unshare_sysctl(const struct ctl_table *table, int write,

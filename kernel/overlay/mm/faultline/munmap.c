@@ -34,14 +34,28 @@
  *
  * One mm has room for MUNMAP_SECTION_MAX_OPS marks, so that operations whose
  * ranges overlap stay independent: either may unmap a VMA that has both
- * marks, and one that gives up takes back its own mark only.
+ * marks.
+ *
+ * There is no way back from a mark, so nothing that follows may fail.  A cut
+ * can; then the section ends at the end of the VMA instead.  Without a cut,
+ * only maple nodes are allocated, and these with __GFP_NOFAIL (see
+ * vma_munmap_gfp()), mmap_lock being held for writing.  That adds no lock
+ * dependency to the GFP_KERNEL of upstream, which fails for such a size only
+ * if the task is an OOM victim and the reserves that victims have are used up
+ * as well.  Even then others can free memory: the OOM reaper only tries
+ * mmap_lock, gives up after a second, and the OOM killer takes another victim.
+ *
+ * What counts against a limit (RLIMIT_AS, commit charge, map_count ...) is
+ * given back section by section.  Calls that fail at a limit wait for the
+ * operations in progress and try once more, see munmap_section_retry().
  *
  * The size of a section
  *
  * is an amount of work, not of address space, since a page of page-table
  * entries costs some 40 times as much to zap as a huge page, and a hole
  * nothing.  vm.munmap_section_kbytes is the size for memory mapped with base
- * pages.  Sections that turn out cheap make the next one larger.
+ * pages.  Sections that turn out cheap make the next one larger, and while
+ * others wait for the lock, sections get shorter.
  *
  * See Documentation/admin-guide/mm/faultline.rst.
  */
@@ -53,6 +67,7 @@
 #include <linux/ktime.h>
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
+#include <linux/mman.h>
 #include <linux/mmap_lock.h>
 #include <linux/munmap_section.h>
 #include <linux/pgtable.h>
@@ -62,6 +77,7 @@
 #include <linux/sizes.h>
 #include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
+#include <linux/wait_bit.h>
 
 #include <trace/events/faultline.h>
 
@@ -130,8 +146,17 @@ struct faultline_toggle munmap_section_toggle = {
 #define SECTION_CHEAP_NS	(2 * NSEC_PER_MSEC)
 #define SECTION_DEAR_NS		(4 * NSEC_PER_MSEC)
 
-/* How long a waiter may take to wake up before we make room for it. */
+/* While others wait, a section should take no longer than this, */
+#define SECTION_CONTENDED_NS	(1 * NSEC_PER_MSEC)
+/* and where they wait from the start, the first is smaller by this factor. */
+#define BUDGET_CONTENDED	4
+
+/*
+ * How long a waiter may take to wake up: first we spin, then we sleep, so that
+ * it can run on this CPU, and then it is our turn again.
+ */
 #define YIELD_SPIN_NS		(50 * NSEC_PER_USEC)
+#define YIELD_MAX_NS		(1 * NSEC_PER_MSEC)
 
 static_assert(MUNMAP_SECTION_MAX_OPS <=
 	      BITS_PER_BYTE * sizeof_field(struct vm_area_struct, munmap_pending));
@@ -155,7 +180,8 @@ static unsigned long mm_mapped_pages(struct mm_struct *mm)
 	 */
 	pages = max(pages, mm_pgtables_bytes(mm) / sizeof(pte_t) / 2);
 #ifdef CONFIG_HUGETLB_PAGE
-	pages = max_t(unsigned long, pages, atomic_long_read(&mm->hugetlb_usage));
+	/* Of shared page tables, it can be negative. */
+	pages = max_t(long, pages, atomic_long_read(&mm->hugetlb_usage));
 #endif
 	return pages;
 }
@@ -361,37 +387,98 @@ static bool section_plan(struct munmap_section *op, unsigned long *start,
  * section, and of getting the lock back, would be out of proportion to the
  * work, but not so that others wait for longer than SECTION_DEAR_NS.  A
  * section that did not use up its budget tells nothing about larger ones.
+ *
+ * While somebody does wait, budgets shrink, down to one page table, as long as
+ * it takes less time to get the lock back than to zap.  Where it takes more,
+ * they grow again up to the floor: else all of it would take a multiple of the
+ * time.
  */
-static void section_adapt(struct munmap_section *op, long work, u64 zap_ns)
+static void section_adapt(struct munmap_section *op, long work, u64 zap_ns,
+			  u64 wait_ns, bool contended)
 {
-	if (work >= op->budget && zap_ns < SECTION_CHEAP_NS)
+	if (contended) {
+		op->budget = min(op->budget, op->floor);
+		if (zap_ns > SECTION_CONTENDED_NS && wait_ns < zap_ns)
+			op->budget = max(op->budget / 2, WORK_PTE_TABLE);
+		else if (wait_ns > 2 * zap_ns && zap_ns < SECTION_CHEAP_NS)
+			op->budget = min(op->budget * 2, op->floor);
+	} else if (op->budget < op->floor) {
+		op->budget = min(op->budget * 2, op->floor);
+	} else if (work >= op->budget && zap_ns < SECTION_CHEAP_NS) {
 		op->budget = min(op->budget * 2, op->floor * BUDGET_GROWTH_MAX);
-	else if (zap_ns > SECTION_DEAR_NS)
+	} else if (zap_ns > SECTION_DEAR_NS) {
 		op->budget = max(op->budget / 2, op->floor);
+	}
 }
 
 /* === Running an operation ================================================= */
 
+#ifndef CONFIG_PREEMPT_RT	/* There, the lock goes by priority. */
+
+/* Changes whenever somebody gets or releases mmap_lock for writing. */
+static unsigned int writers(struct mm_struct *mm)
+{
+#ifdef CONFIG_PER_VMA_LOCK
+	return READ_ONCE(mm->mm_lock_seq.sequence);
+#else
+	return 0;
+#endif
+}
+
 /*
  * Let a waiter in.  A writer that has just released the lock and wants it
- * again would steal it from the waiter that is being woken up.  Readers at
- * the head of the queue have got the lock from our release, so what we wait
- * for is a writer.
+ * again would steal it from the waiter that is being woken up, for another
+ * section.  Readers at the head of the queue have got the lock from our
+ * release, so what we wait for is a writer.
  */
 static void yield_to_waiter(struct mm_struct *mm)
 {
-#ifndef CONFIG_PREEMPT_RT	/* There, the lock goes by priority. */
-	u64 since = ktime_get_ns();
+	unsigned int seen = writers(mm);
+	u64 since = ktime_get_ns(), waited = 0;
 
-	while (mmap_lock_is_contended(mm) &&
-	       !(atomic_long_read(&mm->mmap_lock.count) & RWSEM_WRITER_LOCKED)) {
-		if (ktime_get_ns() - since > YIELD_SPIN_NS) {
+	while (mmap_lock_is_contended(mm) && !mmap_lock_has_writer(mm) &&
+	       writers(mm) == seen && waited < YIELD_MAX_NS) {
+		if (waited < YIELD_SPIN_NS)
+			cpu_relax();
+		else
 			usleep_range(50, 100);
-			return;
-		}
-		cpu_relax();
+		waited = ktime_get_ns() - since;
 	}
+}
+
+#else
+
+static void yield_to_waiter(struct mm_struct *mm)
+{
+}
+
 #endif
+
+/*
+ * Is current's thread group being killed, or replaced by exec(), and has
+ * nobody else the mm?  Then exit_mmap() is about to unmap all of it, faster,
+ * and no marks matter any more.
+ */
+static bool mm_is_dying(struct mm_struct *mm)
+{
+	struct signal_struct *signal = current->signal;
+	bool killed;
+
+	if (!fatal_signal_pending(current))
+		return false;
+
+	spin_lock_irq(&current->sighand->siglock);
+	killed = (signal->flags & SIGNAL_GROUP_EXIT || signal->group_exec_task) &&
+		 !signal->core_state;
+	spin_unlock_irq(&current->sighand->siglock);
+
+	/*
+	 * A thread that exits leaves live before mm_users.  The acquire pairs
+	 * with mmput(), which orders the two: who is missing in mm_users is
+	 * missing in live as well.  No thread can be added any more.
+	 */
+	return killed && atomic_read_acquire(&mm->mm_users) <=
+			 atomic_read(&signal->live);
 }
 
 /* Unmap [start, end) like a munmap() of that range; unlocks if it succeeds. */
@@ -404,7 +491,7 @@ static int section_unmap(struct mm_struct *mm, unsigned long start,
 	return do_vmi_align_munmap(&vmi, vma, mm, start, end, uf, true);
 }
 
-/* Give up: whatever is left is an ordinary mapping again. */
+/* Whatever is left is an ordinary mapping again. */
 static void section_unmark(struct munmap_section *op)
 {
 	VMA_ITERATOR(vmi, op->mm, op->start);
@@ -431,7 +518,7 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 			  unsigned long start, unsigned long end)
 {
 	const unsigned long section = munmap_section_bytes();
-	/* Pairs with clear_bit() in munmap_section_run(). */
+	/* Pairs with clear_and_wake_up_bit() in munmap_section_run(). */
 	unsigned long ops = READ_ONCE(mm->munmap_ops);
 	unsigned int nr;
 
@@ -453,6 +540,8 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 		.floor	= section_budget(section),
 	};
 	op->budget = op->floor;
+	if (mmap_lock_is_contended(mm))
+		op->budget = max(op->floor / BUDGET_CONTENDED, WORK_PTE_TABLE);
 
 	count_vm_event(MUNMAP_SECTION_CALLS);
 	trace_munmap_section_begin(mm, start, end, mm_mapped_pages(mm));
@@ -480,80 +569,121 @@ void munmap_section_mark(struct munmap_section *op, struct vm_area_struct *vma)
  * @op: The operation; its mm is locked for writing.
  * @uf: As for do_vmi_align_munmap().
  *
- * Always returns with mmap_lock released.  A fatal signal does not end it
- * early, as it does not upstream: the range goes as a whole, also for those
- * who share the mm and survive.
+ * Always returns with mmap_lock released.  A fatal signal ends it early only
+ * if it ends all who share the mm.
  *
- * Return: 0, or -ENOMEM if a VMA could not be split and could not be taken
- * whole either.  What is left of the range then stays mapped.
+ * Return: 0, or -EINTR if nobody is left who could see the difference.
  */
 int munmap_section_run(struct munmap_section *op, struct list_head *uf)
 {
 	struct mm_struct *mm = op->mm;
 	unsigned long start = op->start, end, sections = 0;
+	u64 begin = ktime_get_ns();
+	bool locked = true;
+	int err = 0;
 	long work;
-	int err;
 
-	for (;;) {
-		u64 begin, zapped, locked;
-		bool contended;
-
-		err = 0;
-		begin = ktime_get_ns();
-		if (!section_plan(op, &start, &end, &work)) {
-			mmap_write_unlock(mm);
-			break;
-		}
+	while (locked && section_plan(op, &start, &end, &work)) {
+		bool contended = false;
+		u64 zapped, now;
 
 		err = section_unmap(mm, start, end, uf);
-		if (err == -ENOMEM && !op->whole) {
-			/* Nothing has happened yet: try without a cut. */
+		if (err) {
+			/* Nothing has happened yet. */
+			if (WARN_ON_ONCE(op->whole)) {
+				section_unmark(op);
+				break;
+			}
+			/* Without a cut, nothing can fail. */
 			count_vm_event(MUNMAP_SECTION_WIDENED);
 			op->whole = true;
 			continue;
-		}
-		if (err) {
-			count_vm_event(MUNMAP_SECTION_ABORTED);
-			section_unmark(op);
-			mmap_write_unlock(mm);
-			break;
 		}
 		zapped = ktime_get_ns();
 		count_vm_event(MUNMAP_SECTION_SECTIONS);
 		sections++;
 		op->whole = false;
 
-		if (end >= op->end) {
-			trace_munmap_section(mm, start, end, work,
-					     zapped - begin, 0, false);
-			break;
+		locked = end < op->end;
+		if (locked && mm_is_dying(mm)) {
+			locked = false;
+			err = -EINTR;
+		}
+		if (locked) {
+			contended = mmap_lock_is_contended(mm);
+			if (contended) {
+				count_vm_event(MUNMAP_SECTION_CONTENDED);
+				/* Others wait for a killed task to be gone. */
+				if (!fatal_signal_pending(current))
+					yield_to_waiter(mm);
+			}
+			cond_resched();
+			mmap_write_lock(mm);
 		}
 
-		contended = mmap_lock_is_contended(mm);
-		if (contended) {
-			count_vm_event(MUNMAP_SECTION_CONTENDED);
-			/* Others wait for a task that is killed to be gone. */
-			if (!fatal_signal_pending(current))
-				yield_to_waiter(mm);
-		}
-		cond_resched();
-		mmap_write_lock(mm);
-
-		locked = ktime_get_ns();
+		now = ktime_get_ns();
 		trace_munmap_section(mm, start, end, work, zapped - begin,
-				     locked - zapped, contended);
-		section_adapt(op, work, zapped - begin);
+				     now - zapped, contended);
+		section_adapt(op, work, zapped - begin, now - zapped,
+			      contended);
+		begin = now;
 		start = end;
 	}
+	if (locked)
+		mmap_write_unlock(mm);
 
 	/*
-	 * No VMA has the mark any more.  Whoever looks at the bit (READ_ONCE()
-	 * in munmap_section_begin() and vma_munmap_mark_stale()) holds
-	 * mmap_lock, and has seen what happened in our holds of the lock.
+	 * No VMA has the mark any more, unless the mm is dying: then the bit
+	 * goes with it.  Whoever looks at the bit with mmap_lock held
+	 * (READ_ONCE() in munmap_section_begin(), munmap_section_retry() and
+	 * vma_munmap_mark_stale()) has seen what happened in our holds of the
+	 * lock.  Wakes up those in munmap_section_retry().
 	 */
-	clear_bit(op->nr, &mm->munmap_ops);
+	if (err != -EINTR)
+		clear_and_wake_up_bit(op->nr, &mm->munmap_ops);
 	trace_munmap_section_end(mm, err, sections);
 	return err;
+}
+
+/* === Limits =============================================================== */
+
+/* See munmap_section_retry(). */
+bool __munmap_section_retry(struct mm_struct *mm, bool *retried)
+{
+	/* Pairs with clear_and_wake_up_bit() in munmap_section_run(). */
+	unsigned long ops = READ_ONCE(mm->munmap_ops);
+	unsigned long nr;
+
+	mmap_assert_write_locked(mm);
+
+	if (!ops || *retried)
+		return false;
+	*retried = true;
+
+	/*
+	 * As for lock order, this is waiting for mmap_lock, which upstream's
+	 * munmap() would hold.
+	 */
+	mmap_write_unlock(mm);
+	for_each_set_bit(nr, &ops, MUNMAP_SECTION_MAX_OPS)
+		if (wait_on_bit(&mm->munmap_ops, nr, TASK_KILLABLE))
+			break;
+	mmap_write_lock(mm);
+	return true;
+}
+
+/*
+ * See munmap_section_retry_mmap().  If a failed MAP_FIXED has left a hole,
+ * others can map there before the second try, which must not replace it.
+ */
+bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
+				 unsigned long len, unsigned long flags)
+{
+	bool retried = false;
+
+	if (flags & MAP_FIXED && !find_vma_intersection(mm, addr, addr + len))
+		return false;
+	return __munmap_section_retry(mm, &retried);
 }
 
 /* === munmap() and mremap() ================================================ */
@@ -655,8 +785,8 @@ static int range_split_edges(struct mm_struct *mm, unsigned long start,
  *
  * Always returns with mmap_lock released.
  *
- * Return: 0 or an error of do_vmi_munmap(), with nothing unmapped; -ENOMEM
- * also if memory ran out later on, and then part of the range is unmapped.
+ * Return: 0 or an error of do_vmi_munmap(), with nothing unmapped; or -EINTR
+ * of munmap_section_run().
  */
 int munmap_sectioned(struct mm_struct *mm, unsigned long start, size_t len,
 		     struct list_head *uf)

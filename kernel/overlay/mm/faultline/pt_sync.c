@@ -11,11 +11,8 @@
  *
  *  1. The memory of the table stays a page table until nobody looks at it:
  *     it is freed after an RCU grace period, for which a section with
- *     interrupts off counts as a reader.  (UNSHARE frees nothing.  What the
- *     last user does with the table later is freed as every table of its mm;
- *     where that needs no grace period, TLBs are flushed by IPI, and the
- *     flush of the mm that unshared has waited for the CPUs that have that mm
- *     loaded.  So only walkers of the page tables of their own CPU are safe.)
+ *     interrupts off counts as a reader.  (UNSHARE frees nothing: the last
+ *     user goes on to use the table, and frees it as every table of its mm.)
  *  2. A walker does not use what it found in a table that was taken away:
  *       COLLAPSE  it looks at the PMD entry again after it has taken a
  *                 reference; see pt_sync_collapse().  The entry cannot have
@@ -23,10 +20,12 @@
  *                 the table is put back only as it was, and is not used for
  *                 anything else before the grace period is over: that is why
  *                 a fresh table is deposited.
- *       UNSHARE   it looks at mm->pt_unshare_seq before and after; see
- *                 pt_sync_unshare().  Looking at the PUD entry again would not
- *                 do: table and entry are two words, and a table can be
- *                 unshared, changed, and shared again.
+ *       UNSHARE   the TLB flush of the mm that unshares waits for it, see
+ *                 flush_waits().  Where the flush does not wait, it looks at
+ *                 mm->pt_unshare_seq before and after; see pt_sync_unshare().
+ *                 Looking at the PUD entry again would not do: table and entry
+ *                 are two words, and a table can be unshared, changed, and
+ *                 shared again.
  *       TABLE     the table was unlinked and is not used again.
  *
  * What stays: hash__pmdp_collapse_flush() of powerpc waits for hash_page(),
@@ -34,8 +33,8 @@
  * TLBs are flushed by IPI where the CPU has nothing better.
  *
  * Every operation decides for itself, once, which way it goes, so that the
- * switch can change at any time.  Only UNSHARE needs its walkers to take part;
- * see pmd_clear_apply().
+ * switch can change at any time.  Only UNSHARE needs its walkers to take part,
+ * and not everywhere; see pmd_clear_apply().
  *
  * See Documentation/admin-guide/mm/faultline.rst.
  */
@@ -49,6 +48,9 @@
 #include <linux/vmstat.h>
 
 #include <asm/tlb.h>
+#if defined(CONFIG_X86) && defined(CONFIG_PARAVIRT)
+#include <asm/paravirt.h>
+#endif
 
 #include <trace/events/faultline.h>
 
@@ -69,9 +71,50 @@ DEFINE_STATIC_KEY_FALSE(pmd_clear_ipi_free_key);
 /* gup_fast() looks at mm->pt_unshare_seq. */
 DEFINE_STATIC_KEY_FALSE(pt_unshare_check_key);
 
+/*
+ * Does the TLB flush on unsharing wait for the walkers of the table, so that
+ * they need not look at mm->pt_unshare_seq?
+ *
+ * It does if it is an IPI to every CPU of mm_cpumask(), and the sender waits
+ * until all of them have handled it: x86, unless a hypervisor flushes TLBs for
+ * us and leaves out virtual CPUs that do not run.  (arm64, riscv and powerpc
+ * have instructions or firmware for it.)  The flush comes after pud_clear() and
+ * before i_mmap_rwsem is let go, without which nobody can change the table, and
+ * it spares no CPU: see unshared_tables in tlb_flush().
+ *
+ * Who walks with interrupts off on which CPU?
+ *
+ *  - get_user_pages_fast() of a task walks current->mm, which is the mm that
+ *    the CPU has loaded, and the CPU is in mm_cpumask().  The flush waits.
+ *  - A CPU that loads the mm meanwhile sets its bit in mm_cpumask() before it
+ *    walks, and the flush increments tlb_gen between pud_clear() and reading
+ *    the mask.  Both are full barriers: either the flush waits for the CPU, or
+ *    the walk finds the PUD entry cleared.
+ *  - A kernel thread that has only borrowed the mm (a lazy CPU) has no
+ *    current->mm and does not walk.  One that called kthread_use_mm() has
+ *    loaded the mm as any task.
+ *  - The CPU that flushes runs us, and no walker.
+ *  - perf walks current->mm in an NMI, and may be in the moment between the
+ *    switch to another mm and to another task, when the flush does not wait.
+ *    So it is for every table that x86 frees: nothing but a flush keeps that
+ *    one, either.
+ *  - KVM looks up the size of a mapping, between mmu_notifier calls, for a task
+ *    of the mm.
+ */
+static bool flush_waits(void)
+{
+	if (pt_sync_broken(PT_SYNC_RULE_FLUSH))
+		return true;
+#if defined(CONFIG_X86) && defined(CONFIG_PARAVIRT)
+	return pv_ops.mmu.flush_tlb_multi == native_flush_tlb_multi;
+#else
+	return IS_ENABLED(CONFIG_X86);
+#endif
+}
+
 static void check_unshare(bool on)
 {
-	if (on)
+	if (on && !flush_waits())
 		static_branch_enable(&pt_unshare_check_key);
 	else
 		static_branch_disable(&pt_unshare_check_key);
@@ -99,7 +142,8 @@ static void serialize_clear(bool on)
 #endif
 
 /*
- * No IPI for UNSHARE only while all walkers look at mm->pt_unshare_seq:
+ * Unless flush_waits(), no IPI for UNSHARE only while all walkers look at
+ * mm->pt_unshare_seq:
  *
  * - On: a walker that does not look has interrupts off since before the first
  *   broadcast, so it is over before the first IPI is avoided.
@@ -187,11 +231,18 @@ static bool mmu_needs_ipi(void)
 static pgtable_t alloc_table(struct mm_struct *mm)
 {
 #ifdef __pte_alloc_one
-	/* Nobody is to be killed for it where that can be said. */
+	/* Nobody is to be killed for it. */
 	return __pte_alloc_one(mm, GFP_PGTABLE_USER | __GFP_NORETRY |
 				   __GFP_NOWARN);
 #else
-	return pte_alloc_one(mm);
+	pgtable_t table;
+
+	/* powerpc keeps a stock in the mm, until that is torn down. */
+	if (!mmget_not_zero(mm))
+		return NULL;
+	table = pte_alloc_one(mm);
+	mmput_async(mm);
+	return table;
 #endif
 }
 
@@ -200,6 +251,8 @@ pgtable_t __pt_sync_alloc(struct mm_struct *mm)
 	struct mem_cgroup *memcg, *old;
 	pgtable_t table = NULL;
 
+	/* Some reclaim memory: nobody is to wait for that. */
+	lockdep_assert_not_held(&mm->mmap_lock);
 	if (!mmu_needs_ipi()) {
 		/* khugepaged has none of its own. */
 		memcg = get_mem_cgroup_from_mm(mm);
@@ -215,6 +268,14 @@ void __pt_sync_collapsed(void)
 {
 	avoided(PT_SYNC_COLLAPSE);
 	pt_sync_window();
+}
+
+void pt_sync_free_old(struct mm_struct *mm, pgtable_t table)
+{
+	if (pt_sync_broken(PT_SYNC_RULE_COLLAPSE))
+		pte_free(mm, table);
+	else
+		pte_free_defer(mm, table);
 }
 
 /* === UNSHARE =============================================================== */
@@ -251,8 +312,13 @@ bool __pt_sync_free_table(void *table)
 {
 	struct page *page = table;
 
-	call_rcu(&page_ptdesc(page)->pt_rcu_head, free_table);
-	avoided(PT_SYNC_TABLE);
+	if (pt_sync_broken(PT_SYNC_RULE_TABLE))
+		__tlb_remove_table(table);
+	else
+		call_rcu(&page_ptdesc(page)->pt_rcu_head, free_table);
+	/* Else it is done for speculative page faults. */
+	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
+		avoided(PT_SYNC_TABLE);
 
 	return true;
 }

@@ -3,22 +3,22 @@
  * Faultline: page faults without locks (vm.speculative_page_fault).
  *
  * Upstream handles a page fault under the read lock of its VMA, or mmap_lock.
- * Who changes the VMA waits for a fault that is preempted, or that reclaims
- * memory, and with mmap_lock held for writing all others wait as well.  Here
- * a fault holds no lock but that of the page table, for the moment in which
- * it looks at an entry and changes it.
+ * A writer that changes the VMA waits for a fault that is preempted or that
+ * reclaims memory, and it holds mmap_lock for writing meanwhile, so that all
+ * others wait as well.  Here a fault holds no lock but that of the page table,
+ * for the moment in which it looks at an entry and changes it.
  *
- * 1. Take a copy of the VMA, take_copy().  It is good if the VMA was not
- *    write-locked while it was copied.  From here on the VMA itself is only an
- *    address and a sequence number.
- * 2. Do what takes time, from the copy: memory, charges, copying a page.
- * 3. Lock the page table and find out whether the VMA has been write-locked
- *    since, lock_table().  If not, change the entry and be done.
+ * 1. Take a snapshot of the VMA, spf_take_copy().  It is good if the VMA was
+ *    not write-locked while it was taken.  From here on the VMA itself is only
+ *    an address and a sequence number.
+ * 2. Do the slow work from the snapshot: memory, charges, copying a page.
+ * 3. Lock the page table and revalidate: has the VMA been write-locked since?
+ *    See spf_lock_table().  If not, change the entry and be done.
  *
- * Everything unexpected, at any step, is left to upstream's path, as if nobody
- * had tried.
+ * Everything unexpected, at any step, is left to upstream's path, as if no
+ * attempt had been made.
  *
- * What writers do for that:
+ * The rules for writers:
  *
  *  W1 The VMA in the tree of its mm, and its being there, changes only under
  *     mmap_lock for writing, and after vma_start_write() of that section.  (Of
@@ -28,14 +28,23 @@
  *  W3 A VMA gets into the tree after that, with release.
  *  W4 A VMA is marked detached before the section ends, and this is seen in
  *     that order (mm_lock_seqcount_end()).
- *  W5 Before a writer frees or moves a page table, relies on the entries in
- *     it, or frees what a copy points to, it locks the table at least once
- *     after W2, or has seen there is no table.  Upstream's writers do, but for
- *     mremap() when it moves whole tables: spf_drain_pmd().
- *  W6 A page table and its lock stay in memory until those who had interrupts
- *     off, when it could be found, have them on again.
- *  W7 Who registers the first MMU notifier waits for faults that have not seen
- *     it; spf_sync_notifiers().
+ *  W5 Before a writer frees or moves a page table, relies on the entries in it
+ *     or on translations made from them (the hash table of powerpc), or frees
+ *     what a snapshot points to, it locks the table at least once after W2, or
+ *     has seen that there is no table.  Upstream's writers do, with two
+ *     exceptions: mremap() when it moves whole tables, and the collapse into a
+ *     huge page, which flushes translations before it locks the table.  They
+ *     call spf_drain_pmd().  (retract_page_tables() and
+ *     collapse_pte_mapped_thp() free tables of private file mappings without W2:
+ *     a fault here never fills an entry of such a mapping that is none, and
+ *     looks at the PMD entry again.)
+ *  W6 A page table of any level, and its lock, stay in memory until an RCU
+ *     grace period after the table was taken out of the level above.  Without
+ *     speculative faults x86 needs less than that; it looks after W2 whether
+ *     there may be any, spf_rcu_tables().  (Hash MMU of powerpc: until sections
+ *     with interrupts off are over, spf_walk_begin().)
+ *  W7 The first MMU notifier of an mm is registered only when faults that have
+ *     not seen it are over; spf_sync_notifiers().
  *
  * Why a fault that passes step 3 is as good as upstream's: let X be a section
  * that write-locks the VMA after step 1.  X's pass over the table (W5) was not
@@ -47,9 +56,9 @@
  * but the lock of the table, it is as if we held the VMA for reading, as long
  * as we do nothing but change entries under the lock of the table.
  *
- * While the lock is held, the table cannot go away, nor the anon_vma of the
- * copy: both go after X's pass.  The VMA can: a merge needs no pass.  So only
- * the copy is used.
+ * While the lock is held, the table cannot go away, nor the anon_vma and the
+ * file of the snapshot: all go after X's pass.  The VMA can: a merge needs no
+ * pass.  So only the snapshot is used.
  *
  * See Documentation/admin-guide/mm/faultline.rst.
  */
@@ -59,6 +68,7 @@
 #include <linux/extable.h>
 #include <linux/highmem.h>
 #include <linux/huge_mm.h>
+#include <linux/kcsan-checks.h>
 #include <linux/kmsan.h>
 #include <linux/ksm.h>
 #include <linux/memcontrol.h>
@@ -71,6 +81,8 @@
 #include <linux/perf_event.h>
 #include <linux/rcupdate.h>
 #include <linux/rmap.h>
+#include <linux/sched/clock.h>
+#include <linux/sched/sysctl.h>
 #include <linux/spf.h>
 #include <linux/swap.h>
 #include <linux/userfaultfd_k.h>
@@ -134,9 +146,12 @@ enum outcome {
 	DONE_REUSE,		/* made writable, there is no other user */
 	DONE_ACCESS,		/* young or dirty, or somebody had done that */
 	DONE_RACED,		/* the entry changed: nothing to do, or try again */
+	DONE_HWPOISON,		/* the page to be copied is broken: SIGBUS */
 	ABORT_NO_VMA,		/* none, it ends here, or it was unmapped */
 	ABORT_LOCKED,		/* the VMA is being changed */
-	ABORT_CHANGED,		/* it was meanwhile, or vm.spec... went off */
+	ABORT_CHANGED,		/* it was, the task lost its CPU, or the switch
+				 * went off
+				 */
 	ABORT_UNSUPPORTED,	/* kind of mapping */
 	ABORT_ACCESS,		/* what the VMA does not allow */
 	ABORT_NO_TABLE,		/* no page table, or a huge page */
@@ -148,69 +163,142 @@ enum outcome {
 
 static_assert(SPF_ABORT_NO_MEMORY - SPF_ZERO == ABORT_NO_MEMORY);
 
-/* How often to try the lock of a page table; interrupts are on in between. */
-#define LOCK_TRIES	(IS_ENABLED(CONFIG_PPC64) ? 64 : 16)
+/* Hash MMU: how often to try the lock of a page table. */
+#define LOCK_TRIES	64
 
 /*
- * How old a copy may become.  The sequence numbers have 32 bits and advance
- * by two with each section of a writer: that is 214 million sections in a
- * second, before a number could come back.
+ * How old a snapshot may become.  The sequence numbers have 32 bits and advance
+ * by two with each section of a writer, so that a number comes back after 2^31
+ * sections.  Those take minutes, and a fault that is not switched out would have
+ * to stay on its CPU for all of them, in one RCU section.  (A virtual CPU that
+ * is stopped for so long, while others of the guest change the same VMA without
+ * a break, and have just then the one number of 2^32, is accepted.)  A fault
+ * that was switched out starts again; one that slept for memory has MAX_SLEEP.
  */
-#define MAX_AGE		(10 * HZ)
 #define MAX_SECTIONS	BIT(30)
+#define MAX_SLEEP	(10 * HZ)
 
 struct fault {
 	struct mm_struct *mm;
 	unsigned long address;		/* of the page */
+	struct pt_regs *regs;
 	unsigned int flags;
+	enum spf_entry entry;
 	enum outcome outcome;
 	bool wasted;			/* an abort now throws work away */
 	bool spare_zeroed;
 	struct folio *spare;		/* of an attempt before, charged */
 	/* Only its vm_lock_seq may be read, and only in the RCU section. */
 	struct vm_area_struct *vma;
+	/* Only what spf_take_copy() copies; the rest is not initialized. */
 	struct vm_area_struct copy;
-	u32 vma_seq;			/* vm_lock_seq of the copy */
+	struct file *file;		/* good while ptl is held */
+	u32 vma_seq;			/* vm_lock_seq of the snapshot */
 	u32 mm_seq;			/* mm_lock_seq when it was taken */
-	unsigned long began;		/* jiffies */
-	/* What walk() finds; good with interrupts off or ptl held. */
+	unsigned long switches;		/* of the task, at that time */
+	/*
+	 * Set by spf_walk(): what is found stays in memory until spf_walk_end(),
+	 * the end of the RCU section, or while ptl is held.
+	 */
+	bool walked;
 	pmd_t *pmdp;
 	pmd_t pmd;
 	pte_t *pte;
 	spinlock_t *ptl;		/* lock of the table */
 };
 
-#ifdef CONFIG_LRU_GEN
-/* As lru_gen_enter_fault() and lru_gen_exit_fault(). */
-static void lru_gen_fault(bool recency)
-{
-	current->in_lru_fault = recency;
-}
-#else
-static void lru_gen_fault(bool recency)
-{
-}
-#endif
-
-/* === The copy of the VMA ================================================== */
+/* === The snapshot of the VMA ============================================== */
 
 static u32 mm_sequence(struct mm_struct *mm)
 {
-	/* Pairs with the smp_wmb() in mm_lock_seqcount_end(): W4. */
-	return raw_read_seqcount(&mm->mm_lock_seq);
+	/*
+	 * Pairs with the smp_wmb() in mm_lock_seqcount_end(): W4.  Not
+	 * raw_read_seqcount(), which hides what follows from KCSAN.
+	 */
+	return smp_load_acquire(&mm->mm_lock_seq.sequence);
+}
+
+/* Often the order to something else is the point, hence READ_ONCE(). */
+static unsigned long switches(void)
+{
+	return READ_ONCE(current->nvcsw) + READ_ONCE(current->nivcsw);
+}
+
+/* Kinds of mappings that are left to upstream. */
+static bool unsupported(vm_flags_t flags)
+{
+	return flags & (VM_SHARED | VM_MAYSHARE | VM_HUGETLB | VM_PFNMAP |
+			VM_MIXEDMAP | VM_IO | VM_SHADOW_STACK | VM_DROPPABLE |
+			VM_UFFD_MISSING | VM_UFFD_WP | VM_UFFD_MINOR);
+}
+
+/*
+ * Policies are freed at once: the snapshot may point to freed memory.  Nor may
+ * vm_ops->get_policy be looked at, as there are vm_ops that go with the file.
+ */
+static bool has_policy(struct vm_area_struct *vma)
+{
+#ifdef CONFIG_NUMA
+	if (vma->vm_policy)
+		return true;
+#endif
+	/* Who else has a policy of the file only has shared mappings. */
+	return vma->vm_ops && vma_is_shmem(vma);
+}
+
+/* Copy what a fault needs of @vma, which may be changing. */
+static void copy_vma_fields(struct fault *f, const struct vm_area_struct *vma,
+			    vm_flags_t flags)
+{
+	struct vm_area_struct *copy = &f->copy;
+
+	/* The rest is not to be used; such a mistake should show at once. */
+	if (IS_ENABLED(CONFIG_DEBUG_VM))
+		memset(copy, POISON_FREE, sizeof(*copy));
+
+	/* What races with a writer is thrown away: spf_take_copy(). */
+	kcsan_disable_current();
+	vm_flags_init(copy, flags);
+	copy->vm_start = vma->vm_start;
+	copy->vm_end = vma->vm_end;
+	copy->vm_mm = f->mm;
+	copy->vm_page_prot = vma->vm_page_prot;
+	copy->detached = vma->detached;
+	/* Set once, without the VMA being write-locked. */
+	copy->anon_vma = READ_ONCE(vma->anon_vma);
+	copy->vm_ops = vma->vm_ops;
+	copy->vm_pgoff = vma->vm_pgoff;
+#ifdef CONFIG_NUMA
+	copy->vm_policy = vma->vm_policy;
+#endif
+	/* A file can be closed: only with the lock of the table held. */
+	copy->vm_file = NULL;
+	f->file = vma->vm_file;
+	kcsan_enable_current();
 }
 
 /* In the RCU section, which began before the fault looked at spf_key. */
-static enum outcome take_copy(struct fault *f)
+static enum outcome spf_take_copy(struct fault *f)
 {
 	MA_STATE(mas, &f->mm->mm_mt, f->address, f->address);
 	struct vm_area_struct *vma = mas_walk(&mas);
+	vm_flags_t flags;
 
 	if (!vma)
 		return ABORT_NO_VMA;
 	f->vma = vma;
-	f->began = jiffies;
-	spf_window(SPF_WINDOW_FIND);
+	f->walked = false;
+	f->switches = switches();
+	spf_window(SPF_WINDOW_FIND, &f->switches);
+
+	/*
+	 * Most faults of other kinds end here, before anything is copied.  The
+	 * VMA may be changing: to leave a fault to upstream is always right.
+	 */
+	if (unsupported(READ_ONCE(vma->vm_flags)))
+		return ABORT_UNSUPPORTED;
+	if (f->entry == SPF_ENTRY_ABSENT && READ_ONCE(vma->vm_ops))
+		return ABORT_PTE;
 
 	/*
 	 * The number of the VMA first, then that of the mm.  The VMA is
@@ -226,14 +314,15 @@ static enum outcome take_copy(struct fault *f)
 	if ((s32)(f->mm_seq - f->vma_seq) <= 0 && !spf_broken(SPF_NO_LOCKED))
 		return ABORT_LOCKED;
 
-	/* Of a VMA that is changed meanwhile, it is thrown away. */
-	data_race(memcpy(&f->copy, vma, sizeof(f->copy)));
 	/*
-	 * What is set without the VMA being write-locked, once: at least all
-	 * of it.  Others like that, as numab_state, are not used.
+	 * The flags again: only what is read from here on is revalidated.  The
+	 * snapshot of a VMA that is changed meanwhile is thrown away.
 	 */
-	f->copy.anon_vma = READ_ONCE(vma->anon_vma);
-	/* Pairs with spf_write_barrier(): who was writing has changed this. */
+	flags = READ_ONCE(vma->vm_flags);
+	if (unsupported(flags))
+		return ABORT_UNSUPPORTED;
+	copy_vma_fields(f, vma, flags);
+	/* Pairs with spf_write_barrier(): a writer has changed the number. */
 	smp_rmb();
 	if (READ_ONCE(vma->vm_lock_seq) != f->vma_seq)
 		return ABORT_CHANGED;
@@ -262,56 +351,57 @@ static bool may_access(struct fault *f)
 	       arch_vma_access_permitted(vma, write, exec, false);
 }
 
-static enum outcome check_copy(struct fault *f)
+static DEFINE_PER_CPU(unsigned long, spf_last_ip);
+
+/*
+ * The kernel may access user memory at @ip.  Most such faults come from a few
+ * instructions of core kernel code, which is never unloaded, so each CPU
+ * remembers the last one.
+ */
+static bool may_fault(unsigned long ip)
+{
+	if (raw_cpu_read(spf_last_ip) == ip)
+		return true;
+	if (search_kernel_exception_table(ip)) {
+		raw_cpu_write(spf_last_ip, ip);
+		return true;
+	}
+	return search_exception_tables(ip);
+}
+
+static enum outcome spf_check_copy(struct fault *f)
 {
 	struct vm_area_struct *vma = &f->copy;
 
 	/* Below it: upstream may let the stack grow. */
 	if (f->address < vma->vm_start || f->address >= vma->vm_end)
 		return ABORT_NO_VMA;
-	if (vma->vm_flags & (VM_SHARED | VM_MAYSHARE | VM_HUGETLB | VM_PFNMAP |
-			     VM_MIXEDMAP | VM_IO | VM_SHADOW_STACK |
-			     VM_DROPPABLE))
-		return ABORT_UNSUPPORTED;
-	if (userfaultfd_armed(vma))
-		return ABORT_UNSUPPORTED;
-	/* Policies are freed at once: the copy may point to one that is gone. */
-	if (vma_policy(vma))
-		return ABORT_UNSUPPORTED;
-	if (vma->vm_ops && vma->vm_ops->get_policy)
+	if (has_policy(vma))
 		return ABORT_UNSUPPORTED;
 	if (!may_access(f))
 		return ABORT_ACCESS;
-
-	/* Looks at flags of the file, whose memory is freed by RCU. */
-	lru_gen_fault(vma_has_recency(vma));
-	/*
-	 * Not to be used: the lock is that of the VMA, a file can be closed,
-	 * and the chain is in the VMA.  So a mistake is seen at once.
-	 */
-	vma->vm_lock = NULL;
-	vma->vm_file = NULL;
-	vma->anon_vma_chain.next = NULL;
-	vma->anon_vma_chain.prev = NULL;
+	/* A bug in the kernel: upstream reports it. */
+	if (!(f->flags & FAULT_FLAG_USER) &&
+	    !may_fault(instruction_pointer(f->regs)))
+		return ABORT_ACCESS;
 
 	return GO_ON;
 }
 
-/* Whether the VMA that the copy was taken from is unchanged. */
+/* Whether the VMA of the snapshot is unchanged. */
 static bool copy_is_good(const struct fault *f)
 {
 	if (READ_ONCE(f->vma->vm_lock_seq) != f->vma_seq)
 		return false;
 	/* Nor can it be the same number again. */
-	return mm_sequence(f->mm) - f->mm_seq < MAX_SECTIONS &&
-	       time_before(jiffies, f->began + MAX_AGE);
+	return mm_sequence(f->mm) - f->mm_seq < MAX_SECTIONS;
 }
 
 /*
  * After a while without RCU the VMA may have been freed, and another one be at
- * its place.  If it is the VMA of this address, and if lock_table() finds the
- * number of the copy, then it is the one that was copied: a new one has got a
- * new number before it came into the tree (W3).
+ * its place.  If it is the VMA of this address, with the number of the
+ * snapshot, then it is the VMA of the snapshot: a new one has got a new number
+ * before it came into the tree (W3).
  */
 static enum outcome find_again(struct fault *f)
 {
@@ -319,15 +409,52 @@ static enum outcome find_again(struct fault *f)
 
 	if (!spf_enabled())
 		return ABORT_CHANGED;
-	if (mas_walk(&mas) != f->vma && !spf_broken(SPF_NO_FIND))
+	if (spf_broken(SPF_NO_FIND))
+		return GO_ON;
+	if (mas_walk(&mas) != f->vma)
+		return ABORT_CHANGED;
+	/*
+	 * Before the tables are looked at: the switch may have been off in the
+	 * meantime, when tables were freed at once; see spf_rcu_tables().
+	 * Pairs with spf_write_barrier().
+	 */
+	if (smp_load_acquire(&f->vma->vm_lock_seq) != f->vma_seq)
 		return ABORT_CHANGED;
 	return GO_ON;
 }
 
 /* === The page table ======================================================= */
 
-/* Interrupts off: tables that can be found now stay in memory (W6). */
-static bool walk(struct fault *f)
+/*
+ * Tables that can be found in an RCU section stay in memory until it ends (W6).
+ * But the hash MMU deposits the old table below a huge page and frees both at
+ * once, so its walkers need interrupts off.
+ */
+static bool walk_needs_irqs_off(void)
+{
+#ifdef CONFIG_PPC_BOOK3S_64
+	return !radix_enabled();
+#else
+	return false;
+#endif
+}
+
+static unsigned long spf_walk_begin(void)
+{
+	unsigned long irqs = 0;
+
+	if (walk_needs_irqs_off())
+		local_irq_save(irqs);
+	return irqs;
+}
+
+static void spf_walk_end(unsigned long irqs)
+{
+	if (walk_needs_irqs_off())
+		local_irq_restore(irqs);
+}
+
+static bool spf_walk(struct fault *f)
 {
 	pgd_t *pgdp, pgd;
 	p4d_t *p4dp, p4d;
@@ -351,76 +478,136 @@ static bool walk(struct fault *f)
 	    unlikely(pmd_bad(f->pmd)))
 		return false;
 	f->pte = pte_offset_kernel(&f->pmd, f->address);
+	f->ptl = pte_lockptr(f->mm, &f->pmd);
+	f->walked = true;
 	return true;
+}
+
+/* In a walk.  What was found earlier in this RCU section will do. */
+static bool spf_find_table(struct fault *f)
+{
+	return (f->walked && !walk_needs_irqs_off()) || spf_walk(f);
+}
+
+/* A page table is there, so that memory is not prepared in vain. */
+static bool has_table(struct fault *f)
+{
+	unsigned long irqs = spf_walk_begin();
+	bool found = spf_find_table(f);
+
+	spf_walk_end(irqs);
+	return found;
 }
 
 /* What the entry is now; only good for deciding what to prepare. */
 static bool peek(struct fault *f, pte_t *pte)
 {
-	unsigned long irqs;
-	bool found;
+	unsigned long irqs = spf_walk_begin();
+	bool found = spf_walk(f);
 
-	local_irq_save(irqs);
-	found = walk(f);
 	if (found)
 		*pte = ptep_get_lockless(f->pte);
-	local_irq_restore(irqs);
+	spf_walk_end(irqs);
 
 	return found;
 }
 
 /* The table is locked, and f->pmd is what was found before that. */
-static enum outcome check_locked(struct fault *f)
+static enum outcome revalidate(struct fault *f)
 {
-	/* Collapse clears the entry first and then locks the table. */
-	if (!pmd_same(f->pmd, pmdp_get_lockless(f->pmdp)))
-		return ABORT_NO_TABLE;
 	/*
-	 * The page tables, which walk() has read before the lock was taken,
-	 * before the number.  Pairs with spf_write_barrier(): who has written
-	 * the number and then found no table is seen here.
+	 * A collapse clears the entry first and then locks the table.  Those of
+	 * file mappings (retract_page_tables(), collapse_pte_mapped_thp()) lock
+	 * no VMA, so that nothing else tells.  Or the CPU has set the accessed
+	 * bit of the entry: the next attempt will do.
+	 */
+	if (!pmd_same(f->pmd, pmdp_get_lockless(f->pmdp)))
+		return ABORT_CHANGED;
+	/*
+	 * The page tables, which spf_walk() has read before the lock was
+	 * taken, before the number.  Pairs with spf_write_barrier(): the
+	 * number of a writer that found no table after it is seen here.
 	 */
 	smp_mb__after_spinlock();
 	if (!copy_is_good(f) && !spf_broken(SPF_NO_SEQUENCE))
 		return ABORT_CHANGED;
+	/* See MAX_SECTIONS.  The mapping did not change: do not back off. */
+	if (switches() != f->switches) {
+		f->wasted = false;
+		return ABORT_CHANGED;
+	}
 	return GO_ON;
 }
 
 /*
- * Lock the page table.  With GO_ON, f->ptl is held, interrupts are on, and the
- * copy of the VMA is as good as the VMA; nothing has changed otherwise.
- *
- * Who holds the lock may wait for this CPU to flush its TLB, so it is not
- * waited for with interrupts off.  Once it is held and the copy is good, the
- * table stays, and interrupts can be on: clearing an entry may need them.
+ * With interrupts off the lock cannot be waited for: its owner may wait for
+ * this CPU to flush its TLB.  Once the lock is held and the snapshot is good,
+ * the table stays, and interrupts can be on: clearing an entry may need them.
  */
-static enum outcome lock_table(struct fault *f)
+static enum outcome lock_table_irqs_off(struct fault *f)
 {
 	enum outcome outcome = ABORT_BUSY;
 	unsigned long irqs;
 	int try;
 
-	spf_window(SPF_WINDOW_LOCK);
 	for (try = 0; try < LOCK_TRIES; try++) {
 		local_irq_save(irqs);
-		if (!walk(f)) {
+		if (!spf_walk(f)) {
 			local_irq_restore(irqs);
 			return ABORT_NO_TABLE;
 		}
-		f->ptl = pte_lockptr(f->mm, &f->pmd);
 		if (spin_trylock(f->ptl)) {
-			outcome = check_locked(f);
+			outcome = revalidate(f);
 			if (outcome != GO_ON)
 				spin_unlock(f->ptl);
 			local_irq_restore(irqs);
-			if (outcome == GO_ON)
-				spf_window(SPF_WINDOW_CHANGE);
 			return outcome;
 		}
 		local_irq_restore(irqs);
 		cpu_relax();
 	}
 
+	return outcome;
+}
+
+/*
+ * In the RCU section, in which the table and its lock stay in memory (W6), also
+ * if they were found earlier in it.  If an entry above the PMD entry has been
+ * cleared since, a writer did that, and revalidate() sees its number.
+ */
+static __always_inline enum outcome lock_table_rcu(struct fault *f)
+{
+	enum outcome outcome;
+
+	if (!spf_find_table(f))
+		return ABORT_NO_TABLE;
+	spf_window(SPF_WINDOW_WALK, &f->switches);
+	/* W6 holds: it was not freed since it was found. */
+	VM_WARN_ON_ONCE(!page_count(pmd_page(f->pmd)));
+	spin_lock(f->ptl);
+	outcome = revalidate(f);
+	if (outcome != GO_ON)
+		spin_unlock(f->ptl);
+
+	return outcome;
+}
+
+/*
+ * Lock the page table.  With GO_ON, f->ptl is held and the snapshot is as good
+ * as the VMA; with all else, nothing has changed.  Inline, as it is a good part
+ * of a fault.
+ */
+static __always_inline enum outcome spf_lock_table(struct fault *f)
+{
+	enum outcome outcome;
+
+	spf_window(SPF_WINDOW_LOCK, &f->switches);
+	if (spf_broken(SPF_EARLY_FILE) && f->file)
+		(void)READ_ONCE(f->file->f_mode);
+	outcome = walk_needs_irqs_off() ? lock_table_irqs_off(f) :
+					  lock_table_rcu(f);
+	if (outcome == GO_ON)
+		spf_window(SPF_WINDOW_CHANGE, &f->switches);
 	return outcome;
 }
 
@@ -444,8 +631,8 @@ static void unlock_table(struct fault *f)
 #define GFP_SLEEP	(GFP_HIGHUSER_MOVABLE | __GFP_RETRY_MAYFAIL | \
 			 __GFP_NOWARN)
 
-static struct folio *alloc_charged(struct fault *f, gfp_t gfp, int order,
-				   unsigned long address)
+static __always_inline struct folio *
+alloc_charged(struct fault *f, gfp_t gfp, int order, unsigned long address)
 {
 	struct folio *folio = vma_alloc_folio(gfp, order, &f->copy, address,
 					      order > 0);
@@ -463,13 +650,14 @@ static struct folio *alloc_charged(struct fault *f, gfp_t gfp, int order,
 	return folio;
 }
 
-static struct folio *alloc_page_folio(struct fault *f, gfp_t gfp, bool zero)
+static __always_inline struct folio *
+alloc_page_folio(struct fault *f, gfp_t gfp, bool zero)
 {
 	return alloc_charged(f, zero ? gfp | __GFP_ZERO : gfp, 0, f->address);
 }
 
 #ifdef CONFIG_TRANSPARENT_HUGEPAGE
-/* Interrupts off, or the table locked; @pte is that of the first page. */
+/* In a walk, or with the table locked; @pte is that of the first page. */
 static bool range_none(pte_t *pte, int order)
 {
 	int i;
@@ -498,11 +686,11 @@ static unsigned long large_orders(struct fault *f)
 		return 0;
 
 	order = highest_order(orders);
-	local_irq_save(irqs);
+	irqs = spf_walk_begin();
 	while (orders) {
 		unsigned long start = ALIGN_DOWN(f->address, PAGE_SIZE << order);
 
-		if (!walk(f)) {
+		if (!spf_find_table(f)) {
 			orders = 0;
 			break;
 		}
@@ -510,7 +698,7 @@ static unsigned long large_orders(struct fault *f)
 			break;
 		order = next_order(&orders, order);
 	}
-	local_irq_restore(irqs);
+	spf_walk_end(irqs);
 
 	return orders;
 }
@@ -554,13 +742,44 @@ static struct folio *alloc_large(struct fault *f, unsigned long orders)
 }
 #endif
 
+/* Leaves the RCU section, and comes back. */
+static noinline enum outcome sleep_for_folio(struct fault *f,
+					     unsigned long orders, bool zero,
+					     struct folio **folio)
+{
+	unsigned long slept;
+
+	f->walked = false;
+	/* The task was not switched out until here: see MAX_SECTIONS. */
+	slept = jiffies;
+	if (switches() != f->switches)
+		return ABORT_CHANGED;
+	rcu_read_unlock();
+	count_vm_event(SPF_SLEEP);
+	if (orders)
+		*folio = alloc_large(f, orders);
+	if (!*folio)
+		*folio = alloc_page_folio(f, GFP_SLEEP, zero);
+	spf_window(SPF_WINDOW_SLEEP, &f->switches);
+	rcu_read_lock();
+
+	if (!*folio)
+		return ABORT_NO_MEMORY;
+	/* From here the count is watched again; jiffies cover the sleep. */
+	f->switches = switches();
+	if (time_after(jiffies, slept + MAX_SLEEP))
+		return ABORT_CHANGED;
+	return find_again(f);
+}
+
 /*
  * Memory for the page of the fault: zeroed, and with pages around it from
  * @orders if it can be had.  May leave the RCU section and come back.
  * Whatever it returns, the caller has to keep_folio() what it does not map.
  */
-static enum outcome get_folio(struct fault *f, unsigned long orders, bool zero,
-			      struct folio **folio)
+static __always_inline enum outcome
+get_folio(struct fault *f, unsigned long orders, bool zero,
+	  struct folio **folio)
 {
 	*folio = NULL;
 	if (!orders && f->spare && (f->spare_zeroed || !zero)) {
@@ -576,16 +795,7 @@ static enum outcome get_folio(struct fault *f, unsigned long orders, bool zero,
 			return GO_ON;
 	}
 
-	rcu_read_unlock();
-	count_vm_event(SPF_SLEEP);
-	if (orders)
-		*folio = alloc_large(f, orders);
-	if (!*folio)
-		*folio = alloc_page_folio(f, GFP_SLEEP, zero);
-	spf_window(SPF_WINDOW_SLEEP);
-	rcu_read_lock();
-
-	return *folio ? find_again(f) : ABORT_NO_MEMORY;
+	return sleep_for_folio(f, orders, zero, folio);
 }
 
 /* For the next attempt, if there is one; @folio may be NULL. */
@@ -603,24 +813,51 @@ static void keep_folio(struct fault *f, struct folio *folio, bool zeroed)
 
 /* === Kinds of faults ====================================================== */
 
+/*
+ * The table is locked.  As folio_add_lru_vma() between lru_gen_enter_fault()
+ * and lru_gen_exit_fault(), but that not even the file of the VMA is used but
+ * with the lock held: it is closed after the writer's pass over the table, and
+ * not every file is freed by RCU.
+ */
+static void add_to_lru(struct fault *f, struct folio *folio)
+{
+	struct vm_area_struct *vma = &f->copy;
+
+#ifdef CONFIG_LRU_GEN
+	current->in_lru_fault = !(vma->vm_flags & (VM_SEQ_READ | VM_RAND_READ)) &&
+				!(f->file && (f->file->f_mode & FMODE_NOREUSE));
+#endif
+	folio_add_lru_vma(folio, vma);
+#ifdef CONFIG_LRU_GEN
+	current->in_lru_fault = false;
+#endif
+}
+
+/* An entry that is not none: filled since, or it was swapped out, or ... */
+static enum outcome not_none(pte_t pte)
+{
+	return pte_present(pte) && !pte_protnone(pte) ? DONE_RACED : ABORT_PTE;
+}
+
 /* Nothing there, and only to be read. */
 static enum outcome map_zero(struct fault *f)
 {
 	struct vm_area_struct *vma = &f->copy;
 	enum outcome outcome;
-	pte_t entry;
+	pte_t entry, old;
 
 	if (mm_forbids_zeropage(f->mm))
 		return ABORT_UNSUPPORTED;
 
 	entry = pte_mkspecial(pfn_pte(my_zero_pfn(f->address),
 				      vma->vm_page_prot));
-	outcome = lock_table(f);
+	outcome = spf_lock_table(f);
 	if (outcome != GO_ON)
 		return outcome;
-	if (!pte_none(ptep_get(f->pte))) {
+	old = ptep_get(f->pte);
+	if (!pte_none(old)) {
 		update_mmu_tlb(vma, f->address, f->pte);
-		outcome = DONE_RACED;
+		outcome = not_none(old);
 	} else if (check_stable_address_space(f->mm)) {
 		outcome = ABORT_UNSUPPORTED;
 	} else {
@@ -647,7 +884,8 @@ static enum outcome install_anon(struct fault *f, struct folio *folio)
 
 	if (!range_none(pte, order)) {
 		update_mmu_tlb_range(vma, start, pte, nr);
-		return DONE_RACED;
+		/* Of a large folio, another entry may have been filled. */
+		return order ? DONE_RACED : not_none(ptep_get(pte));
 	}
 	/* The OOM reaper may have been here already. */
 	if (check_stable_address_space(f->mm))
@@ -659,7 +897,7 @@ static enum outcome install_anon(struct fault *f, struct folio *folio)
 	add_mm_counter(f->mm, MM_ANONPAGES, nr);
 	count_mthp_stat(order, MTHP_STAT_ANON_FAULT_ALLOC);
 	folio_add_new_anon_rmap(folio, vma, start, RMAP_EXCLUSIVE);
-	folio_add_lru_vma(folio, vma);
+	add_to_lru(f, folio);
 	set_ptes(f->mm, start, pte, entry, nr);
 	update_mmu_cache_range(NULL, vma, start, pte, nr);
 
@@ -679,7 +917,7 @@ static enum outcome map_anon(struct fault *f)
 	if (outcome == GO_ON) {
 		/* The contents before the entry. */
 		__folio_mark_uptodate(folio);
-		outcome = lock_table(f);
+		outcome = spf_lock_table(f);
 	}
 	if (outcome == GO_ON) {
 		outcome = install_anon(f, folio);
@@ -756,7 +994,7 @@ static void install_copy(struct fault *f, pte_t pte, struct page *page,
 	/* No CPU may have the old page in its TLB when another has the new. */
 	ptep_clear_flush(vma, f->address, f->pte);
 	folio_add_new_anon_rmap(folio, vma, f->address, RMAP_EXCLUSIVE);
-	folio_add_lru_vma(folio, vma);
+	add_to_lru(f, folio);
 	set_pte_at(f->mm, f->address, f->pte, entry);
 	update_mmu_cache_range(NULL, vma, f->address, f->pte, 1);
 	if (old)
@@ -773,15 +1011,15 @@ static bool must_notify(struct fault *f)
 {
 	if (mm_has_notifiers(f->mm) && !spf_broken(SPF_NO_NOTIFIER))
 		return true;
-	spf_window(SPF_WINDOW_CHANGE);
+	spf_window(SPF_WINDOW_CHANGE, &f->switches);
 	return false;
 }
 
 /*
  * Copy the page that @pte maps, or have a zeroed one for the zero page.  The
- * caller has a reference to @old.  That also keeps others from taking the page
- * for themselves and writing to it, so that if the entry is the same in the
- * end, so were the contents.
+ * caller gives away a reference to @old.  It also keeps others from taking the
+ * page for themselves and writing to it, so that if the entry is the same in
+ * the end, so were the contents.
  */
 static enum outcome copy_page_of(struct fault *f, pte_t pte, struct page *page,
 				 struct folio *old)
@@ -789,17 +1027,19 @@ static enum outcome copy_page_of(struct fault *f, pte_t pte, struct page *page,
 	struct vm_area_struct *vma = &f->copy;
 	enum outcome outcome;
 	struct folio *folio;
+	int refs = 1;
 
 	delayacct_wpcopy_start();
 	outcome = get_folio(f, 0, !old, &folio);
 	if (outcome == GO_ON && old &&
-	    copy_mc_user_highpage(&folio->page, page, f->address, vma))
-		outcome = ABORT_PTE;
+	    (copy_mc_user_highpage(&folio->page, page, f->address, vma) ||
+	     (spf_broken(SPF_BAD_MEMORY) && vma->vm_flags & VM_DONTDUMP)))
+		outcome = DONE_HWPOISON;
 	if (outcome == GO_ON) {
 		if (old)
 			kmsan_copy_page_meta(&folio->page, page);
 		__folio_mark_uptodate(folio);
-		outcome = lock_table(f);
+		outcome = spf_lock_table(f);
 	}
 	if (outcome == GO_ON) {
 		if (must_notify(f)) {
@@ -821,9 +1061,10 @@ static enum outcome copy_page_of(struct fault *f, pte_t pte, struct page *page,
 			count_vm_event(COW_KSM);
 #endif
 		free_swap_cache(old);
-		/* The reference that the entry had. */
-		folio_put(old);
+		refs++;		/* that of the entry */
 	}
+	if (old)
+		folio_put_refs(old, refs);
 	delayacct_wpcopy_end();
 
 	return outcome;
@@ -838,7 +1079,7 @@ static enum outcome change_present(struct fault *f)
 	struct page *page;
 	pte_t pte;
 
-	outcome = lock_table(f);
+	outcome = spf_lock_table(f);
 	if (outcome != GO_ON)
 		return outcome;
 
@@ -876,33 +1117,54 @@ static enum outcome change_present(struct fault *f)
 	}
 	unlock_table(f);
 
-	outcome = copy_page_of(f, pte, page, old);
-	if (old)
-		folio_put(old);
-	return outcome;
+	return copy_page_of(f, pte, page, old);
 
 unlock:
 	unlock_table(f);
 	return outcome;
 }
 
-/* In the RCU section. */
-static enum outcome handle(struct fault *f)
+/*
+ * The entry, which the CPU says is not present, is none as good as always: no
+ * need to look before step 3.
+ */
+static bool entry_is_none(struct fault *f)
 {
-	bool file = false;
+	/* Here it may be one that was made inaccessible, or swapped out. */
+#ifdef CONFIG_NUMA_BALANCING
+	if (sysctl_numa_balancing_mode)
+		return false;
+#endif
+	return f->entry == SPF_ENTRY_ABSENT &&
+	       !get_mm_counter(f->mm, MM_SWAPENTS);
+}
+
+/* In the RCU section. */
+static enum outcome spf_handle(struct fault *f)
+{
+	bool write = f->flags & FAULT_FLAG_WRITE;
 	enum outcome outcome;
+	bool file;
 	pte_t pte;
 
-	outcome = take_copy(f);
+	outcome = spf_take_copy(f);
 	if (outcome == GO_ON)
-		outcome = check_copy(f);
+		outcome = spf_check_copy(f);
 	if (outcome != GO_ON)
 		return outcome;
 	/* Nobody asks the file about a page of it that is mapped privately. */
-	if (f->copy.vm_ops) {
-		file = true;
-		f->copy.vm_ops = NULL;
-	}
+	file = f->copy.vm_ops;
+	f->copy.vm_ops = NULL;
+
+	/* Step 3 looks at the entry again, so that what the CPU saw will do. */
+	if (f->entry == SPF_ENTRY_PRESENT)
+		return change_present(f);
+	if (f->entry == SPF_ENTRY_ABSENT && file)
+		return ABORT_PTE;
+	if (f->entry == SPF_ENTRY_ABSENT && !write)
+		return map_zero(f);
+	if (write && entry_is_none(f))
+		return has_table(f) ? map_anon(f) : ABORT_NO_TABLE;
 
 	if (!peek(f, &pte))
 		return ABORT_NO_TABLE;
@@ -910,7 +1172,7 @@ static enum outcome handle(struct fault *f)
 		return change_present(f);
 	if (file || !pte_none(pte))
 		return ABORT_PTE;
-	return f->flags & FAULT_FLAG_WRITE ? map_anon(f) : map_zero(f);
+	return write ? map_anon(f) : map_zero(f);
 }
 
 /* === Attempts ============================================================= */
@@ -922,28 +1184,32 @@ static enum outcome handle(struct fault *f)
  * wants it, and not there.
  */
 #define ATTEMPTS	4
-#define SPINS		1000
+#define WAIT_NS		(5 * NSEC_PER_USEC)
 
 static void wait_for_writer(const struct fault *f)
 {
-	int i;
+	u64 end;
 
-	for (i = 0; i < SPINS && !need_resched(); i++) {
-		if (mm_sequence(f->mm) != f->mm_seq)
-			break;
+	/* Odd while mmap_lock is held for writing. */
+	if (!(f->mm_seq & 1))
+		return;
+	end = local_clock() + WAIT_NS;
+	while (mm_sequence(f->mm) == f->mm_seq && !need_resched()) {
 		cpu_relax();
+		if (local_clock() >= end)
+			break;
 	}
 }
 
 /* In RCU sections, which get_folio() may leave and enter again. */
-static void attempt(struct fault *f)
+static void spf_attempt(struct fault *f)
 {
 	int left = ATTEMPTS;
 
 	for (;;) {
 		rcu_read_lock();
 		/* The key in the section: see spf_apply(). */
-		f->outcome = spf_enabled() ? handle(f) : ABORT_CHANGED;
+		f->outcome = spf_enabled() ? spf_handle(f) : ABORT_CHANGED;
 		rcu_read_unlock();
 
 		if (f->outcome < ABORT_NO_VMA)
@@ -971,7 +1237,7 @@ static void attempt(struct fault *f)
  */
 #define BACK_OFF_MAX	6
 
-static bool backed_off(void)
+static bool spf_backed_off(void)
 {
 	if (likely(!current->spf_skip))
 		return false;
@@ -980,14 +1246,14 @@ static bool backed_off(void)
 	return true;
 }
 
-static void back_off(const struct fault *f)
+static void spf_back_off(const struct fault *f)
 {
 	u8 level = current->spf_back_off;
 
 	if (f->outcome < ABORT_NO_VMA) {
 		if (unlikely(level))
 			current->spf_back_off = level - 1;
-	} else if (f->wasted) {
+	} else if (f->wasted && f->outcome != ABORT_PTE) {
 		current->spf_back_off = min(level + 1, BACK_OFF_MAX);
 		current->spf_skip = (1 << current->spf_back_off) - 1;
 	}
@@ -1001,7 +1267,8 @@ static void back_off(const struct fault *f)
  * @address: Where the fault was, in user space.
  * @flags: FAULT_FLAG_WRITE and FAULT_FLAG_INSTRUCTION, as for
  *	   handle_mm_fault(); others have no effect.
- * @regs: The registers at the fault, which say whether user space had it.
+ * @regs: The registers at the fault, which say whether it was in user mode.
+ * @entry: What the CPU found in the page table.
  *
  * For architectures, before they take a lock and if spf_enabled().  A fault on
  * an entry that is present and would have to refuse the access whatever the
@@ -1009,49 +1276,49 @@ static void back_off(const struct fault *f)
  *
  * Context: may sleep, so where mmap_lock could be taken.
  *
- * Return: true if the fault was handled and accounted; false if nothing was
- * changed, and the caller is to go on as if it had not asked.
+ * Return: 0 if the fault was handled and accounted; VM_FAULT_HWPOISON, and
+ * accounted, if the page that had to be copied is broken; VM_FAULT_FALLBACK if
+ * nothing was changed and the caller is to go on as if it had not asked.
  */
-bool spf_fault(struct mm_struct *mm, unsigned long address, unsigned int flags,
-	       struct pt_regs *regs)
+vm_fault_t spf_fault(struct mm_struct *mm, unsigned long address,
+		     unsigned int flags, struct pt_regs *regs,
+		     enum spf_entry entry)
 {
-	struct fault f;
+	struct fault f __uninitialized;
+	vm_fault_t result;
 
-	if (user_mode(regs)) {
+	if (spf_backed_off())
+		return VM_FAULT_FALLBACK;
+	if (user_mode(regs))
 		flags |= FAULT_FLAG_USER;
-	} else if (!search_exception_tables(instruction_pointer(regs))) {
-		/* A bug in the kernel, and upstream knows what to say. */
-		return false;
-	}
-	if (backed_off())
-		return false;
 
 	f.mm = mm;
 	f.address = address & PAGE_MASK;
+	f.regs = regs;
 	f.flags = flags;
+	f.entry = entry;
 	f.wasted = false;
 	f.spare = NULL;
 
 	__set_current_state(TASK_RUNNING);
-	attempt(&f);
-	lru_gen_fault(false);
+	spf_attempt(&f);
 
 	count_vm_event(SPF_ZERO + f.outcome);
-	back_off(&f);
+	spf_back_off(&f);
 	if (f.outcome >= ABORT_NO_VMA) {
 		trace_spf_abort(address, flags, f.outcome);
 		perf_sw_event(PERF_COUNT_SW_SPF_FAILED, 1, regs, address);
-		return false;
+		return VM_FAULT_FALLBACK;
 	}
 	trace_spf_fault(address, flags, f.outcome);
 	perf_sw_event(PERF_COUNT_SW_SPF, 1, regs, address);
-	spf_account_fault(mm, regs, address, flags);
-	return true;
+	result = f.outcome == DONE_HWPOISON ? VM_FAULT_HWPOISON : 0;
+	spf_account_fault(mm, regs, address, flags, result);
+	return result;
 }
 
 /* === Writers ============================================================== */
 
-#ifdef CONFIG_HAVE_MOVE_PMD
 void __spf_drain_pmd(struct mm_struct *mm, pmd_t *pmdp)
 {
 	pmd_t pmd = pmdp_get(pmdp);
@@ -1068,6 +1335,7 @@ void __spf_drain_pmd(struct mm_struct *mm, pmd_t *pmdp)
 	spin_unlock(ptl);
 }
 
+#ifdef CONFIG_HAVE_MOVE_PUD
 void __spf_drain_pud(struct mm_struct *mm, pud_t *pudp)
 {
 	pmd_t *pmdp;
@@ -1078,6 +1346,33 @@ void __spf_drain_pud(struct mm_struct *mm, pud_t *pudp)
 	pmdp = pud_pgtable(*pudp);
 	for (i = 0; i < PTRS_PER_PMD; i++)
 		__spf_drain_pmd(mm, pmdp + i);
+}
+#endif
+
+/* Hash: walkers have interrupts off, and pmdp_collapse_flush() sends an IPI. */
+bool __spf_may_deposit(void)
+{
+	return walk_needs_irqs_off();
+}
+
+void __spf_sync_table(void)
+{
+	/* The hash MMU needs no more than the IPI that follows. */
+	if (!walk_needs_irqs_off())
+		synchronize_rcu_expedited();
+}
+
+#ifdef CONFIG_MMU_NOTIFIER
+bool __spf_publish_notifiers(struct mm_struct *mm,
+			     struct mmu_notifier_subscriptions *subscriptions)
+{
+	/*
+	 * Pairs with mm_has_notifiers() in must_notify().  If a signal ends the
+	 * registration, the set stays: copies are not speculative any more.
+	 */
+	smp_store_release(&mm->notifier_subscriptions, subscriptions);
+	__spf_sync_notifiers();
+	return true;
 }
 #endif
 

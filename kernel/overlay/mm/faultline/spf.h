@@ -15,22 +15,25 @@ enum spf_rule {
 	SPF_NO_DETACHED	= BIT(2),	/* is it out of the tree? */
 	SPF_NO_FIND	= BIT(3),	/* is it the same after sleeping? */
 	SPF_NO_NOTIFIER	= BIT(4),	/* are there MMU notifiers now? */
-	SPF_NO_DRAIN	= BIT(5),	/* mremap() waits for faults */
+	SPF_NO_DRAIN	= BIT(5),	/* mremap() and a collapse wait */
 	SPF_NO_WAIT	= BIT(6),	/* and so does the first notifier */
+	SPF_EARLY_FILE	= BIT(7),	/* the file only while it is open */
+	SPF_BAD_MEMORY	= BIT(8),	/* no rule: memory not to be dumped is broken */
 };
 
 /* Where a test stays for a while. */
 enum spf_place {
 	SPF_WINDOW_FIND,	/* between finding the VMA and looking at it */
 	SPF_WINDOW_LOCK,	/* between the copy and locking the table */
-	SPF_WINDOW_CHANGE,	/* between that and changing the entry */
+	SPF_WINDOW_WALK,	/* between finding the table and its lock */
+	SPF_WINDOW_CHANGE,	/* between locking it and changing the entry */
 	SPF_WINDOW_SLEEP,	/* outside of the RCU section */
 	SPF_WINDOWS,
 };
 
 #ifdef CONFIG_SPF_TORTURE
 bool spf_broken(enum spf_rule rule);
-void spf_window(enum spf_place place);
+void spf_window(enum spf_place place, unsigned long *switches);
 void spf_copied(struct mm_struct *mm);
 #else
 static inline bool spf_broken(enum spf_rule rule)
@@ -38,7 +41,7 @@ static inline bool spf_broken(enum spf_rule rule)
 	return false;
 }
 
-static inline void spf_window(enum spf_place place)
+static inline void spf_window(enum spf_place place, unsigned long *switches)
 {
 }
 

@@ -217,11 +217,12 @@ DECLARE_EVENT_CLASS(spf,
 				   { 0, "zero" }, { 1, "anon" },
 				   { 2, "cow" }, { 3, "reuse" },
 				   { 4, "access" }, { 5, "raced" },
-				   { 6, "no_vma" }, { 7, "locked" },
-				   { 8, "changed" }, { 9, "unsupported" },
-				   { 10, "access" }, { 11, "no_table" },
-				   { 12, "pte" }, { 13, "busy" },
-				   { 14, "no_anon_vma" }, { 15, "no_memory" }))
+				   { 6, "hwpoison" },
+				   { 7, "no_vma" }, { 8, "locked" },
+				   { 9, "changed" }, { 10, "unsupported" },
+				   { 11, "access" }, { 12, "no_table" },
+				   { 13, "pte" }, { 14, "busy" },
+				   { 15, "no_anon_vma" }, { 16, "no_memory" }))
 );
 
 /* A page fault was handled without locks; @outcome is what it did. */

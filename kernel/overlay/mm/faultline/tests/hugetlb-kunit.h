@@ -49,7 +49,8 @@ static void hugetlb_test_entry(struct kunit *test)
 	dirty = huge_pte_mkwrite(huge_pte_mkdirty(young));
 
 	KUNIT_EXPECT_FALSE(test, entry_suffices(none, 0));
-	KUNIT_EXPECT_FALSE(test, entry_suffices(old, 0));
+	KUNIT_EXPECT_EQ(test, entry_suffices(old, 0), arch_has_hw_pte_young());
+	KUNIT_EXPECT_FALSE(test, entry_suffices(old, FAULT_FLAG_REMOTE));
 	KUNIT_EXPECT_TRUE(test, entry_suffices(young, 0));
 	KUNIT_EXPECT_TRUE(test, entry_suffices(dirty, 0));
 	KUNIT_EXPECT_FALSE(test, entry_suffices(young, FAULT_FLAG_WRITE));

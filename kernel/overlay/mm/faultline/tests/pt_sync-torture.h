@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What tests of vm.pmd_clear_ipi_free need to meet races, and the path without
- * a batch, often.  Included by pt_sync.c.
+ * What tests of vm.pmd_clear_ipi_free need to meet races, and the paths of
+ * guests on x86, often, and to prove that they would notice a mistake.
+ * Included by pt_sync.c.
  */
 
 #include <linux/debugfs.h>
@@ -11,6 +12,73 @@
 #include <linux/mutex.h>
 #include <linux/preempt.h>
 #include <linux/sched/clock.h>
+
+u32 pt_sync_broken_rules;
+
+/* === A guest whose hypervisor flushes TLBs ================================= */
+
+#if defined(CONFIG_X86) && defined(CONFIG_PARAVIRT)
+/*
+ * Bare x86 flushes TLBs by IPI, frees a page table right after that, and never
+ * gets to tlb_remove_table_one().  Behave as a guest: tables are freed by RCU,
+ * which is always allowed, and a flush does not wait for a CPU that is in a
+ * window with interrupts off.  That CPU has "stopped", and flushes its TLB
+ * before it goes on.
+ */
+#define VCPU_STOPPED	1
+#define VCPU_FLUSH	2
+
+static DEFINE_PER_CPU(u32, vcpu_state);
+static DEFINE_PER_CPU(struct cpumask, vcpu_flush_mask);
+static bool is_guest __ro_after_init;
+
+static void guest_flush_tlb_multi(const struct cpumask *cpus,
+				  const struct flush_tlb_info *info)
+{
+	struct cpumask *mask = this_cpu_ptr(&vcpu_flush_mask);
+	int cpu;
+
+	cpumask_copy(mask, cpus);
+	/* Pairs with xchg() in vcpu_go(): it sees this, or we wait for it. */
+	for_each_cpu(cpu, mask)
+		if (cmpxchg(per_cpu_ptr(&vcpu_state, cpu), VCPU_STOPPED,
+			    VCPU_STOPPED | VCPU_FLUSH) != 0)
+			__cpumask_clear_cpu(cpu, mask);
+	native_flush_tlb_multi(mask, info);
+}
+
+static void vcpu_stop(void)
+{
+	if (is_guest && irqs_disabled())
+		this_cpu_write(vcpu_state, VCPU_STOPPED);
+}
+
+static void vcpu_go(void)
+{
+	/* Pairs with cmpxchg() in guest_flush_tlb_multi(). */
+	if (is_guest && irqs_disabled() &&
+	    xchg(this_cpu_ptr(&vcpu_state), 0) & VCPU_FLUSH)
+		__flush_tlb_all();
+}
+
+/* Early, before calls of pv_ops are patched. */
+static int __init guest_setup(char *arg)
+{
+	pv_ops.mmu.tlb_remove_table = tlb_remove_table;
+	pv_ops.mmu.flush_tlb_multi = guest_flush_tlb_multi;
+	is_guest = true;
+	return 0;
+}
+early_param("pt_sync_guest", guest_setup);
+#else
+static void vcpu_stop(void)
+{
+}
+
+static void vcpu_go(void)
+{
+}
+#endif
 
 /* === Wider windows ========================================================= */
 
@@ -28,8 +96,11 @@ void __pt_sync_window(void)
 	 */
 	u32 dice = hash_32((u32)local_clock(), 32);
 
-	if (!in_nmi() && !(dice & 3))
+	if (!in_nmi() && !(dice & 3)) {
+		vcpu_stop();
 		udelay((dice >> 2) % (READ_ONCE(window_us) + 1));
+		vcpu_go();
+	}
 }
 
 static int window_get(void *data, u64 *value)
@@ -62,25 +133,8 @@ static int __init window_init(void)
 {
 	debugfs_create_file_unsafe("pt_sync_window_us", 0600, NULL, NULL,
 				   &window_fops);
+	debugfs_create_u32("pt_sync_broken_rules", 0600, NULL,
+			   &pt_sync_broken_rules);
 	return 0;
 }
 late_initcall(window_init);
-
-/* === Page tables freed by RCU on bare x86 =================================== */
-
-#if defined(CONFIG_X86) && defined(CONFIG_PARAVIRT)
-#include <asm/paravirt.h>
-
-/*
- * Outside of a hypervisor that flushes TLBs for its guests, x86 frees a page
- * table right after the TLB flush, and never gets to tlb_remove_table_one().
- * Freeing later is always allowed, so behave as such a guest.  Early, before
- * calls of pv_ops are patched.
- */
-static int __init rcu_tables(char *arg)
-{
-	pv_ops.mmu.tlb_remove_table = tlb_remove_table;
-	return 0;
-}
-early_param("pt_sync_rcu_tables", rcu_tables);
-#endif

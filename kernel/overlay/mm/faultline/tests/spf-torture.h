@@ -4,15 +4,11 @@
  * prove that they would notice a mistake.  Included by spf.c.
  */
 
-#include <linux/debugfs.h>
-#include <linux/delay.h>
 #include <linux/init.h>
 #include <linux/mmu_notifier.h>
-#include <linux/random.h>
 #include <linux/slab.h>
 
-/* Microseconds; the lock of a page table is held in SPF_WINDOW_CHANGE. */
-#define WINDOW_MAX	100000
+#include "torture.h"
 
 static u32 broken_rules;
 static u32 windows[SPF_WINDOWS];
@@ -22,33 +18,15 @@ bool spf_broken(enum spf_rule rule)
 	return READ_ONCE(broken_rules) & rule;
 }
 
-void spf_window(enum spf_place place)
+/* The lock of a page table is held in SPF_WINDOW_CHANGE. */
+void spf_window(enum spf_place place, unsigned long *switched)
 {
-	u32 us = READ_ONCE(windows[place]);
+	unsigned long before = switches();
 
-	/* Half of the faults are as fast as ever. */
-	if (us && get_random_u32_below(2)) {
-		us = get_random_u32_below(us + 1);
-		mdelay(us / 1000);
-		udelay(us % 1000);
-	}
+	torture_delay(torture_window_us(&windows[place]));
+	/* As an interrupt that takes so long: the fault does not start again. */
+	*switched += switches() - before;
 }
-
-static int window_get(void *data, u64 *value)
-{
-	*value = *(u32 *)data;
-	return 0;
-}
-
-static int window_set(void *data, u64 value)
-{
-	if (value > WINDOW_MAX)
-		return -EINVAL;
-	/* Pairs with READ_ONCE() in spf_window(). */
-	WRITE_ONCE(*(u32 *)data, value);
-	return 0;
-}
-DEFINE_DEBUGFS_ATTRIBUTE(window_fops, window_get, window_set, "%llu\n");
 
 /* === An MMU notifier ====================================================== */
 
@@ -108,13 +86,20 @@ static int __init spf_torture_init(void)
 {
 	debugfs_create_u32("spf_broken_rules", 0600, NULL, &broken_rules);
 	debugfs_create_file_unsafe("spf_find_window_us", 0600, NULL,
-				   &windows[SPF_WINDOW_FIND], &window_fops);
+				   &windows[SPF_WINDOW_FIND],
+				   &torture_window_fops);
 	debugfs_create_file_unsafe("spf_lock_window_us", 0600, NULL,
-				   &windows[SPF_WINDOW_LOCK], &window_fops);
+				   &windows[SPF_WINDOW_LOCK],
+				   &torture_window_fops);
+	debugfs_create_file_unsafe("spf_walk_window_us", 0600, NULL,
+				   &windows[SPF_WINDOW_WALK],
+				   &torture_window_fops);
 	debugfs_create_file_unsafe("spf_change_window_us", 0600, NULL,
-				   &windows[SPF_WINDOW_CHANGE], &window_fops);
+				   &windows[SPF_WINDOW_CHANGE],
+				   &torture_window_fops);
 	debugfs_create_file_unsafe("spf_sleep_window_us", 0600, NULL,
-				   &windows[SPF_WINDOW_SLEEP], &window_fops);
+				   &windows[SPF_WINDOW_SLEEP],
+				   &torture_window_fops);
 	debugfs_create_file_unsafe("spf_notifier", 0200, NULL, NULL,
 				   &notifier_fops);
 	debugfs_create_u32("spf_unnotified", 0600, NULL, &unnotified);

@@ -55,6 +55,8 @@ struct race_op {
 	bool loses;
 	/* Parts of the mapping may be away, or not to be written. */
 	bool faults;
+	/* Only the first process has threads that touch pages. */
+	bool lone;
 	/* More pages of the pool than PAGES; for each process. */
 	long extra;
 };
@@ -214,6 +216,8 @@ static void *toucher(void *arg)
 {
 	struct player *p = arg;
 
+	if (p->w->op->lone && p->id)
+		return NULL;
 	while (!atomic_load(&p->w->stop))
 		touch(p);
 	return NULL;
@@ -298,6 +302,7 @@ static void race(struct __test_metadata *_metadata,
 	struct world *w = self->w;
 	const char *why;
 	struct stat st;
+	char lost[32];
 	int i, status;
 
 	w->op = op;
@@ -323,6 +328,9 @@ static void race(struct __test_metadata *_metadata,
 		if (!pids[i])
 			_exit(play(w, i));
 	}
+	/* Else page tables never are empty: we would keep them as they are. */
+	if (op->lone)
+		EXPECT_EQ(0, munmap(w->map, LENGTH));
 	for (i = 0; i < opt_seconds * 10 && !atomic_load(&w->cannot); i++)
 		usleep(100000);
 	atomic_store(&w->stop, true);
@@ -345,10 +353,10 @@ static void race(struct __test_metadata *_metadata,
 	TH_LOG("%ld touches, %ld acts, %ld signals, %ld flips",
 	       atomic_load(&w->touches), atomic_load(&w->acts),
 	       atomic_load(&w->signals), atomic_load(&w->flips));
-	TH_LOG("fast %ld alloc %ld retry %ld busy %ld fallback %ld",
+	TH_LOG("fast %ld alloc %ld around %ld retry %ld busy %ld fallback %ld",
 	       delta.value[HUGETLB_FAST], delta.value[HUGETLB_ALLOC],
-	       delta.value[HUGETLB_RETRY], delta.value[HUGETLB_BUSY],
-	       delta.value[HUGETLB_FALLBACK]);
+	       delta.value[HUGETLB_AROUND], delta.value[HUGETLB_RETRY],
+	       delta.value[HUGETLB_BUSY], delta.value[HUGETLB_FALLBACK]);
 	TH_LOG("shared %ld unshared %ld last %ld zaps %ld two-phase %ld",
 	       delta.value[HUGETLB_SHARED], delta.value[HUGETLB_UNSHARED],
 	       delta.value[HUGETLB_UNSHARE_LAST], delta.value[HUGETLB_ZAPS],
@@ -366,6 +374,10 @@ static void race(struct __test_metadata *_metadata,
 			EXPECT_EQ(0, delta.value[HUGETLB_ZAPS]);
 		}
 	}
+
+	if (!read_text("/sys/kernel/debug/hugetlb_lost_tables", lost,
+		       sizeof(lost)))
+		EXPECT_EQ(0, atol(lost));
 
 	/* At size 0, a file has no pages. */
 	EXPECT_EQ(0, ftruncate(w->fd, 0));
@@ -466,6 +478,113 @@ static bool act_punch(struct player *p)
 }
 
 RACE(punch, .loses = true)
+
+/* Where only this process writes to, in each page. */
+static void *own_word(struct player *p, size_t n)
+{
+	return (char *)page_at(p->w, n) + (1 + p->id) * page_size();
+}
+
+/* The signal that reading a word gets, or 0. */
+static int read_signal(const void *addr, __u64 *word)
+{
+	sigjmp_buf env;
+	int sig;
+
+	fault_env = &env;
+	sig = sigsetjmp(env, 1);
+	if (!sig)
+		*word = word_read(addr);
+	fault_env = NULL;
+	return sig;
+}
+
+/*
+ * What was in a hole is gone when the call returns, although others fault
+ * on its neighbours and map what is still there.
+ */
+static bool act_punch_exact(struct player *p)
+{
+	size_t n = any_page(p);
+
+	word_write(own_word(p, n), ++p->generation);
+	must(p, !fallocate(p->w->fd,
+			   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			   page_offset(n), huge_size()));
+	if (word_read(own_word(p, n)))
+		atomic_fetch_add(&p->w->wrong, 1);
+	return true;
+}
+
+RACE(punch_exact, .loses = true)
+
+/* Entries of a page go, and the page itself. */
+static bool act_forget(struct player *p)
+{
+	size_t n = any_page(p);
+
+	if (p->id % 2)
+		return act_punch_exact(p);
+	must(p, !madvise(page_at(p->w, n), huge_size(), MADV_DONTNEED));
+	return true;
+}
+
+RACE(forget, .loses = true)
+
+/* What was behind the new end is gone, too, and nothing is in the file there. */
+static bool act_truncate_exact(struct player *p)
+{
+	size_t n = any_page(p), m;
+	struct stat st;
+	__u64 word = 0;
+
+	/* Others would change the size meanwhile. */
+	if (p->id) {
+		usleep(1000);
+		return true;
+	}
+	for (m = 0; m < PAGES; m++)
+		word_write(own_word(p, m), ++p->generation);
+	/* So that many pages are mapped at once, on both sides of the end. */
+	must(p, !madvise(p->w->map, LENGTH, MADV_DONTNEED));
+	must(p, !ftruncate(p->w->fd, page_offset(n)));
+	must(p, !fstat(p->w->fd, &st) &&
+	     (size_t)st.st_blocks <= page_offset(n) / 512);
+	/* For a fault that began before. */
+	if (random_next(&p->seed) % 2)
+		usleep(random_next(&p->seed) % 10000);
+	for (m = n; m < PAGES; m++)
+		if (read_signal(own_word(p, m), &word) != SIGBUS)
+			atomic_fetch_add(&p->w->wrong, 1);
+	must(p, !ftruncate(p->w->fd, LENGTH));
+	for (m = n; m < PAGES; m++)
+		if (read_signal(own_word(p, m), &word) || word)
+			atomic_fetch_add(&p->w->wrong, 1);
+	return true;
+}
+
+RACE(truncate_exact, .loses = true, .faults = true)
+
+/*
+ * A page table that some processes share is left by all of them, one way or
+ * the other, while a thread of the first one faults in it.
+ */
+static bool act_leave(struct player *p)
+{
+	if (!p->id) {
+		must(p, !madvise(p->w->map, LENGTH, MADV_DONTNEED));
+		return true;
+	}
+	must(p, !munmap(p->w->map, LENGTH));
+	/* Else the table that is freed is the next one at once. */
+	usleep(random_next(&p->seed) % 10000);
+	must(p, map_again(p, 0, LENGTH));
+	word_read(page_at(p->w, 0));
+	word_read(page_at(p->w, PAGES - 1));
+	return true;
+}
+
+RACE(leave, .lone = true)
 
 /* All of a page table, or a half: then the other one must not be shared. */
 static bool act_unmap(struct player *p)

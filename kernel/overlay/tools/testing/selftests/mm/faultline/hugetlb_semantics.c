@@ -11,6 +11,8 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
@@ -296,7 +298,9 @@ TEST_F_TIMEOUT(hugetlb, faults, TIMEOUT)
 		EXPECT_TRUE(huge_good(b, i));
 	if (self->have) {
 		EXPECT_EQ(8 * fast, counted(&self->before, HUGETLB_ALLOC));
-		EXPECT_EQ(16 * fast, counted(&self->before, HUGETLB_FAST));
+		EXPECT_EQ(16 * fast, counted(&self->before, HUGETLB_FAST) +
+			  counted(&self->before, HUGETLB_AROUND));
+		EXPECT_LE(9 * fast, counted(&self->before, HUGETLB_FAST));
 		EXPECT_EQ(0, counted(&self->before, HUGETLB_FALLBACK));
 	}
 	ASSERT_EQ(0, munmap(a, GIB));
@@ -409,11 +413,244 @@ TEST_F_TIMEOUT(hugetlb, private, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, 4 * huge_size()));
 	if (self->have) {
 		EXPECT_EQ(0, counted(&self->before, HUGETLB_FAST));
+		EXPECT_EQ(0, counted(&self->before, HUGETLB_AROUND));
 		/* Only that of the shared mapping which the child inherited. */
 		EXPECT_EQ(variant->mode != MODE_VMA_LOCK,
 			  counted(&self->before, HUGETLB_ZAPS));
 	}
 	ASSERT_EQ(0, munmap(a, GIB));
+}
+
+/* --- pages that a fault maps beside its own */
+
+/* How many pages of an aligned range a fault maps. */
+#define AROUND		32
+#define FILE_PAGES	(4 * AROUND)
+
+/* A file with FILE_PAGES pages in memory, not mapped; -1: too little of it. */
+static int file_in_memory(FIXTURE_DATA(hugetlb) *self)
+{
+	char *p;
+	size_t i;
+	int fd;
+
+	if (hugetlb_pool_get(FILE_PAGES + POOL))
+		return -1;
+	fd = hugetlb_file(FILE_PAGES * huge_size());
+	if (fd < 0)
+		return -1;
+	p = hugetlb_map(fd, FILE_PAGES * huge_size());
+	for (i = 0; p && i < FILE_PAGES; i++)
+		huge_write(p, i);
+	if (!p || munmap(p, FILE_PAGES * huge_size())) {
+		close(fd);
+		return -1;
+	}
+	hugetlb_usage_read(&self->usage);
+	/* What is in the file comes back with it. */
+	self->usage.free += FILE_PAGES;
+	hugetlb_counters_read(&self->before);
+	return fd;
+}
+
+static long faults_so_far(void)
+{
+	struct rusage usage;
+
+	return getrusage(RUSAGE_SELF, &usage) ? -1 : usage.ru_minflt;
+}
+
+/* Which pages of [p, p + n pages) have an entry; as bits, for n <= 64. */
+static __u64 entries(char *p, size_t n)
+{
+	size_t per_page = huge_size() / page_size(), i;
+	unsigned char *vec = calloc(n, per_page);
+	__u64 found = 0;
+
+	if (vec && !mincore(p, n * huge_size(), vec))
+		for (i = 0; i < n; i++)
+			found |= (__u64)(vec[i * per_page] & 1) << i;
+	free(vec);
+	return found;
+}
+
+static int popcount(__u64 word)
+{
+	return __builtin_popcountll(word);
+}
+
+/* A process that touches a file in memory has one fault for many pages. */
+TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
+{
+	bool fast = self->have && variant->mode != MODE_VMA_LOCK;
+	const size_t len = FILE_PAGES * huge_size();
+	long faults, kb;
+	size_t i;
+	char *p;
+	int fd;
+
+	fd = file_in_memory(self);
+	if (fd < 0)
+		SKIP(return, "too little memory for huge pages");
+	p = hugetlb_map(fd, len);
+	ASSERT_NE(NULL, p);
+	/* The first one, and what is seen of it. */
+	EXPECT_TRUE(huge_good(p, AROUND + 3));
+	kb = huge_size() / KIB * (fast ? AROUND : 1);
+	EXPECT_EQ(kb, smaps_kb(p, len, "Private_Hugetlb"));
+	EXPECT_EQ(0, smaps_kb(p, len, "Shared_Hugetlb"));
+	EXPECT_EQ(kb, status_kb("HugetlbPages"));
+	EXPECT_EQ(fast ? ~0ULL << AROUND : 1ULL << (AROUND + 3),
+		  entries(p, 2 * AROUND));
+	/* And all of it. */
+	ASSERT_EQ(0, madvise(p, len, MADV_DONTNEED));
+	EXPECT_EQ(0, status_kb("HugetlbPages"));
+	hugetlb_counters_read(&self->before);
+	faults = faults_so_far();
+	for (i = 0; i < FILE_PAGES; i++)
+		word_read(p + i * huge_size());
+	faults = faults_so_far() - faults;
+	TH_LOG("%ld faults for %d pages", faults, FILE_PAGES);
+	if (fast) {
+		EXPECT_GE(FILE_PAGES / 11, faults);
+		EXPECT_EQ(FILE_PAGES / AROUND,
+			  counted(&self->before, HUGETLB_FAST));
+		EXPECT_EQ(FILE_PAGES - FILE_PAGES / AROUND,
+			  counted(&self->before, HUGETLB_AROUND));
+	} else {
+		EXPECT_LE(FILE_PAGES, faults);
+		if (self->have)
+			EXPECT_EQ(0, counted(&self->before, HUGETLB_AROUND));
+	}
+	for (i = 0; i < FILE_PAGES; i++)
+		EXPECT_TRUE(huge_good(p, i));
+	/* Writing needs no further fault. */
+	faults = faults_so_far();
+	for (i = 0; i < FILE_PAGES; i++)
+		huge_write(p, i);
+	EXPECT_GE(2, faults_so_far() - faults);
+	/* The switch decides at each fault. */
+	if (self->have) {
+		ASSERT_EQ(0, vm_sysctl_write(HUGETLB_KNOB, MODE_VMA_LOCK));
+		ASSERT_EQ(0, madvise(p, len, MADV_DONTNEED));
+		EXPECT_TRUE(huge_good(p, 3));
+		EXPECT_EQ(1ULL << 3, entries(p, AROUND));
+	}
+	ASSERT_EQ(0, munmap(p, len));
+	close(fd);
+}
+
+/* Not outside of the mapping, nor in a hole, nor behind the end of the file. */
+TEST_F_TIMEOUT(hugetlb, around_bounds, TIMEOUT)
+{
+	bool fast = self->have && variant->mode != MODE_VMA_LOCK;
+	const size_t len = FILE_PAGES * huge_size();
+	long reserved;
+	struct stat st;
+	char *p, *q;
+	size_t i;
+	int fd;
+
+	fd = file_in_memory(self);
+	if (fd < 0)
+		SKIP(return, "too little memory for huge pages");
+	p = hugetlb_map(fd, len);
+	ASSERT_NE(NULL, p);
+	q = free_huge_range(GIB);
+	ASSERT_NE(NULL, q);
+	/* Ten pages in the middle of the range, and of another offset. */
+	q = mmap(q + 5 * huge_size(), 10 * huge_size(), PROT_READ | PROT_WRITE,
+		 MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 40 * huge_size());
+	ASSERT_NE(MAP_FAILED, q);
+	reserved = hugetlb_sysfs("resv_hugepages");
+	EXPECT_EQ(huge_word(44), word_read(q + 4 * huge_size()));
+	EXPECT_EQ(fast ? 0x3ffULL : 1ULL << 4, entries(q, 10));
+	for (i = 0; i < 10; i++)
+		EXPECT_EQ(huge_word(40 + i), word_read(q + i * huge_size()));
+	ASSERT_EQ(0, munmap(q, 10 * huge_size()));
+	/* A hole is not filled. */
+	ASSERT_EQ(0, fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			       5 * huge_size(), huge_size()));
+	EXPECT_TRUE(huge_good(p, 4));
+	EXPECT_EQ(fast ? 0xffffffdfULL : 1ULL << 4, entries(p, AROUND));
+	ASSERT_EQ(0, fstat(fd, &st));
+	EXPECT_EQ((FILE_PAGES - 1) * huge_size() / 512, (size_t)st.st_blocks);
+	EXPECT_EQ(0, (long)word_read(p + 5 * huge_size()));
+	/* The file ends in the middle of a range. */
+	ASSERT_EQ(0, ftruncate(fd, 40 * huge_size()));
+	EXPECT_TRUE(huge_good(p, 34));
+	EXPECT_EQ(fast ? 0xffULL : 1ULL << 2,
+		  entries(p + AROUND * huge_size(), AROUND));
+	EXPECT_EQ(reserved, hugetlb_sysfs("resv_hugepages"));
+	ASSERT_EQ(0, munmap(p, len));
+	close(fd);
+}
+
+/* In a page table that is shared, the others have the pages, too. */
+TEST_F_TIMEOUT(hugetlb, around_shared, TIMEOUT)
+{
+	bool fast = self->have && variant->mode == MODE_REVALIDATE;
+	struct rendezvous *m = self->meet;
+	pid_t pid;
+	char *p;
+
+	if (hugetlb_pool_get(2 * AROUND + POOL))
+		SKIP(return, "too little memory for huge pages");
+	hugetlb_usage_read(&self->usage);
+	p = hugetlb_map(self->fd, 2 * GIB);
+	ASSERT_NE(NULL, p);
+	huge_write(p, 0);
+	ASSERT_EQ(0, fallocate(self->fd, 0, 0, 2 * AROUND * huge_size()));
+	pid = fork();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		word_read(p);
+		huge_write(p, AROUND + 1);
+		meet(m, 1);
+		wait_for(m, 2);
+		_exit(!huge_good(p, AROUND + 2));
+	}
+	wait_for(m, 1);
+	if (fast)
+		EXPECT_EQ(~0ULL << AROUND | 1, entries(p, 2 * AROUND));
+	EXPECT_TRUE(huge_good(p, AROUND + 1));
+	huge_write(p, AROUND + 2);
+	meet(m, 2);
+	EXPECT_EQ(0, reap(pid));
+	EXPECT_TRUE(huge_good(p, AROUND + 2));
+	EXPECT_EQ(0, ftruncate(self->fd, 0));
+	EXPECT_EQ(0, entries(p, 2 * AROUND));
+	ASSERT_EQ(0, munmap(p, 2 * GIB));
+}
+
+/* A userfaultfd sees to it that each page is mapped when it is asked for. */
+TEST_F_TIMEOUT(hugetlb, around_userfaultfd, TIMEOUT)
+{
+	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
+	int fd, uffd = uffd_open(UFFD_FEATURE_MISSING_HUGETLBFS, NULL);
+	const size_t len = FILE_PAGES * huge_size();
+	char *p;
+
+	if (uffd < 0)
+		SKIP(return, "no userfaultfd");
+	fd = file_in_memory(self);
+	if (fd < 0)
+		SKIP(return, "too little memory for huge pages");
+	p = hugetlb_map(fd, len);
+	ASSERT_NE(NULL, p);
+	reg.range.start = (uintptr_t)p;
+	reg.range.len = len;
+	ASSERT_EQ(0, ioctl(uffd, UFFDIO_REGISTER, &reg));
+	/* It is in the file, so nobody is asked. */
+	EXPECT_TRUE(huge_good(p, 7));
+	EXPECT_EQ(1ULL << 7, entries(p, AROUND));
+	ASSERT_EQ(0, ioctl(uffd, UFFDIO_UNREGISTER, &reg.range));
+	EXPECT_TRUE(huge_good(p, 8));
+	EXPECT_EQ(self->have && variant->mode != MODE_VMA_LOCK ? AROUND : 2,
+		  popcount(entries(p, AROUND)));
+	close(uffd);
+	ASSERT_EQ(0, munmap(p, len));
+	close(fd);
 }
 
 /* --- errors */
@@ -494,9 +731,12 @@ TEST_F_TIMEOUT(hugetlb, read_only, TIMEOUT)
 	huge_write(p, 0);
 	q = hugetlb_map_at(free_huge_range(GIB), fd, GIB, PROT_READ);
 	ASSERT_NE(NULL, q);
+	huge_write(p, 1);
 	EXPECT_TRUE(huge_good(q, 0));
-	EXPECT_EQ(0, (long)word_read(q + huge_size()));
+	EXPECT_EQ(0, (long)word_read(q + 2 * huge_size()));
 	EXPECT_EQ(SIGSEGV, access_signal(q, true));
+	/* Mapped by the first of these, but not for writing. */
+	EXPECT_EQ(SIGSEGV, access_signal(q + huge_size(), true));
 	/* Read first, so that the entry is there, then made writable. */
 	ASSERT_EQ(0, madvise(p, huge_size(), MADV_DONTNEED));
 	ASSERT_EQ(0, mprotect(p, GIB, PROT_READ));

@@ -12,6 +12,7 @@
  * sections, so the most windows), "flip" (the knob changes all the time).
  */
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <linux/mempolicy.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -318,7 +319,6 @@ static void expect_raced(struct __test_metadata *_metadata,
 	EXPECT_LT(0, d.value[MUNMAP_CALLS]);
 	EXPECT_LT(d.value[MUNMAP_CALLS], d.value[MUNMAP_SECTIONS]);
 	EXPECT_LT(0, atomic_load(&r->hits));
-	EXPECT_EQ(0, d.value[MUNMAP_ABORTED]);
 	if (s->flip)
 		EXPECT_LT(10, atomic_load(&s->flips));
 }
@@ -946,6 +946,229 @@ TEST_F_TIMEOUT(race, overlapping, TIMEOUT)
 	race_test(_metadata, &self->s, &ops, NULL);
 }
 
+/* --- limits: a call beside the munmap has what that gives back */
+
+enum limit { LIMIT_MMAP, LIMIT_FIXED, LIMIT_MREMAP, LIMIT_BRK, LIMIT_MPROTECT,
+	     LIMIT_MLOCK, NR_LIMITS };
+
+struct limited {
+	enum limit limit;
+	char *other;		/* what the call acts on */
+	size_t other_len;
+	struct rlimit old;
+	long inside[NR_LIMITS];
+};
+
+static const int limit_resource[NR_LIMITS] = {
+	[LIMIT_MMAP]		= RLIMIT_AS,
+	[LIMIT_FIXED]		= RLIMIT_DATA,
+	[LIMIT_MREMAP]		= RLIMIT_AS,
+	[LIMIT_BRK]		= RLIMIT_AS,
+	[LIMIT_MPROTECT]	= RLIMIT_DATA,
+	[LIMIT_MLOCK]		= RLIMIT_MEMLOCK,
+};
+
+/* The limit leaves room for less than a section. */
+static bool limited_prepare(struct race *r)
+{
+	static const char * const fields[NR_LIMITS] = {
+		"VmSize", "VmData", "VmSize", "VmSize", "VmData", "VmLck",
+	};
+	struct limited *l = r->data;
+	struct rlimit new;
+
+	l->limit = r->rounds % NR_LIMITS;
+	l->other_len = l->limit == LIMIT_MREMAP ? page_size() : RANGE;
+	l->other = mmap(NULL, l->other_len, PROT_NONE,
+			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (l->other == MAP_FAILED || !prepare_anon(r))
+		return false;
+	if (l->limit == LIMIT_MLOCK && mlock(r->start, r->len))
+		return false;
+	if (getrlimit(limit_resource[l->limit], &l->old))
+		return false;
+	new = l->old;
+	new.rlim_cur = status_kb(fields[l->limit]) * KIB + MIB;
+	if (new.rlim_max < new.rlim_cur)
+		new.rlim_max = new.rlim_cur;
+	return !setrlimit(limit_resource[l->limit], &new);
+}
+
+/* Root may lock as much as it likes, with this capability. */
+static void drop_ipc_lock(void)
+{
+	struct __user_cap_header_struct head = {
+		.version = _LINUX_CAPABILITY_VERSION_3,
+	};
+	struct __user_cap_data_struct data[2];
+
+	syscall(SYS_capget, &head, data);
+	data[0].effective &= ~(1U << CAP_IPC_LOCK);
+	syscall(SYS_capset, &head, data);
+}
+
+static void limited_racer(struct race *r, int id)
+{
+	struct limited *l = r->data;
+	bool inside, good = false;
+	char *p;
+
+	drop_ipc_lock();
+	inside = wait_for_window(r);
+	switch (l->limit) {
+	case LIMIT_MMAP:
+		p = mmap(NULL, RANGE, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		good = p != MAP_FAILED;
+		if (good)
+			munmap(p, RANGE);
+		break;
+	case LIMIT_FIXED:
+		good = mmap(l->other, RANGE, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+			    0) == l->other;
+		break;
+	case LIMIT_MREMAP:
+		p = mremap(l->other, page_size(), RANGE, MREMAP_MAYMOVE);
+		good = p != MAP_FAILED;
+		if (good) {
+			l->other = p;
+			l->other_len = RANGE;
+		}
+		break;
+	case LIMIT_BRK:
+		good = sbrk(RANGE) != (void *)-1;
+		if (good)
+			sbrk(-(intptr_t)RANGE);
+		break;
+	case LIMIT_MPROTECT:
+		good = !mprotect(l->other, RANGE, PROT_READ | PROT_WRITE);
+		break;
+	default:
+		good = !mlock2(l->other, RANGE, MLOCK_ONFAULT);
+		break;
+	}
+	atomic_fetch_add(&r->acts, 1);
+	if (!good)
+		atomic_fetch_add(&r->errors, 1);
+	if (inside) {
+		atomic_fetch_add(&r->hits, 1);
+		l->inside[l->limit]++;
+	}
+}
+
+static bool limited_verify(struct race *r)
+{
+	struct limited *l = r->data;
+
+	setrlimit(limit_resource[l->limit], &l->old);
+	munmap(l->other, l->other_len);
+	/* The mmap() may have been where the range was. */
+	if (r->errors)
+		ksft_print_msg("limit %d\n", l->limit);
+	return !r->ret && !r->errors;
+}
+
+static bool limited_enough(struct race *r)
+{
+	struct limited *l = r->data;
+	int i;
+
+	for (i = 0; i < NR_LIMITS; i++)
+		if (!l->inside[i])
+			return false;
+	return true;
+}
+
+TEST_F_TIMEOUT(race, limits, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .prepare = limited_prepare,
+		.racer = limited_racer, .verify = limited_verify,
+		.enough = limited_enough,
+	};
+	struct limited l = { };
+
+	race_test(_metadata, &self->s, &ops, &l);
+}
+
+/* --- contended: sections do not grow, and get shorter where that helps */
+
+#define SHORT_KB	(8 * MUNMAP_SMALL_KB)
+
+static void hammer_racer(struct race *r, int id)
+{
+	while (!atomic_load(&r->done)) {
+		void *p = mmap(NULL, page_size(), PROT_READ,
+			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		atomic_fetch_add(&r->acts, 1);
+		if (p == MAP_FAILED || munmap(p, page_size()))
+			atomic_fetch_add(&r->errors, 1);
+	}
+}
+
+TEST_F_TIMEOUT(race, contended_is_short, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .racer = hammer_racer,
+	};
+	unsigned long start, end, size, contended, zap, wait, max = 0;
+	unsigned long grown = 0, last = 0, limit = 0, kept = 0, halved = 0;
+	unsigned long previous = 0;
+	struct trace_session trace;
+	struct race r = { };
+	const char *pos;
+	char line[512];
+	int ret;
+
+	if (!self->s.on || self->s.flip)
+		SKIP(return, "for sections of one size");
+	ASSERT_EQ(NULL, munmap_knob_set(SHORT_KB));
+	ret = trace_start(&trace, "faultline");
+	if (ret)
+		SKIP(return, "cannot use the trace system faultline (%d)", ret);
+	EXPECT_TRUE(run_race(_metadata, &r, &ops, race_seconds(&self->s), 0));
+	EXPECT_EQ(0, trace_stop(&trace));
+	EXPECT_EQ(0, atomic_load(&r.errors));
+	pos = trace.text;
+	while (pos && (pos = trace_next(pos, "munmap_section", line,
+					sizeof(line)))) {
+		if (!trace_field(line, "start", &start) ||
+		    !trace_field(line, "end", &end) ||
+		    !trace_field(line, "zap_ns", &zap) ||
+		    !trace_field(line, "wait_ns", &wait) ||
+		    !trace_field(line, "contended", &contended))
+			continue;
+		size = end - start;
+		/* Another munmap() begins. */
+		if (start != previous)
+			limit = 0;
+		previous = end;
+		/* After a slow one that did not wait for as long, at most half. */
+		halved += limit && size <= limit;
+		kept += limit && size > limit;
+		limit = contended && zap > 1000000 && wait < zap ?
+			size / 2 + pmd_size() : 0;
+		/*
+		 * After a contended one no larger one, but for the table in
+		 * which the range begins, and where getting the lock back took
+		 * longer than the work.
+		 */
+		grown += last && size > last + pmd_size();
+		last = contended && wait <= 2 * zap ? size : 0;
+		if (!contended)
+			continue;
+		max = size > max ? size : max;
+	}
+	trace_free(&trace);
+	ksft_print_msg("contended sections of up to %lu KiB, %lu halved, %ld rounds\n",
+		       max / KIB, halved, r.rounds);
+	EXPECT_EQ(0, kept);
+	EXPECT_GE(SHORT_KB * KIB + pmd_size(), max);
+	EXPECT_EQ(0, grown);
+}
+
 /* --- shmdt: attached until the last section, and destroyed by that one */
 
 static bool prepare_shm(struct race *r)
@@ -1055,8 +1278,24 @@ static long used_kb(void)
 	return meminfo_kb("AnonPages") + meminfo_kb("PageTables");
 }
 
+/* How many munmaps of the trace ended early. */
+static int stopped_early(const struct trace_session *trace)
+{
+	const char *pos = trace->text;
+	unsigned long value;
+	char line[512];
+	int n = 0;
+
+	while (pos && (pos = trace_next(pos, "munmap_section_end", line,
+					sizeof(line))))
+		n += trace_field(line, "ret", &value) && (int)value == -EINTR;
+	return n;
+}
+
 TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 {
+	struct trace_session trace = { };
+	bool traced = !trace_start(&trace, "faultline");
 	__u64 start = now_ns(), end = start + race_seconds(&self->s) * 1e9;
 	__u64 last = start + TIMEOUT * 800000000ULL;
 	size_t len = 2 * RANGE;
@@ -1096,6 +1335,77 @@ TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 	EXPECT_GT(base + (long)(len / KIB) / 4, used_kb());
 	EXPECT_GT(committed + (long)(len / KIB) / 4,
 		  meminfo_kb("Committed_AS"));
+	expect_raced(_metadata, &self->s, &r);
+	/* The exit takes what is left: that does not take the lock each time. */
+	if (traced && !trace_stop(&trace)) {
+		ksft_print_msg("%d stopped\n", stopped_early(&trace));
+		EXPECT_EQ(self->s.on, stopped_early(&trace) > 0);
+	}
+	trace_free(&trace);
+}
+
+/* A process that shares its memory with the one that is killed sees it go. */
+struct sharer {
+	char *start;
+	size_t len;
+};
+
+static int sharer_main(void *arg)
+{
+	struct sharer *s = arg;
+
+	munmap(s->start, s->len);
+	for (;;)
+		pause();
+	return 0;
+}
+
+static void kill_sharer(struct kill_page *page, size_t len)
+{
+	char *stack = malloc(64 * KIB), *last;
+	struct sharer s = { .len = len };
+	pid_t pid;
+
+	s.start = map_filled(len, TAG);
+	last = s.start + len - page_size();
+	if (!s.start || !stack)
+		_exit(1);
+	pid = clone(sharer_main, stack + 64 * KIB, CLONE_VM | SIGCHLD, &s);
+	if (pid < 0)
+		_exit(2);
+	while (page_is_mapped(s.start))
+		;
+	kill(pid, SIGKILL);
+	atomic_store(&page->returned, !page_is_mapped(last));
+	if (waitpid(pid, NULL, 0) != pid)
+		_exit(3);
+	_exit(mapped_bytes(s.start, len) ? 4 : 0);
+}
+
+TEST_F_TIMEOUT(race, sigkill_shared, TIMEOUT)
+{
+	__u64 start = now_ns(), end = start + race_seconds(&self->s) * 1e9;
+	__u64 last = start + TIMEOUT * 800000000ULL;
+	struct kill_page *page;
+	struct race r = { };
+	int status;
+	pid_t pid;
+
+	page = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, page);
+	while (now_ns() < end ||
+	       (!met_sections(&self->s, &r) && now_ns() < last)) {
+		memset(page, 0, sizeof(*page));
+		pid = fork();
+		if (!pid)
+			kill_sharer(page, RANGE);
+		ASSERT_EQ(pid, waitpid(pid, &status, 0));
+		ASSERT_EQ(0, status);
+		r.acts++;
+		r.rounds++;
+		r.hits += !atomic_load(&page->returned);
+	}
 	expect_raced(_metadata, &self->s, &r);
 }
 

@@ -19,7 +19,6 @@ enum munmap_counter {
 	MUNMAP_ATOMIC,
 	MUNMAP_WIDENED,
 	MUNMAP_FOREIGN_SKIPPED,
-	MUNMAP_ABORTED,
 	MUNMAP_NR_COUNTERS,
 };
 
@@ -30,7 +29,6 @@ static const char * const munmap_counter_names[MUNMAP_NR_COUNTERS] = {
 	[MUNMAP_ATOMIC]			= "munmap_section_atomic",
 	[MUNMAP_WIDENED]		= "munmap_section_widened",
 	[MUNMAP_FOREIGN_SKIPPED]	= "munmap_section_foreign_skipped",
-	[MUNMAP_ABORTED]		= "munmap_section_aborted",
 };
 
 struct munmap_counters {

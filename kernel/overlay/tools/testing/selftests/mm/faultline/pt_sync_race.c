@@ -14,6 +14,9 @@
  * through it.  The other one puts a secret of its own into the table, and
  * takes it out before the table is shared again: nobody else may read that.
  *
+ * "table": memory is unmapped, and mapped again, with walkers in it, and there
+ * is no memory to put off the freeing of page tables.
+ *
  * Variants: the switch off, on, and changing all the time.  Where the kernel
  * has CONFIG_PMD_CLEAR_IPI_FREE_TORTURE, the windows for a race are wider.
  */
@@ -36,6 +39,7 @@
 /* A collapse takes some 100 us, a process has its turn for some more. */
 #define COLLAPSE_WINDOW	20
 #define UNSHARE_WINDOW	1000
+#define TABLE_WINDOW	200
 #define AREAS		4
 #define TAG		0x70745f73796e6302ULL
 #define SECRET		0x7365637265742121ULL
@@ -52,6 +56,7 @@ struct world {
 	__u64 (*word)(size_t index);
 	bool (*loses)(size_t index);
 	bool owned;		/* walkers have pages of their own */
+	atomic_bool cannot;	/* the kernel lacks what the test needs */
 	int fd;
 	int loop;		/* a block device, or -1 */
 	atomic_bool stop;
@@ -434,6 +439,55 @@ static int collapse_process(struct world *w)
 	return 0;
 }
 
+/* --- table */
+
+static bool any_page(size_t index)
+{
+	return true;
+}
+
+static void *remap(void *arg)
+{
+	size_t len = AREAS * pmd_size(), i;
+	struct world *w = arg;
+
+	/*
+	 * From here on, this thread's tables are freed one by one.  Shared
+	 * memory: gup_test complains of the zero page, which is not pinned.
+	 */
+	if (!fail_hasty_allocations(true))
+		atomic_store(&w->cannot, true);
+	while (!atomic_load(&w->stop)) {
+		must(w, !munmap(w->map, len));
+		must(w, mmap(w->map, len, PROT_READ | PROT_WRITE,
+			     MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+			     -1, 0) == w->map);
+		for (i = 0; i < w->pages; i += 16)
+			word_write(page_at(w, i), w->word(i));
+		atomic_fetch_add(&w->acts, 1);
+	}
+	fail_hasty_allocations(false);
+	return NULL;
+}
+
+static int table_process(struct world *w)
+{
+	pthread_t walker_threads[WALKERS], thread;
+	struct walker walkers[WALKERS];
+	int i;
+
+	w->map = map_collapsible(AREAS, TAG);
+	if (!w->map)
+		return 1;
+	if (!walkers_start(w, walkers, walker_threads) ||
+	    pthread_create(&thread, NULL, remap, w))
+		return 2;
+	for (i = 0; i < WALKERS; i++)
+		pthread_join(walker_threads[i], NULL);
+	pthread_join(thread, NULL);
+	return 0;
+}
+
 /* --- unshare */
 
 static __u64 unshare_word(size_t index)
@@ -633,6 +687,20 @@ TEST_F_TIMEOUT(pt_sync_race, collapse, TIMEOUT)
 	w->loses = expendable;
 	w->owned = true;
 	run(_metadata, self, variant, process, 1, COLLAPSE_WINDOW);
+}
+
+TEST_F_TIMEOUT(pt_sync_race, table, TIMEOUT)
+{
+	static int (* const process[])(struct world *w) = { table_process };
+	struct world *w = self->w;
+
+	w->pages = AREAS * (pmd_size() / page_size());
+	w->stride = page_size();
+	w->word = collapse_word;
+	w->loses = any_page;
+	run(_metadata, self, variant, process, 1, TABLE_WINDOW);
+	if (atomic_load(&w->cannot))
+		SKIP(return, "needs root, debugfs and CONFIG_FAIL_PAGE_ALLOC");
 }
 
 TEST_F_TIMEOUT(pt_sync_race, unshare, TIMEOUT)

@@ -172,6 +172,32 @@ TEST_F_TIMEOUT(pt_sync, collapse, TIMEOUT)
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 
+/* No memory for a fresh table: the IPI is sent, and nobody waits for memory. */
+TEST_F_TIMEOUT(pt_sync, collapse_no_memory, TIMEOUT)
+{
+	char *p = map_collapsible(AREAS, TAG);
+	size_t len = AREAS * pmd_size();
+	int err;
+
+#if defined(__powerpc__) || defined(__s390__) || defined(__sparc__)
+	SKIP(return, "this architecture always waits for memory for a table");
+#endif
+	ASSERT_NE(NULL, p);
+	if (!fail_hasty_allocations(true))
+		SKIP(return, "needs root, debugfs and CONFIG_FAIL_PAGE_ALLOC");
+	err = madvise(p, len, MADV_COLLAPSE);
+	fail_hasty_allocations(false);
+	EXPECT_EQ(0, err);
+	EXPECT_EQ(AREAS, huge_areas(p, AREAS));
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+	expect_waits(_metadata, self, true, PT_SYNC_IPI_COLLAPSE, AREAS);
+	if (self->have)
+		EXPECT_EQ(variant->mode == MODE_IPI_FREE ? AREAS : 0,
+			  counted(&self->before, PT_SYNC_FALLBACK));
+	EXPECT_EQ(0, munmap(p, len));
+	EXPECT_TRUE(table_usage_returns(&self->usage));
+}
+
 /* A page that somebody else has a reference to: everything stays as it was. */
 TEST_F_TIMEOUT(pt_sync, collapse_gives_up, TIMEOUT)
 {
@@ -348,30 +374,6 @@ TEST_F_TIMEOUT(pt_sync, unshare, TIMEOUT)
 
 /* --- a table is freed, and there is no memory to put that off */
 
-static bool fail_allocations(bool on)
-{
-	static const char * const settings[][2] = {
-		{ "interval", "1" }, { "times", "-1" }, { "verbose", "0" },
-		{ "min-order", "0" }, { "task-filter", "Y" },
-		/* Only those that cannot wait. */
-		{ "ignore-gfp-wait", "Y" }, { "probability", "100" },
-	};
-	char path[128];
-	size_t i;
-
-	if (!on)
-		return !write_text("/proc/self/make-it-fail", "0") &&
-		       !write_text("/sys/kernel/debug/fail_page_alloc/probability",
-				   "0");
-	for (i = 0; i < ARRAY_SIZE(settings); i++) {
-		snprintf(path, sizeof(path), "/sys/kernel/debug/fail_page_alloc/%s",
-			 settings[i][0]);
-		if (write_text(path, settings[i][1]))
-			return false;
-	}
-	return !write_text("/proc/self/make-it-fail", "1");
-}
-
 TEST_F_TIMEOUT(pt_sync, table, TIMEOUT)
 {
 	bool sent = variant->mode != MODE_IPI_FREE;
@@ -382,10 +384,10 @@ TEST_F_TIMEOUT(pt_sync, table, TIMEOUT)
 	ASSERT_NE(NULL, p);
 	if (!self->have)
 		SKIP(return, "this kernel does not count it");
-	if (!fail_allocations(true))
+	if (!fail_hasty_allocations(true))
 		SKIP(return, "needs root, debugfs and CONFIG_FAIL_PAGE_ALLOC");
 	EXPECT_EQ(0, munmap(p, len));
-	fail_allocations(false);
+	fail_hasty_allocations(false);
 	waits = counted(&self->before, PT_SYNC_IPI_TABLE) +
 		counted(&self->before, PT_SYNC_AVOIDED_TABLE);
 	if (!waits)

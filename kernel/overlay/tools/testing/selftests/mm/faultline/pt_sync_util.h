@@ -164,4 +164,31 @@ static inline bool pt_sync_window(int us)
 	return !write_text("/sys/kernel/debug/pt_sync_window_us", text);
 }
 
+/*
+ * Fails this thread's allocations of pages, but those that may wait for memory;
+ * false if the kernel cannot.
+ */
+static inline bool fail_hasty_allocations(bool on)
+{
+	static const char * const settings[][2] = {
+		{ "interval", "1" }, { "times", "-1" }, { "verbose", "0" },
+		{ "min-order", "0" }, { "task-filter", "Y" },
+		{ "ignore-gfp-wait", "Y" }, { "probability", "100" },
+	};
+	char path[128];
+	size_t i;
+
+	if (!on)
+		return !write_text("/proc/thread-self/make-it-fail", "0") &&
+		       !write_text("/sys/kernel/debug/fail_page_alloc/probability",
+				   "0");
+	for (i = 0; i < ARRAY_SIZE(settings); i++) {
+		snprintf(path, sizeof(path), "/sys/kernel/debug/fail_page_alloc/%s",
+			 settings[i][0]);
+		if (write_text(path, settings[i][1]))
+			return false;
+	}
+	return !write_text("/proc/thread-self/make-it-fail", "1");
+}
+
 #endif /* PT_SYNC_UTIL_H */

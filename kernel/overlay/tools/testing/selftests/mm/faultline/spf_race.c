@@ -24,7 +24,9 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
@@ -44,6 +46,7 @@ static struct {
 } windows[] = {
 	{ "find_window_us", 50 },
 	{ "lock_window_us", 200 },
+	{ "walk_window_us", 100 },
 	{ "change_window_us", 200 },
 	{ "sleep_window_us", 1000 },
 };
@@ -64,6 +67,8 @@ struct race {
 	size_t pages;
 	size_t len;
 	atomic_uintptr_t map;	/* where the memory is now */
+	bool huge;		/* it may be collapsed */
+	atomic_bool collapsing;
 	atomic_bool stop;
 	atomic_int quiet;	/* no thread is to begin an access */
 	atomic_int busy;	/* threads in an access */
@@ -160,7 +165,7 @@ static char *map_at(char *addr, size_t len, int prot)
  * Memory of base pages with neighbours: so there is a page table, there is an
  * anon_vma, and mappings can be merged.
  */
-static char *map_new(size_t len)
+static char *map_new(size_t len, bool huge)
 {
 	size_t edge = page_size();
 	char *p = free_range(len + 2 * pmd_size());
@@ -168,7 +173,8 @@ static char *map_new(size_t len)
 	p = map_at(p, len + 2 * pmd_size(), PROT_READ | PROT_WRITE);
 	if (!p)
 		return NULL;
-	madvise(p, len + 2 * pmd_size(), MADV_NOHUGEPAGE);
+	if (!huge)
+		madvise(p, len + 2 * pmd_size(), MADV_NOHUGEPAGE);
 	p += pmd_size();
 	word_write(p - edge, TAG);
 	word_write(p + len, TAG);
@@ -250,6 +256,51 @@ static void *keep(void *arg)
 		}
 		end(r);
 		t->acts++;
+	}
+	return NULL;
+}
+
+/*
+ * While memory is collapsed, writes one word after the other.  After a slow
+ * fault, which a collapse may have overtaken, the thread stays with the page
+ * until the collapse is over: where a translation of the old page is left, all
+ * writes but the last one are lost.
+ */
+#define SLOW_NS		1000000
+#define DELAY_NS	30000000
+#define NR_WORDS	128
+
+static void *keep_writing(void *arg)
+{
+	struct thread *t = arg;
+	struct race *r = t->r;
+
+	while (!atomic_load(&r->stop)) {
+		size_t index = random_next(&t->seed) % r->pages;
+		__u64 *p = (__u64 *)(map_of(r) + index * page_size()) +
+			   NR_WORDS * (1 + t->id);
+		__u64 began = now_ns();
+		long n = 0, i;
+		bool slow;
+
+		if (!atomic_load(&r->collapsing)) {
+			sched_yield();
+			continue;
+		}
+		/* At any moment of the collapse. */
+		began += random_next(&t->seed) % DELAY_NS;
+		while (now_ns() < began)
+			;
+		do {
+			word_write(p + n % NR_WORDS, page_word(TAG + t->id, n));
+			n++;
+			slow = now_ns() > began + SLOW_NS;
+		} while (slow && atomic_load(&r->collapsing));
+		for (i = n > NR_WORDS ? n - NR_WORDS : 0; i < n; i++)
+			if (word_read(p + i % NR_WORDS) !=
+			    page_word(TAG + t->id, i))
+				atomic_fetch_add(&r->wrong, 1);
+		t->acts += n;
 	}
 	return NULL;
 }
@@ -394,14 +445,22 @@ static bool change_node(struct race *r, __u64 dice)
 		       MPOL_MF_MOVE) >= 0;
 }
 
+/* One huge page, and base pages again: a VMA ends within it for a moment. */
 static bool change_huge(struct race *r, __u64 dice)
 {
-	char *map = map_of(r);
+	bool collapsed;
 
-	madvise(map, r->len, MADV_COLLAPSE);
-	/* And split again. */
-	return !mprotect(any_page(r, dice), page_size(), PROT_READ) &&
-	       !mprotect(map, r->len, PROT_READ | PROT_WRITE);
+	atomic_store(&r->collapsing, true);
+	collapsed = !madvise(map_of(r), r->len, MADV_COLLAPSE);
+	atomic_store(&r->collapsing, false);
+
+	return change_shape(r, dice) && collapsed;
+}
+
+/* The first write to each page is a fault that only makes it writable. */
+static bool change_fork_huge(struct race *r, __u64 dice)
+{
+	return change_fork(r, 0) && change_huge(r, dice);
 }
 
 static bool change_lock(struct race *r, __u64 dice)
@@ -473,7 +532,7 @@ static void widen(bool wide)
 		spf_torture(windows[i].option, wide ? windows[i].us : 0);
 }
 
-/* "find=US lock=US change=US sleep=US", or some of them; the others are 0. */
+/* "find=US lock=US walk=US ...", or some of them; the others are 0. */
 static bool parse_windows(const char *text)
 {
 	size_t i, length;
@@ -583,7 +642,7 @@ static void run(struct __test_metadata *_metadata,
 	ASSERT_LE(0, pid);
 	if (!pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		atomic_store(&r->map, (uintptr_t)map_new(len));
+		atomic_store(&r->map, (uintptr_t)map_new(len, r->huge));
 		if (!map_of(r) || !start(r, act))
 			_exit(1);
 		main_thread(r);
@@ -610,7 +669,8 @@ static void many_changes(struct race *r, const change *table, size_t n)
 	}
 }
 
-#define KEEP(name, what)						\
+#define KEEP(name, what)	KEEP_PAGES(name, what, false)
+#define KEEP_PAGES(name, what, pages)					\
 static void keep_##name(struct race *r)					\
 {									\
 	static const change table[] = { change_##what };		\
@@ -620,6 +680,7 @@ static void keep_##name(struct race *r)					\
 									\
 TEST_F_TIMEOUT(spf_race, keep_##name, TIMEOUT)				\
 {									\
+	self->r->huge = pages;						\
 	run(_metadata, self, variant, pmd_size(), keep, keep_##name);	\
 }
 
@@ -629,10 +690,24 @@ KEEP(split_merge, shape)
 KEEP(fork, fork)
 KEEP(swap, swap)
 KEEP(migrate, node)
-KEEP(collapse, huge)
+KEEP_PAGES(collapse, huge, true)
 KEEP(mlock, lock)
 KEEP(pin, pin)
 KEEP(ksm, merge)
+
+static void keep_collapse_writing(struct race *r)
+{
+	static const change table[] = { change_fork_huge };
+
+	many_changes(r, table, 1);
+}
+
+TEST_F_TIMEOUT(spf_race, keep_collapse_writing, TIMEOUT)
+{
+	self->r->huge = true;
+	run(_metadata, self, variant, pmd_size(), keep_writing,
+	    keep_collapse_writing);
+}
 
 static void keep_all(struct race *r)
 {
@@ -810,6 +885,97 @@ TEST_F_TIMEOUT(spf_race, stop_userfaultfd, TIMEOUT)
 		SKIP(return, "no userfaultfd in this kernel");
 	close(fd);
 	run(_metadata, self, variant, STOP_LEN, scribble, stop_userfaultfd);
+}
+
+/* Huge pages come and go, and with them the page table that faults look for. */
+static void stop_collapse(struct race *r)
+{
+	char *map = map_of(r);
+	__u64 began = now_ns();
+
+	while (time_left(r, began)) {
+		usleep(200);
+		if (madvise(map, r->len, MADV_POPULATE_WRITE))
+			break;
+		if (madvise(map, r->len, MADV_COLLAPSE))
+			continue;
+		if (madvise(map, r->len, MADV_DONTNEED))
+			break;
+		atomic_fetch_add(&r->changes, 1);
+	}
+}
+
+TEST_F_TIMEOUT(spf_race, stop_collapse, TIMEOUT)
+{
+	self->r->huge = true;
+	run(_metadata, self, variant, pmd_size(), scribble, stop_collapse);
+}
+
+/*
+ * The file of an overlay is freed at once when the last mapping of it goes.
+ * Threads copy pages of it.
+ */
+#define OVERLAY		"/tmp/spf_overlay"
+#define OVERLAY_FILE	OVERLAY "/merged/file"
+
+/* On ramfs: pages of shmem are not for speculative faults. */
+static bool overlay_start(size_t len)
+{
+	int fd;
+
+	mkdir(OVERLAY, 0755);
+	if (mount("ramfs", OVERLAY, "ramfs", 0, NULL))
+		return false;
+	mkdir(OVERLAY "/lower", 0755);
+	mkdir(OVERLAY "/empty", 0755);
+	mkdir(OVERLAY "/merged", 0755);
+	fd = open(OVERLAY "/lower/file", O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+	if (fd < 0)
+		return false;
+	if (ftruncate(fd, len)) {
+		close(fd);
+		return false;
+	}
+	close(fd);
+	return !mount("overlay", OVERLAY "/merged", "overlay", MS_RDONLY,
+		      "lowerdir=" OVERLAY "/lower:" OVERLAY "/empty");
+}
+
+static void overlay_stop(void)
+{
+	umount2(OVERLAY "/merged", MNT_DETACH);
+	umount2(OVERLAY, MNT_DETACH);
+}
+
+static void stop_overlay(struct race *r)
+{
+	char *map = map_of(r);
+	__u64 began = now_ns();
+
+	while (time_left(r, began)) {
+		int fd = open(OVERLAY_FILE, O_RDONLY | O_CLOEXEC);
+		char *p = mmap(map, r->len, PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_FIXED, fd, 0);
+
+		if (fd < 0 || p == MAP_FAILED)
+			break;
+		close(fd);
+		/* The mapping has the file alone; its pages can be copied. */
+		word_write(p, 0);
+		madvise(p, r->len, MADV_POPULATE_READ);
+		usleep(200);
+		if (!map_at(map, r->len, PROT_READ | PROT_WRITE))
+			break;
+		atomic_fetch_add(&r->changes, 1);
+	}
+}
+
+TEST_F_TIMEOUT(spf_race, stop_overlay, TIMEOUT)
+{
+	if (!overlay_start(STOP_LEN))
+		SKIP(return, "no overlayfs in this kernel");
+	run(_metadata, self, variant, STOP_LEN, scribble, stop_overlay);
+	overlay_stop();
 }
 
 /*
@@ -1099,7 +1265,7 @@ int main(int argc, char **argv)
 	if (seconds)
 		opt_seconds = atol(seconds);
 	if (widths && !parse_windows(widths))
-		ksft_exit_fail_msg("FAULTLINE_WINDOWS: find=US lock=US change=US sleep=US\n");
+		ksft_exit_fail_msg("FAULTLINE_WINDOWS: find=US lock=US ... sleep=US\n");
 	if (!spf_swap_start())
 		ksft_print_msg("no swap: keep_swap only makes pages old\n");
 	status = vm_knob_kept(&spf_knob, test_harness_run, argc, argv);

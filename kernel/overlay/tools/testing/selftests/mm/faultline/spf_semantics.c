@@ -251,6 +251,34 @@ TEST_F(spf, fork_copies)
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG + 2));
 }
 
+/* The page that is to be copied cannot be read: one SIGBUS, and nothing else. */
+TEST_F(spf, broken_memory)
+{
+	struct spf_counters delta;
+	pid_t pid;
+
+	if (!spf_torture("broken_rules", 0))
+		SKIP(return, "the kernel cannot pretend that");
+	ASSERT_EQ(0, madvise(self->map, PAGES * self->ps, MADV_DONTDUMP));
+	fill_pages(self->map, PAGES * self->ps, TAG);
+	pid = fork();
+	if (!pid) {
+		pause();
+		_exit(0);
+	}
+	spf_torture("broken_rules", SPF_BAD_MEMORY);
+	spf_counters_read(&self->before);
+	EXPECT_EQ(variant->value ? SIGBUS : 0, access_signal(self->map, true));
+	spf_torture("broken_rules", 0);
+	ASSERT_LE(0, pid);
+	kill(pid, SIGKILL);
+	waitpid(pid, NULL, 0);
+	spf_counters_since(&self->before, &delta);
+	EXPECT_EQ(variant->value, delta.value[SPF_HWPOISON]);
+	if (variant->value)
+		EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+}
+
 /* The child is gone: its parent's pages need no copy. */
 TEST_F(spf, fork_and_reuse)
 {

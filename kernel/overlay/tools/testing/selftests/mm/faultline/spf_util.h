@@ -26,6 +26,7 @@ enum spf_counter {
 	SPF_REUSE,
 	SPF_ACCESS,
 	SPF_RACED,
+	SPF_HWPOISON,
 	SPF_NO_VMA,
 	SPF_LOCKED,
 	SPF_CHANGED,
@@ -49,6 +50,7 @@ static const char * const spf_counter_names[SPF_NR_COUNTERS] = {
 	[SPF_REUSE]		= "spf_reuse",
 	[SPF_ACCESS]		= "spf_access",
 	[SPF_RACED]		= "spf_raced",
+	[SPF_HWPOISON]		= "spf_hwpoison",
 	[SPF_NO_VMA]		= "spf_abort_no_vma",
 	[SPF_LOCKED]		= "spf_abort_locked",
 	[SPF_CHANGED]		= "spf_abort_changed",
@@ -133,6 +135,9 @@ static inline void spf_swap_stop(void)
 	if (!swapoff(SPF_ZRAM))
 		write_text("/sys/block/zram0/reset", "1");
 }
+
+/* For spf_broken_rules of CONFIG_SPF_TORTURE: see the admin guide. */
+#define SPF_BAD_MEMORY	0x100
 
 /* Options of CONFIG_SPF_TORTURE; false if the kernel has none. */
 static inline bool spf_torture(const char *option, unsigned int value)
