@@ -284,17 +284,33 @@ static void fault_turn(int thread, int lap)
 	mark(MARK_END);
 }
 
-/* The first fault in a page table makes it, and in a VMA the anon_vma. */
+/*
+ * The first fault in a page table makes it, and in a VMA the anon_vma.  The
+ * pages that the phase will take are faulted in and dropped again: they are on
+ * this CPU's list of free pages then, and no CPU has to refill its list from
+ * the zone in the middle of a phase.  A refill moves some thirty lines, and as
+ * all CPUs take as many pages, all of them do it in the same phase, which would
+ * be a phase of one kernel or of the other.  The CPU's batches of the LRU are
+ * empty then as well, so that each phase adds one batch.
+ */
 static void prepare_turn(int thread, int lap)
 {
-	touch(area + (thread + 1) * TABLE - 2 * PAGE);
+	char *part = area + thread * TABLE;
+	long i;
+
+	for (i = 1; i <= WARM_LAPS + opt.pages; i++)
+		touch(part + i * PAGE);
+	touch(part + TABLE - 2 * PAGE);
+	if (madvise(part, TABLE - PAGE, MADV_DONTNEED))
+		die("MADV_DONTNEED: %s", strerror(errno));
 }
 
 /*
  * Part of the address space for each thread, with a page table of its own: all
  * of them one VMA, or a VMA each.  Pages without access are between VMAs, so
  * that they do not merge.  Nothing is ever unmapped: the pages of the next
- * phase have not been with another CPU in this one.
+ * phase have not been with another CPU in this one.  A tree of VMAs that grows
+ * is why arms are comparable only from boot to boot, phase by phase.
  */
 static void map_area(bool one_vma)
 {

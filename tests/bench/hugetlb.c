@@ -44,6 +44,8 @@
 #define POOL		"/proc/sys/vm/nr_hugepages"
 #define GATES		2
 
+#define ATTACH_LEN	GIB		/* of attach */
+
 /* A multiple of 1 GiB that no mapping of a small program comes near to. */
 #define BASE		((char *)(16 * KIB * GIB))
 
@@ -714,6 +716,55 @@ static void run_interfere(void)
 	close(in.fd);
 }
 
+/* --- attach: a process maps a file that is in memory, and touches all */
+
+static void attach_work(long nr, void *arg)
+{
+	struct worker *w = &stage->workers[nr];
+	const struct loop *loop = arg;
+	struct rusage before, after;
+	char *p;
+
+	gate_wait(0);
+	p = map_file(loop->fd, loop->len, 0);
+	/* What the program itself faults for is there by now. */
+	getrusage(RUSAGE_SELF, &before);
+	getrusage(RUSAGE_SELF, &after);
+	touch_all(p, loop->len, HUGE);
+	getrusage(RUSAGE_SELF, &after);
+	w->faults = after.ru_minflt - before.ru_minflt;
+}
+
+static void attach_turn(struct loop *loop, int arm)
+{
+	struct counters before = read_counters("hugetlb");
+
+	free(start_all(1, attach_work, loop));
+	wait_ready(1);
+	gate_pass(0);
+	wait_gone(1);
+	report(arm, "faults", stage->workers[0].faults, "attach_faults");
+	report_counters("attach", arm, &before);
+}
+
+static void run_attach(void)
+{
+	struct loop loop = { .len = ATTACH_LEN };
+	long round;
+	int turn;
+
+	loop.fd = new_filled_file(loop.len, HUGE);
+	for (round = 0; round < opt.rounds; round++) {
+		for (turn = 0; turn < nr_arms; turn++) {
+			int arm = arm_of_turn(round, turn);
+
+			set_arm(arm);
+			attach_turn(&loop, arm);
+		}
+	}
+	close(loop.fd);
+}
+
 /* --- cost: one process maps, touches all and unmaps, in ticks */
 
 #define COST_LEN	GIB
@@ -785,6 +836,7 @@ enum scene {
 	SCENE_TABLES,
 	SCENE_STORM,
 	SCENE_INTERFERE,
+	SCENE_ATTACH,
 	SCENE_COST,
 	NR_SCENES,
 };
@@ -795,6 +847,7 @@ static const char * const scene_names[NR_SCENES] = {
 	[SCENE_TABLES]		= "tables",
 	[SCENE_STORM]		= "exit_storm",
 	[SCENE_INTERFERE]	= "interfere",
+	[SCENE_ATTACH]		= "attach",
 	[SCENE_COST]		= "cost",
 };
 
@@ -806,7 +859,8 @@ static void usage(FILE *f)
 		"  SCENE  shared, unshared (all processes map, touch and unmap one file, at\n"
 		"         addresses where page tables can or cannot be shared), tables (memory\n"
 		"         for them), exit_storm (many sparse mappings go at once), interfere\n"
-		"         (faults while pages are taken away), cost (instructions of one)\n"
+		"         (faults while pages are taken away), attach (faults of a process that\n"
+		"         touches a file in memory), cost (instructions of one)\n"
 		"Options, each with a number:\n"
 		"  --rounds          of each scene (5)\n"
 		"  --procs --gib     of shared, unshared, tables: processes (8), GiB (4)\n"
@@ -815,7 +869,7 @@ static void usage(FILE *f)
 		"  --span --ops      of interfere: GiB taken away (256), how often (10)\n"
 		"The pool of huge pages of 2 MiB is set to what the scenes need: 512 for each\n"
 		"GiB of --gib, one for each of --storm-gib, %lu and one for each of --span,\n"
-		"512 for cost; the largest of these.\n", FAULT_PAGES);
+		"512 for attach and cost; the largest of these.\n", FAULT_PAGES);
 }
 
 static unsigned long pages_of_scene(enum scene scene)
@@ -825,6 +879,8 @@ static unsigned long pages_of_scene(enum scene scene)
 		return opt.storm_gib;
 	case SCENE_INTERFERE:
 		return FAULT_PAGES + opt.span;
+	case SCENE_ATTACH:
+		return ATTACH_LEN / HUGE;
 	case SCENE_COST:
 		return COST_LEN / HUGE;
 	default:
@@ -869,6 +925,8 @@ static void run_scenes(char **names, int n)
 	}
 	if (wanted[SCENE_STORM])
 		run_storm();
+	if (wanted[SCENE_ATTACH])
+		run_attach();
 	if (wanted[SCENE_COST])
 		run_cost();
 	/* Last, as it stays on its CPUs. */

@@ -89,11 +89,13 @@ static void unmap_area(char *p, size_t len)
 
 /* --- threads that fault */
 
+/* On cache lines of its own: they are not to wait for each other here. */
 struct worker {
-	pthread_t thread;
+	_Alignas(64) pthread_t thread;
 	char *start;		/* its part of the memory */
 	size_t len;
-	bool idle;		/* runs when nobody else wants to */
+	int policy;		/* of scheduling; 0 is SCHED_OTHER */
+	bool throttled;		/* in the cgroup with a cpu.max */
 	bool gentle;		/* drops pages so that nobody has to wait */
 	int cpu;		/* where it runs; -1: anywhere */
 	unsigned long done;	/* pages, or records */
@@ -114,13 +116,13 @@ static void set_policy(int policy)
  * Dropping pages holds mmap_lock, and who is preempted with it, or takes it
  * again and again, holds up writers on any kernel.  That is not what the waits
  * are measured for: there it is done gently, in small pieces with pauses, and
- * with a priority that nobody else has.
+ * with a priority that nobody else has and no cpu.max applies to.
  */
 static void drop(const struct worker *w, size_t len)
 {
 	size_t piece = w->gentle ? 16 * PAGE : len, off;
 
-	if (w->idle)
+	if (w->gentle)
 		set_policy(SCHED_FIFO);
 	for (off = 0; off < len; off += piece) {
 		if (piece > len - off)
@@ -130,16 +132,18 @@ static void drop(const struct worker *w, size_t len)
 		if (w->gentle)
 			usleep(200);
 	}
-	if (w->idle)
-		set_policy(SCHED_IDLE);
+	if (w->gentle)
+		set_policy(w->policy);
 }
 
 static void worker_begins(const struct worker *w)
 {
 	if (w->cpu >= 0)
 		pin_to(w->cpu);
-	if (w->idle)
-		set_policy(SCHED_IDLE);
+	/* 0 is the thread that writes it; the others stay where they are. */
+	if (w->throttled && !write_text(CGROUP "cgroup.threads", "0"))
+		die(CGROUP "cgroup.threads: %s", strerror(errno));
+	set_policy(w->policy);
 }
 
 static void *fault_main(void *arg)
@@ -290,26 +294,54 @@ static void report_waits(const char *scene, const char *what, int arm,
 }
 
 /*
- * Threads in a cgroup have so many times the memory that none of it is to be
- * dropped in a turn: the writer would wait for that on any kernel.
+ * With a memory.max, threads have so many times the memory that none of it is
+ * to be dropped in a turn: the writer would wait for that on any kernel.
  */
 #define MEMCG_TIMES	8
 
-/*
- * With @hogs, the threads that fault are idle ones, and each CPU has something
- * better to do; without, this process is in a cgroup.  The writer's page is the
- * last one of their VMA (@same), which they do not touch, or is in a VMA of its
- * own.
- */
-static void latency_turn(const char *scene, bool hogs, bool same, int arm)
+/* Why threads that fault sleep, or do not run, in the middle of a fault. */
+enum why {
+	WHY_IDLE,		/* SCHED_IDLE: their CPUs have better to do */
+	WHY_MEMCG,		/* their process has a memory.max */
+	WHY_CPU_MAX,		/* they, not the writer, have a cpu.max */
+	NR_WHYS
+};
+
+static const char * const why_names[NR_WHYS] = {
+	[WHY_IDLE]	= "idle",
+	[WHY_MEMCG]	= "memcg",
+	[WHY_CPU_MAX]	= "cpu_max",
+};
+
+/* How often the cgroup's threads were stopped on a CPU since the cgroup is. */
+static unsigned long count_throttled(void)
 {
-	size_t part = opt.mib * MIB / FAULTERS * (hogs ? 1 : MEMCG_TIMES), n;
-	size_t len = FAULTERS * part + PAGE;
+	FILE *f = fopen(CGROUP "cpu.stat", "r");
+	unsigned long n = 0;
+	char line[128];
+
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "nr_throttled %lu", &n) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return n;
+}
+
+/*
+ * The writer's page is the last one of the VMA of the threads that fault
+ * (@same), which they do not touch, or is in a VMA of its own.
+ */
+static void latency_turn(enum why why, bool same, int arm)
+{
+	size_t part = opt.mib * MIB / FAULTERS *
+		      (why == WHY_MEMCG ? MEMCG_TIMES : 1);
+	size_t len = FAULTERS * part + PAGE, n;
 	char *area = map_area(len), *other = map_area(3 * PAGE);
 	char *page = same ? area + len - PAGE : other + PAGE;
-	const char *what = same ? "same" : "other";
+	const char *what = same ? "same" : "other", *scene = why_names[why];
+	unsigned long faults, throttled = count_throttled();
 	struct counters before;
-	unsigned long faults;
 	int i, nr = 0;
 
 	touch(page);
@@ -318,45 +350,54 @@ static void latency_turn(const char *scene, bool hogs, bool same, int arm)
 	for (i = 0; i < FAULTERS; i++, nr++) {
 		workers[nr] = (struct worker){
 			.start = area + i * part, .len = part,
-			.idle = hogs, .gentle = true,
-			.cpu = hogs ? i : -1,
+			.policy = why == WHY_IDLE ? SCHED_IDLE : SCHED_OTHER,
+			.throttled = why == WHY_CPU_MAX, .gentle = true,
+			.cpu = why == WHY_MEMCG ? -1 : i,
 		};
 		start_worker(&workers[nr], fault_main);
 	}
-	for (i = 0; hogs && i < FAULTERS; i++, nr++) {
+	for (i = 0; why == WHY_IDLE && i < FAULTERS; i++, nr++) {
 		workers[nr] = (struct worker){ .cpu = i };
 		start_worker(&workers[nr], hog_main);
 	}
 	usleep(10000);
-	n = hogs ? change_vma(page) : change_vma_outside(page);
+	n = why == WHY_MEMCG ? change_vma_outside(page) : change_vma(page);
+	throttled = count_throttled() - throttled;
 	faults = stop_workers(nr);
 
 	report_waits(scene, what, arm, n);
 	report(arm, "touches", faults, "%s_%s_touches", scene, what);
+	if (why == WHY_CPU_MAX)
+		report(arm, "times", throttled, "%s_%s_throttled", scene, what);
 	if (same)
 		report_counters(scene, arm, &before);
 	unmap_area(area, len);
 	unmap_area(other, 3 * PAGE);
 }
 
-static void latency_round(const char *scene, bool hogs, long round)
+static void latency_round(enum why why, long round)
 {
 	int turn;
 
 	for (turn = 0; turn < nr_arms; turn++) {
-		latency_turn(scene, hogs, true, arm_of_turn(round, turn));
-		latency_turn(scene, hogs, false, arm_of_turn(round, turn));
+		latency_turn(why, true, arm_of_turn(round, turn));
+		latency_turn(why, false, arm_of_turn(round, turn));
 	}
+}
+
+static void need_cpus(const char *scene)
+{
+	if (sysconf(_SC_NPROCESSORS_ONLN) < FAULTERS)
+		die("%s: needs %d CPUs", scene, FAULTERS);
 }
 
 static void scene_idle(void)
 {
 	long round;
 
-	if (sysconf(_SC_NPROCESSORS_ONLN) < FAULTERS)
-		die("idle: needs %d CPUs", FAULTERS);
+	need_cpus("idle");
 	for (round = 0; round < opt.rounds; round++)
-		latency_round("idle", true, round);
+		latency_round(WHY_IDLE, round);
 }
 
 /* What mkswap does. */
@@ -388,20 +429,49 @@ static bool make_swap(size_t len)
 	return written && !swapon(ZRAM, 0);
 }
 
-static bool make_cgroup(size_t limit)
+static void make_cgroup(const char *controller)
 {
-	char text[32];
+	if (!write_text(CGROUPS "cgroup.subtree_control", controller) ||
+	    (mkdir(CGROUP, 0755) && errno != EEXIST))
+		die(CGROUP ": %s: is cgroup2 mounted there?", strerror(errno));
+}
 
-	snprintf(text, sizeof(text), "%zu", limit);
-	return write_text(CGROUPS "cgroup.subtree_control", "+memory") &&
-	       (!mkdir(CGROUP, 0755) || errno == EEXIST) &&
-	       write_text(CGROUP "memory.max", text);
+static void set_cgroup(const char *file, const char *text)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), CGROUP "%s", file);
+	if (!write_text(path, text))
+		die("%s: %s: %s", path, text, strerror(errno));
+}
+
+/* Of each 100 ms, on all CPUs together. */
+#define CPU_MAX		"10000 100000"
+
+/*
+ * The threads that fault may run for a tenth of the time of one CPU.  When they
+ * have had that they are stopped at once, with whatever lock they hold, until
+ * the next period begins.
+ */
+static void scene_cpu_max(void)
+{
+	long round;
+
+	need_cpus("cpu_max");
+	make_cgroup("+cpu");
+	/* Only so can threads of one process be in different cgroups. */
+	set_cgroup("cgroup.type", "threaded");
+	set_cgroup("cpu.max", CPU_MAX);
+	for (round = 0; round < opt.rounds; round++)
+		latency_round(WHY_CPU_MAX, round);
+	rmdir(CGROUP);
 }
 
 /* The threads fault in more memory than they may have: they have to reclaim. */
 static void scene_memcg(void)
 {
 	size_t len = opt.mib * MIB;
+	char limit[32];
 	long round;
 
 	if (!make_swap(2 * MEMCG_TIMES * len)) {
@@ -409,8 +479,9 @@ static void scene_memcg(void)
 			strerror(errno));
 		return;
 	}
-	if (!make_cgroup(len / 2))
-		die(CGROUP ": %s: is cgroup2 mounted there?", strerror(errno));
+	make_cgroup("+memory");
+	snprintf(limit, sizeof(limit), "%zu", len / 2);
+	set_cgroup("memory.max", limit);
 	for (round = 0; round < opt.rounds; round++) {
 		/* All threads of a process are in the same cgroup. */
 		pid_t pid = fork();
@@ -419,9 +490,8 @@ static void scene_memcg(void)
 		if (pid < 0)
 			die("fork: %s", strerror(errno));
 		if (!pid) {
-			if (!write_text(CGROUP "cgroup.procs", "0"))
-				die(CGROUP ": %s", strerror(errno));
-			latency_round("memcg", false, round);
+			set_cgroup("cgroup.procs", "0");
+			latency_round(WHY_MEMCG, round);
 			exit(0);
 		}
 		if (waitpid(pid, &status, 0) != pid || status)
@@ -632,16 +702,20 @@ static void *record_main(void *arg)
 static void report_rate(const char *what, const char *unit, int arm,
 			void *(*run)(void *))
 {
+	struct counters before = read_counters("spf");
 	unsigned long done;
+	char metric[32];
 	__u64 from;
 	int i;
 
+	snprintf(metric, sizeof(metric), "%s_%ld", what, opt.threads);
 	for (i = 0; i < opt.threads; i++)
 		start_worker(&workers[i], run);
 	from = now_ns();
 	usleep(opt.ms * 1000);
 	done = stop_workers(opt.threads);
-	report(arm, unit, done * 1e9 / (now_ns() - from), "%s", what);
+	report(arm, unit, done * 1e9 / (now_ns() - from), "%s", metric);
+	report_counters(metric, arm, &before);
 }
 
 static void throughput_turn(int arm)
@@ -649,17 +723,14 @@ static void throughput_turn(int arm)
 	size_t part = opt.mib * MIB / opt.threads & ~(PAGE - 1);
 	size_t len = part * opt.threads;
 	char *area = map_area(len);
-	struct counters before;
 	int i;
 
 	set_arm(arm);
-	before = read_counters("spf");
 	for (i = 0; i < opt.threads; i++)
 		workers[i] = (struct worker){
 			.start = area + i * part, .len = part, .cpu = -1,
 		};
 	report_rate("one_vma", "touches/s", arm, fault_main);
-	report_counters("one_vma", arm, &before);
 	unmap_area(area, len);
 
 	for (i = 0; i < opt.threads; i++)
@@ -668,9 +739,7 @@ static void throughput_turn(int arm)
 	for (i = 0; i < opt.threads; i++)
 		unmap_area(workers[i].start, part);
 
-	before = read_counters("spf");
 	report_rate("records", "records/s", arm, record_main);
-	report_counters("records", arm, &before);
 }
 
 static void scene_throughput(void)
@@ -776,12 +845,13 @@ static void scene_cost(void)
 
 /* --- command line */
 
-enum scene { SCENE_IDLE, SCENE_MEMCG, SCENE_LOCKS, SCENE_THROUGHPUT, SCENE_COST,
-	     NR_SCENES };
+enum scene { SCENE_IDLE, SCENE_MEMCG, SCENE_CPU_MAX, SCENE_LOCKS,
+	     SCENE_THROUGHPUT, SCENE_COST, NR_SCENES };
 
 static const char * const scene_names[NR_SCENES] = {
 	[SCENE_IDLE]		= "idle",
 	[SCENE_MEMCG]		= "memcg",
+	[SCENE_CPU_MAX]		= "cpu_max",
 	[SCENE_LOCKS]		= "locks",
 	[SCENE_THROUGHPUT]	= "throughput",
 	[SCENE_COST]		= "cost",
@@ -790,6 +860,7 @@ static const char * const scene_names[NR_SCENES] = {
 static void (* const scenes[NR_SCENES])(void) = {
 	[SCENE_IDLE]		= scene_idle,
 	[SCENE_MEMCG]		= scene_memcg,
+	[SCENE_CPU_MAX]		= scene_cpu_max,
 	[SCENE_LOCKS]		= scene_locks,
 	[SCENE_THROUGHPUT]	= scene_throughput,
 	[SCENE_COST]		= scene_cost,
@@ -801,12 +872,13 @@ static void usage(FILE *f)
 		"Usage: spf --arms ARM,... [--rounds N] [--ms MS] [--mib MIB] [--threads N] SCENE...\n"
 		"  ARM    a value of vm.speculative_page_fault, or a name: the knob is left\n"
 		"         alone\n"
-		"  MS     how long a turn of idle, memcg and throughput lasts\n"
+		"  MS     how long a turn of idle, memcg, cpu_max and throughput lasts\n"
 		"  MIB    the memory that is faulted in; memcg has %d times that, and a limit of\n"
 		"         half of it\n"
 		"  N      threads of locks and throughput\n"
 		"  SCENE  idle (somebody changes a VMA in which threads of SCHED_IDLE fault),\n"
-		"         memcg (in which threads fault that have to reclaim), locks (of a\n"
+		"         memcg (in which threads fault that have to reclaim), cpu_max (in\n"
+		"         which threads fault that may have so much CPU time), locks (of a\n"
 		"         fault), throughput, cost (ticks of a fault)\n",
 		MEMCG_TIMES);
 }

@@ -14,8 +14,8 @@ from .guest import BUILD, BenchError, Kernels
 
 _ABOUT = """\
 Measure a feature in VMs and print a table. The numbers also go to
-build/bench/NAME.json (--quick: build/bench/NAME-quick.json). An aim that is not
-met is printed as such and is no error.
+build/bench/NAME.json (--quick: NAME-quick.json; --scenes: NAME-SCENE.json). An
+aim that is not met is printed as such and is no error.
 """
 
 _MORE = """\
@@ -28,7 +28,9 @@ range is as wide as its median, a verdict on it is a guess.
 
 spf: p99 is of the operations that there were; where each of them waits for a
 second, these are few. any_p99 is of those that would have been, had others
-wanted the same meanwhile, one after each pause of the writer.
+wanted the same meanwhile, one after each pause of the writer. Throughput has no
+more virtual CPUs than the host has real ones: with more, the same kernel differs
+by a factor of two from itself. It wants an idle host.
 
 coherence: a QEMU plugin counts the cache lines that a page fault moves from one
 CPU to another, on a model of caches without a limit; a transfer is a read miss,
@@ -44,6 +46,7 @@ examples:
   tests/bench/run hugetlb --quick
   tests/bench/run pmd_clear
   tests/bench/run spf --ms 8000
+  tests/bench/run spf --scenes cost
   tests/bench/run coherence --cpus 4,16
 """
 
@@ -58,7 +61,7 @@ _BENCHMARKS = {
 # Sizes of a Plan that the command line can change.
 _SIZES = {
     "mem": ("MIB", "memory of the guest"),
-    "cpus": ("N", "virtual CPUs where they run at the same time; coherence: N[,N...]"),
+    "cpus": ("N", "virtual CPUs; spf: of memcg and locks; coherence: N[,N...]"),
     "mib": ("MIB", "munmap: how much is unmapped; spf: how much is faulted in"),
     "procs": ("N", "hugetlb: processes of shared, unshared and tables"),
     "gib": ("GIB", "hugetlb: the file that they map"),
@@ -67,7 +70,7 @@ _SIZES = {
     "storm-gib": ("GIB", "hugetlb: what each of them maps"),
     "areas": ("N", "pmd_clear: huge pages of a turn"),
     "forks": ("N", "pmd_clear: children of a turn"),
-    "threads": ("N", "spf: threads that fault, where locks and throughput are measured"),
+    "threads": ("N,...", "spf: threads of throughput, at most as many as the host has CPUs"),
     "pages": ("N", "coherence: faults of each CPU in a phase"),
 }
 
@@ -94,6 +97,8 @@ def _parser() -> argparse.ArgumentParser:
                         "if it was built)")
     parser.add_argument("--config-n", metavar="IMAGE", type=Path,
                         help="munmap, spf: our tree with CONFIG_FAULTLINE=n")
+    parser.add_argument("--scenes", metavar="SCENE,...", type=lambda text: tuple(text.split(",")),
+                        help=f"spf: only these of {', '.join(spf.SCENES)}")
     parser.add_argument("--rounds", metavar="N", type=_numbers, help="rounds of each measurement")
     for name, (metavar, text) in _SIZES.items():
         parser.add_argument(f"--{name}", metavar=metavar, type=_numbers, help=text)
@@ -135,6 +140,13 @@ def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coher
         if len(values) > 1:
             raise BenchError(f"--{option} is one number for {options.benchmark}")
         setattr(plan, name, values[0])
+    if options.scenes is not None:
+        if "scenes" not in fields:
+            raise BenchError(f"--scenes is not for {options.benchmark}")
+        unknown = [scene for scene in options.scenes if scene not in plan.scenes]
+        if unknown:
+            raise BenchError(f"--scenes: no '{unknown[0]}' in {', '.join(plan.scenes)}")
+        plan.scenes = tuple(scene for scene in plan.scenes if scene in options.scenes)
     if options.rounds is not None and "cost_rounds" in fields:
         plan.cost_rounds = plan.rounds
 
@@ -150,7 +162,8 @@ def _run(arguments: list[str]) -> None:
     if options.quick:
         # One small round is no ground for a verdict.
         report.aims.clear()
-    name = options.benchmark + ("-quick" if options.quick else "")
+    name = "-".join([options.benchmark, *(plan.scenes if options.scenes else ()),
+                     *(["quick"] if options.quick else [])])
     path = BUILD / "bench" / f"{name}.json"
     report.write(path)
     print(report.text())

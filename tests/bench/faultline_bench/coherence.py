@@ -2,8 +2,13 @@
 """Cache lines that a page fault makes CPUs send each other, counted in QEMU.
 
 CPUs take turns, and a tick of the timer comes after few faults of each: emulated CPUs are slow.
-So what a fault reads and the tick writes (jiffies, in spf_fault()) counts for much more than it
-does where a CPU faults a thousand times between two ticks.  That is to the disadvantage of 1.
+So what a fault reads and the tick writes counts for much more than it does where a CPU faults a
+thousand times between two ticks.
+
+Each arm has a boot of its own, which does the same as those of the others.  The state of the page
+allocator is part of what a fault costs: free pages of a CPU are refilled from the zone all CPUs
+share, with its lock, about 30 lines each time.  Before each phase every CPU gets the pages that it
+will take, so that this is in no phase of any arm; the code is upstream's and the same in all.
 
 A lock that lies across two lines moves both: struct vma_lock of 6.12 is not aligned.  In which
 phases it does is chance, so that stock and 0 have a wide range in one VMA.
@@ -214,10 +219,10 @@ class _Tools:
     plugin: Path
 
 
-def _measure(kernel: Path, arms: str, cpus: int, plan: Plan,
+def _measure(kernel: Path, arm: str, cpus: int, plan: Plan,
              tools: _Tools) -> tuple[guest.Boot, list[Counted]]:
     """Boot KERNEL and run all phases."""
-    name = f"coherence-{cpus}" + (f"-{STOCK}" if arms == STOCK else "")
+    name = f"coherence-{cpus}-{arm}"
     folder = guest.BUILD / "bench/vm"
     folder.mkdir(parents=True, exist_ok=True)
     entries, results = folder / f"{name}.entries", folder / f"{name}.counts"
@@ -227,7 +232,7 @@ def _measure(kernel: Path, arms: str, cpus: int, plan: Plan,
     # A comma in a value is two for QEMU.
     argument = ",".join(str(value).replace(",", ",,") for value in (
         tools.plugin, f"out={results}", f"entries={entries}"))
-    command = ["coherence", "--arms", arms, "--rounds", str(plan.rounds), "--threads", str(cpus),
+    command = ["coherence", "--arms", arm, "--rounds", str(plan.rounds), "--threads", str(cpus),
                "--pages", str(plan.pages)]
     boot = guest.boot(kernel, tools.program, [command], name=name,
                       options=[*_VM, "--cpus", str(cpus), "--mem", str(plan.mem),
@@ -276,17 +281,17 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
         if not _MIN_CPUS <= cpus <= _MAX_CPUS:
             raise BenchError(f"--cpus {cpus}: coherence needs {_MIN_CPUS} to {_MAX_CPUS}")
     tools = _Tools(guest.compile_program(_SOURCE, _MARKS), qemu_plugin.compile_plugin(_PLUGIN))
-    turns = [(kernels.ours, f"{OFF},{ON}")]
+    turns = [(kernels.ours, OFF), (kernels.ours, ON)]
     if kernels.stock:
         turns.append((kernels.stock, STOCK))
     samples: list[Sample] = []
     # Few CPUs first: they take the least time to find out that something is wrong.
     for cpus in sorted(set(plan.cpus)):
         counted: list[Counted] = []
-        for kernel, arms in turns:
-            boot, phases = _measure(kernel, arms, cpus, plan, tools)
+        for kernel, arm in turns:
+            boot, phases = _measure(kernel, arm, cpus, plan, tools)
             counted += phases
-            if arms != STOCK:
+            if arm != STOCK:
                 release = boot.release
         samples += _samples(cpus, counted)
     report = Report(release, f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU TCG that counts "

@@ -18,7 +18,8 @@ STOCK = guest.STOCK
 # Aims of the feature.
 SHARED = 0.98
 SHARED_COST = 0.02
-UNSHARED = 2.0
+UNSHARED = 4.0
+ATTACH_FAULTS = 48
 EXIT_STORM = 0.1
 PUNCH_WAIT = 0.1
 TABLES = 1.0
@@ -80,7 +81,7 @@ def _fast_scenes(kernels: guest.Kernels, program: Path, plan: Plan) -> list[gues
             turns.append((kernels.stock, STOCK))
         for kernel, arms in turns if even else turns[::-1]:
             command = _command(arms, 1, plan, "shared", "unshared", "tables", "exit_storm",
-                               "interfere")
+                               "attach", "interfere")
             name = f"hugetlb-scenes-{number + 1}" + (f"-{STOCK}" if arms == STOCK else "")
             boots.append(guest.boot(kernel, program, [command], name=name, options=vm))
     return boots
@@ -151,6 +152,8 @@ def _aims(report: Report) -> None:
     for what in ("shared", "unshared"):
         report.aim_excess(f"{guest.ALONE}cost_{what}", VMA_LOCK, STOCK, SHARED_COST)
     report.aim_best("unshared_touches" + _VS_STOCK, [OFF, REVALIDATE], UNSHARED)
+    for mode in (OFF, REVALIDATE):
+        report.aim_value("attach_faults", mode, ATTACH_FAULTS)
     for mode in (OFF, REVALIDATE):
         report.aim_ratio("exit_storm_exit", mode, STOCK, EXIT_STORM)
     for mode in (OFF, REVALIDATE):

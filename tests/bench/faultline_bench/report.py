@@ -109,6 +109,10 @@ class Report:
         """Aim at a median of at most AIM times that of the arm VS."""
         self._aim_against(metric, arm, vs, aim, 0.0)
 
+    def aim_least(self, metric: str, arm: str, vs: str, aim: float) -> None:
+        """Aim at a median of at least AIM times that of the arm VS."""
+        self._aim_against(metric, arm, vs, aim, 0.0, least=True)
+
     def aim_excess(self, metric: str, arm: str, vs: str, aim: float) -> None:
         """Aim at a median that is above that of the arm VS by at most the part AIM."""
         self._aim_against(metric, arm, vs, aim, 1.0)
@@ -121,13 +125,15 @@ class Report:
             met = None if value is None or arm != best else value >= aim
             self.aims.append(Aim(metric, arm, "", value, aim, met, least=True))
 
-    def _aim_against(self, metric: str, arm: str, vs: str, aim: float, less: float) -> None:
+    def _aim_against(self, metric: str, arm: str, vs: str, aim: float, less: float,
+                     least: bool = False) -> None:
         ours, theirs = self.median(metric, arm), self.median(metric, vs)
         if ours is None or not theirs:
-            self.aims.append(Aim(metric, arm, vs, None, aim, None))
+            self.aims.append(Aim(metric, arm, vs, None, aim, None, least))
             return
         value = ours / theirs - less
-        self.aims.append(Aim(metric, arm, vs, value, aim, value <= aim))
+        self.aims.append(Aim(metric, arm, vs, value, aim,
+                             value >= aim if least else value <= aim, least))
 
     def text(self) -> str:
         """Return the tables for people."""
