@@ -46,10 +46,14 @@ build_selftests() {
 	ppc64le*) cross=(ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-) ;;
 	esac
 	mkdir -p "$BUILD/log" "$BUILD/$name"
-	make -C "$BUILD/tree/tools/testing/selftests/mm/faultline" \
-		OUTPUT="$BUILD/$name" "${cross[@]}" >"$log" 2>&1 || {
-		tail -20 "$log" >&2
-		echo "the selftests do not build: see $log" >&2
-		return 1
-	}
+	# Two programs of a suite may ask for them at the same time.
+	{
+		flock 9
+		make -C "$BUILD/tree/tools/testing/selftests/mm/faultline" \
+			OUTPUT="$BUILD/$name" "${cross[@]}" >"$log" 2>&1 9>&- || {
+			tail -20 "$log" >&2
+			echo "the selftests do not build: see $log" >&2
+			return 1
+		}
+	} 9>>"$log.lock"
 }

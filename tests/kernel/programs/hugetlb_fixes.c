@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Regression tests of two hugetlb fixes of ours, see SECURITY.md.  Not part of
+ * Regression tests of three hugetlb fixes of ours, see SECURITY.md.  Not part of
  * any package: on a kernel without the first fix, a process stays behind that
  * cannot be killed, so this is for virtual machines.
  *
  *   hugetlb_fixes move      a mapping moves between 1 GiB boundaries
  *   hugetlb_fixes truncate  a file is truncated while others touch its pages
+ *   hugetlb_fixes lazy      a page table is unshared, and an idle CPU knows it
  *
  * Exit code: 0 fixed, 1 not fixed, 2 could not be tried.
  */
@@ -13,6 +14,7 @@
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -225,6 +227,102 @@ static int test_truncate(void)
 	return left || st.st_blocks || pool("resv_hugepages") != reserved;
 }
 
+/* --- lazy */
+
+#define LAZY_ROUNDS	20
+
+static char *shared;
+static int wake[2], awake[2];
+
+static void run_on(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	sched_setaffinity(0, sizeof(set), &set);
+}
+
+/* The interrupts for TLB flushes that CPU 1 has had. */
+static long tlb_interrupts(void)
+{
+	FILE *f = fopen("/proc/interrupts", "re");
+	long count = -1;
+	char line[512];
+
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, " TLB: %*d %ld", &count) == 1)
+			break;
+	if (f)
+		fclose(f);
+	return count;
+}
+
+/* A thread on CPU 1, which is lazy whenever the thread sleeps. */
+static void *sleeper(void *arg)
+{
+	char c;
+
+	run_on(1);
+	while (read(wake[0], &c, 1) == 1) {
+		*(volatile unsigned long *)shared;
+		if (write(awake[1], &c, 1) != 1)
+			break;
+	}
+	return arg;
+}
+
+/* Another process keeps the page table, so that it is shared each time. */
+static int test_lazy(void)
+{
+	int i, flushed = 0, fd = new_file(GIB);
+	char *place = aligned_pair(), c = 0;
+	pthread_t thread;
+	long before;
+	pid_t pid;
+
+	if (fd < 0 || !place || pipe(wake) || pipe(awake) ||
+	    tlb_interrupts() < 0)
+		return 2;
+	run_on(0);
+	for (i = -1; i < LAZY_ROUNDS; i++) {
+		shared = mmap(place, GIB, PROT_READ | PROT_WRITE,
+			      MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd, 0);
+		if (shared != place)
+			return 2;
+		*(volatile unsigned long *)shared = WORD;
+		if (i < 0) {
+			pid = fork();
+			if (!pid) {
+				*(volatile unsigned long *)shared;
+				pause();
+			}
+			if (pid < 0 ||
+			    pthread_create(&thread, NULL, sleeper, NULL))
+				return 2;
+			usleep(200000);
+			continue;
+		}
+		if (write(wake[1], &c, 1) != 1 || read(awake[0], &c, 1) != 1)
+			return 2;
+		usleep(20000);
+		before = tlb_interrupts();
+		/*
+		 * Unshares the page table, and frees none.  mprotect() would
+		 * not show it: it gathers within a gather, and so flushes
+		 * everything everywhere in the end.
+		 */
+		if (madvise(shared, GIB, MADV_DONTNEED))
+			return 2;
+		flushed += tlb_interrupts() > before;
+	}
+	kill(pid, SIGKILL);
+	printf("# %d of %d times, the idle CPU was told\n", flushed,
+	       LAZY_ROUNDS);
+	/* It may be busy, and another mm be loaded, now and then. */
+	return flushed < LAZY_ROUNDS / 2;
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc == 2 ? argv[1] : "";
@@ -239,6 +337,8 @@ int main(int argc, char **argv)
 		return test_move();
 	if (!strcmp(what, "truncate"))
 		return test_truncate();
-	fprintf(stderr, "usage: hugetlb_fixes move|truncate\n");
+	if (!strcmp(what, "lazy"))
+		return test_lazy();
+	fprintf(stderr, "usage: hugetlb_fixes move|truncate|lazy\n");
 	return 2;
 }
