@@ -29,8 +29,9 @@
  *      has left it: huge_pmd_unshare_flush() has waited for them, or the
  *      table is freed by RCU.  get_user_pages_fast() relies on it, too; see
  *      pt_sync.c.  Others may change its contents before: entry_peek() may
- *      read an entry of another mapping, and acts on it only once it has
- *      been read again under the lock of the table.
+ *      read an entry of another mapping.  A fault that returns because of it
+ *      costs another fault at most; what changes an entry reads it again
+ *      under the lock of the table.
  *  I3. An entry of a page table is cleared and the rmap of its folio dropped
  *      in one hold of the lock of the table.
  *  I4. A folio of the page cache is mapped only with the folio locked, and
@@ -57,6 +58,7 @@
 #include <linux/pid.h>
 #include <linux/pid_namespace.h>
 #include <linux/rmap.h>
+#include <linux/sched/clock.h>
 #include <linux/sched/mm.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/task.h>
@@ -483,13 +485,16 @@ bool __hugetlb_zap_range(struct vm_area_struct *vma, unsigned long start,
 /* === Faults ================================================================ */
 
 /*
- * Tries to get the lock of a table with interrupts off.  The owner may wait
+ * Tries to take the lock of a table with interrupts off.  The holder may wait
  * for an interrupt of ours: huge_ptep_clear_flush() under the lock flushes TLBs
  * by IPI.  So a round of tries is short, and interrupts are on between rounds.
- * All rounds together outlast a few faults that each map AROUND_PAGES.
  */
 #define TRYLOCK_SPINS	64
-#define TRYLOCK_ROUNDS	16
+/*
+ * How long a fault goes on with rounds: a holder maps AROUND_PAGES in 5 to 30
+ * us, and there may be a few before us.
+ */
+#define TRYLOCK_NS	(100 * NSEC_PER_USEC)
 
 /* As trace_hugetlb_fault_retry() names them. */
 enum {
@@ -575,10 +580,9 @@ static pte_t *entry_lock_owned(struct vm_fault *vmf, struct hstate *h)
  * again in between, it is the right one again.
  */
 static pte_t *entry_trylock_shared(struct vm_fault *vmf, struct hstate *h,
-				   bool no_lock, int *why)
+				   bool no_lock, bool changed, int *why)
 {
 	struct mm_struct *mm = vmf->vma->vm_mm;
-	bool changed = inject_changed();
 	int spins = TRYLOCK_SPINS;
 	struct table_walk walk;
 	pte_t *ptep = NULL;
@@ -618,15 +622,23 @@ out:
 /* Lock the entry of a table that others may share; NULL: use the slow path. */
 static pte_t *entry_lock_shared(struct vm_fault *vmf, struct hstate *h)
 {
-	bool no_lock = inject_busy();
-	int rounds = TRYLOCK_ROUNDS, why;
+	bool no_lock = inject_busy(), changed = inject_changed();
+	u64 now, end = 0;
 	pte_t *ptep;
+	int why;
 
-	do {
-		ptep = entry_trylock_shared(vmf, h, no_lock, &why);
+	for (;;) {
+		ptep = entry_trylock_shared(vmf, h, no_lock, changed, &why);
 		if (ptep)
 			return ptep;
-	} while (why == RETRY_BUSY && --rounds);
+		if (why != RETRY_BUSY || no_lock)
+			break;
+		now = local_clock();
+		if (!end)
+			end = now + TRYLOCK_NS;
+		else if (now >= end)
+			break;
+	}
 
 	count_vm_event(why == RETRY_BUSY ? HUGETLB_FAULT_BUSY :
 					   HUGETLB_FAULT_RETRY);
@@ -872,6 +884,11 @@ bool __hugetlb_fault_fast(struct vm_fault *vmf, struct address_space *mapping)
 	folio = fault_folio(vmf, h, mapping);
 	if (!folio)
 		goto fallback;
+	/* The owner of the folio may have mapped it for us. */
+	if (entry_peek(vmf, &pte) && entry_there(vmf, pte)) {
+		done = true;
+		goto put;
+	}
 	if (!folio_test_uptodate(folio) || folio_test_hwpoison(folio))
 		goto put;
 
