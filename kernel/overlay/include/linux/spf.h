@@ -44,7 +44,7 @@ vm_fault_t spf_fault(struct mm_struct *mm, unsigned long address,
  * vma_start_write() has written the sequence number and released the lock of
  * the VMA.  What the writer does next to the VMA must not be seen before the
  * number, and what it reads of page tables must not be older: release alone
- * gives neither.  Pairs with the smp_rmb() of spf_take_copy() and the barrier
+ * gives neither.  Pairs with the smp_rmb() of spf_snapshot_vma() and the barrier
  * of revalidate().  The release was an atomic operation, so that this costs
  * nothing on x86.
  */
