@@ -149,7 +149,7 @@ static bool inject_busy(void)
 }
 #endif
 
-/* === Which VMAs share ====================================================== */
+/* === Which VMAs share ===================================================== */
 
 /* Only whole tables of PMD entries are shared, so the range must span one. */
 static bool range_has_table(unsigned long start, unsigned long end,
@@ -183,7 +183,7 @@ static bool owns_tables(const struct vm_area_struct *vma)
 	return (vma->vm_flags & VM_MAYSHARE) && !vma->vm_private_data;
 }
 
-/* === Accounting ============================================================ */
+/* === Accounting =========================================================== */
 
 /* Page tables with more than one user, and their users beyond the first. */
 static atomic_long_t nr_tables;
@@ -257,7 +257,7 @@ static ssize_t pmd_table_refs_show(struct kobject *kobj,
 
 struct kobj_attribute pmd_table_refs_attr = __ATTR_RO(pmd_table_refs);
 
-/* === Zapping =============================================================== */
+/* === Zapping ============================================================== */
 
 /* Entries of one table to zap in one hold of its lock. */
 #define ZAP_BATCH	64
@@ -480,7 +480,7 @@ bool __hugetlb_zap_range(struct vm_area_struct *vma, unsigned long start,
 	return true;
 }
 
-/* === Faults ================================================================ */
+/* === Faults =============================================================== */
 
 /*
  * Attempts to get a page table lock with interrupts off.  The holder may be
@@ -905,7 +905,7 @@ fallback:
 	return done;
 }
 
-/* === vm.hugetlb_pmd_unshare ================================================ */
+/* === vm.hugetlb_pmd_unshare =============================================== */
 
 /* How long the second pass waits for the mmap_lock of each process, in ms. */
 #define UNSHARE_WAIT	100
