@@ -7,7 +7,7 @@
 /* Rules that a test breaks; I1 to I4 are the invariants in hugetlb.c. */
 enum hugetlb_rule {
 	HUGETLB_NO_RECHECK	= BIT(0),	/* is it still this table? */
-	HUGETLB_NO_MAPPING	= BIT(1),	/* I4: is the page in the file */
+	HUGETLB_NO_MAPPING	= BIT(1),	/* I4: is page in the file? */
 	HUGETLB_NO_NEIGHBOUR	= BIT(2),	/* I4: and its neighbours? */
 	HUGETLB_NO_UNSHARE	= BIT(3),	/* I1: before the lock goes */
 	HUGETLB_NO_IRQS_OFF	= BIT(4),	/* I2: until table is locked */
