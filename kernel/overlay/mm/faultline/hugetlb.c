@@ -17,14 +17,14 @@
  * away holds the VMA lock and i_mmap_rwsem, both for writing.  While it clears
  * the PUD entry it also holds the page table lock (or has the VMA write-locked,
  * which keeps faults away), and it drops i_mmap_rwsem only after
- * huge_pmd_unshare_flush().  The mode only affects readers, so it can change at
- * any time:
+ * huge_pmd_unshare_flush().  A mode only determines what a reader does, so it
+ * can change at any time:
  *
  *  I1. A VMA without a lock is the only owner of its page tables.  Whether a
- *      VMA gets a lock is decided before it is linked into i_mmap, and is
- *      final: only the last unmap takes the lock away, holding it and
- *      i_mmap_rwsem for writing, after the last shared table is gone.  A copy
- *      of a VMA with a lock has one too, whatever the mode.
+ *      VMA gets a lock is decided once, before it is linked into i_mmap.  Only
+ *      the final unmap takes the lock away, holding it and i_mmap_rwsem for
+ *      writing, after the last shared table is gone.  A copy of a VMA with a
+ *      lock has one too, whatever the mode.
  *  I2. A table that was taken away from an mm is not freed until every task
  *      with that current->mm that was in an interrupts-off section at that
  *      time has left it: either huge_pmd_unshare_flush() waited, or the table

@@ -23,14 +23,12 @@
  *      or lost the mark.
  *
  * munmap_pending, and setting a bit of munmap_ops, are protected by mmap_lock
- * held for writing.  When the first lock hold ends, the munmap has happened as
- * far as anything derived from the VMAs is concerned: fork() does not copy
- * marked VMAs; mremap(), remap_file_pages() and mseal() fail on them as on a
- * hole; shmdt() does not find them; MAP_FIXED replaces them and keeps what it
- * maps.  As address space the range is occupied until it is gone: mmap() goes
- * elsewhere, and MAP_FIXED_NOREPLACE fails.  Calls that change a marked part
- * that is still there, such as mprotect() or madvise(), act as if they had
- * come before the munmap.
+ * held for writing.  When the first lock hold ends, the munmap has happened for
+ * calls that derive anything from the VMAs, such as fork() and mremap(); see
+ * vma_munmap_pending().  As address space the range is occupied until it is
+ * gone.  Calls that change a marked part that is still there, such as
+ * mprotect() or madvise(), act as if they had come before the munmap.  The
+ * documentation has the list.
  *
  * One mm has room for MUNMAP_SECTION_MAX_OPS marks, so operations whose ranges
  * overlap stay independent: either may unmap a VMA that has both marks.
@@ -51,7 +49,7 @@
  * The size of a section
  *
  * A section is an amount of work, not of address space: a page of page-table
- * entries takes some 40 times as long to zap as a huge page, and a hole takes
+ * entries takes some 48 times as long to zap as a huge page, and a hole takes
  * no time.  vm.munmap_section_kbytes is the size of a section of memory mapped
  * with base pages.  Fast sections make the next one larger, and sections get
  * shorter while others wait for the lock.
@@ -673,7 +671,7 @@ bool __munmap_section_retry(struct mm_struct *mm, bool *retried)
 
 /*
  * See munmap_section_retry_mmap().  If a failed MAP_FIXED has left a hole,
- * others can map there before the second try, which must not replace it.
+ * others can map there before the second try, which must not replace theirs.
  */
 bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
 				 unsigned long len, unsigned long flags)
@@ -724,8 +722,8 @@ static bool range_fits_section(struct mm_struct *mm, unsigned long start,
 }
 
 /*
- * Must upstream's munmap take the range in one piece, or refuse it?  Then
- * nothing may be unmapped separately.
+ * Must upstream's munmap take the range in one piece, or refuse it and unmap
+ * nothing at all?
  */
 static bool range_is_atomic(struct mm_struct *mm, unsigned long start,
 			    unsigned long end)

@@ -79,8 +79,8 @@ DEFINE_STATIC_KEY_FALSE(pt_unshare_check_key);
  * until all of them have handled it: x86, unless a hypervisor flushes TLBs for
  * us and skips virtual CPUs that do not run.  (arm64, riscv and powerpc use
  * instructions or firmware.)  The flush comes after pud_clear() and before
- * i_mmap_rwsem is dropped, and until then nobody can change the table.  It
- * skips no CPU: see unshared_tables in tlb_flush().
+ * i_mmap_rwsem is dropped, and nobody can change the table without that lock.
+ * It skips no CPU: see unshared_tables in tlb_flush().
  *
  * Which walkers have interrupts off, and on which CPUs?
  *

@@ -38,8 +38,8 @@
  *     huge page, which flushes translations before it locks the table.  Both
  *     call spf_drain_pmd().  (retract_page_tables() and
  *     collapse_pte_mapped_thp() free tables of private file mappings without
- *     W2.  A speculative fault never fills an empty entry of such a mapping,
- *     and rechecks the PMD entry.)
+ *     W2.  This is safe: a speculative fault never fills an empty entry of such
+ *     a mapping, and rechecks the PMD entry.)
  *  W6 A page table of any level, and its lock, stay in memory until an RCU
  *     grace period after the table was unlinked from the level above.  Without
  *     speculative faults x86 needs less than that; it checks after W2 whether
@@ -56,7 +56,8 @@
  * that case we found the table first and read the sequence number after our
  * barrier, so we see X's number.  All others hold mmap_lock or the VMA lock for
  * reading, or only the page table lock.  To them we look like a holder of the
- * VMA read lock, as long as we only change entries under the page table lock.
+ * VMA read lock, as long as we do nothing but change entries under the page
+ * table lock.
  *
  * While we hold the page table lock, neither the table nor the anon_vma and the
  * file of the snapshot can go away: they all go after X's pass.  The VMA can,
@@ -103,10 +104,10 @@
 DEFINE_STATIC_KEY_FALSE(spf_key);
 
 /*
- * Writers must cooperate: spf_key is on, or was until a moment ago.  A writer
- * that sees this key off has already written vm_lock_seq, or published its MMU
- * notifier.  So a fault that starts after spf_key is on finds the VMA locked,
- * or finds the notifier.
+ * On while writers must cooperate: spf_key is on, or was until a moment ago.
+ * A writer that sees this key off has already written vm_lock_seq, or published
+ * its MMU notifier.  So a fault that starts after spf_key is on finds the VMA
+ * locked, or finds the notifier.
  */
 DEFINE_STATIC_KEY_FALSE(spf_writer_key);
 
@@ -146,7 +147,7 @@ enum outcome {
 	DONE_ANON,		/* mapped new memory */
 	DONE_COW,		/* copied the page */
 	DONE_REUSE,		/* made writable: there is no other user */
-	DONE_ACCESS,		/* young or dirty, or already was */
+	DONE_ACCESS,		/* set young or dirty, or found it so */
 	DONE_RACED,		/* the entry changed: nothing to do, or retry */
 	DONE_HWPOISON,		/* the page to copy is poisoned: SIGBUS */
 	ABORT_NO_VMA,		/* none, it ends here, or it was unmapped */
@@ -1076,7 +1077,7 @@ static enum outcome copy_mapped_page(struct fault *f, pte_t pte,
 	return outcome;
 }
 
-/* A page is mapped. */
+/* Fault on a present entry. */
 static enum outcome change_present(struct fault *f)
 {
 	struct vm_area_struct *vma = &f->snapshot;

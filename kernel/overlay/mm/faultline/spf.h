@@ -18,7 +18,7 @@ enum spf_rule {
 	SPF_NO_DRAIN	= BIT(5),	/* do mremap() and collapse wait? */
 	SPF_NO_WAIT	= BIT(6),	/* does the first notifier wait? */
 	SPF_EARLY_FILE	= BIT(7),	/* is the file used only while open? */
-	SPF_BAD_MEMORY	= BIT(8),	/* not a rule: VM_DONTDUMP is poisoned */
+	SPF_BAD_MEMORY	= BIT(8),	/* no rule: VM_DONTDUMP is poisoned */
 };
 
 /* Places where a test delays a fault. */
