@@ -130,7 +130,7 @@ proctype fault()
 
 	atomic { on_cpu = true; since = steps };
 
-	/* take_copy() */
+	/* spf_snapshot_vma() */
 	switched = false;
 	may_lose_cpu();
 	seq = vma_seq;
@@ -197,7 +197,7 @@ proctype fault()
 	may_lose_cpu();
 #endif
 
-	/* copy_is_good(), with the lock of the table: at once, see spf.pml */
+	/* snapshot_valid(), with the lock of the table: at once, see spf.pml */
 	atomic {
 		good = true;
 #ifndef NO_NUMBER

@@ -11,8 +11,8 @@
  *
  * A writer looks at its key when it has write-locked the VMA.  If it has seen
  * the key off, then a fault that sees spf_key on sees the number of the writer
- * as well, in the same RCU section, before it walks: in take_copy(), or in
- * find_again().  Collapse relies on that, for it looks before it clears the
+ * as well, in the same RCU section, before it walks: in spf_snapshot_vma(), or
+ * in revalidate_vma().  Collapse relies on that, for it looks before it clears the
  * PMD entry; munmap() looks afterwards.
  *
  * spf_key is one variable here: a fault that looks at it in its RCU section and
@@ -239,13 +239,13 @@ proctype fault()
 		:: !on -> goto next
 		:: else
 		fi;
-		/* take_copy() */
+		/* spf_snapshot_vma() */
 		seq = vma_seq;
 		if
 		:: mm_seq <= seq -> goto next
 		:: else
 		fi;
-		/* get_folio(), find_again() */
+		/* get_folio(), revalidate_vma() */
 		if
 		:: true
 		:: true ->

@@ -295,7 +295,7 @@ proctype fault(byte me)
 
 	enter_rcu();
 
-	/* take_copy() */
+	/* spf_snapshot_vma() */
 	v = tree;
 	if
 	:: v == NONE -> goto out
@@ -369,7 +369,7 @@ present:
 	old = entry;
 	unlock_table();
 
-	/* copy_page_of() */
+	/* copy_mapped_page() */
 	get_folio();
 	lock_table();
 #ifndef NO_NOTIFIER

@@ -2,16 +2,16 @@
 /*
  * Faultline: counters in /proc/vmstat.
  *
- * FAULTLINE_VM_EVENTS(E) is E(ITEM, "name") for each counter; enum
- * vm_event_item and vmstat_text[] are both made from it, so that they agree.
+ * FAULTLINE_VM_EVENTS(E) expands to E(ITEM, "name") for each counter.  Both
+ * enum vm_event_item and vmstat_text[] are made from it, so they agree.
  */
 #ifndef _LINUX_FAULTLINE_VMSTAT_H
 #define _LINUX_FAULTLINE_VMSTAT_H
 
 /*
  * calls            operations that unmap section by section
- * sections         sections that they had
- * contended        sections after which somebody waited for mmap_lock
+ * sections         sections that they unmapped
+ * contended        sections after which others waited for mmap_lock
  * atomic           large enough, but unmapped in one piece as upstream
  * widened          memory was short, continued with whole VMAs
  * foreign_skipped  VMAs in the range that were not to be unmapped
@@ -29,16 +29,16 @@
 #endif
 
 /*
- * pmd_shared        page tables of another mapping that were put to use
- * pmd_unshared      shared page tables that a mapping stopped using
- * pmd_unshare_last  of these, those that nobody else shares then, for which
- *                   an IPI goes to every CPU, one for each flush
- * fault_fast        faults without VMA lock that mapped a page
- * fault_alloc       pages added to a file on that way
- * fault_around      pages beside that of the fault that they mapped, too
+ * pmd_shared        times a mapping started to use another's page table
+ * pmd_unshared      times a mapping stopped using a shared page table
+ * pmd_unshare_last  of these, those that left only one user, for which an IPI
+ *                   goes to every CPU, once per flush
+ * fault_fast        faults without the VMA lock that mapped a page
+ * fault_alloc       pages that such faults added to a file
+ * fault_around      neighbouring pages that they mapped as well
  * fault_retry       faults whose page table was taken away meanwhile
- * fault_busy        faults that did not get its lock
- * fault_fallback    all faults that were tried and went the usual way
+ * fault_busy        faults that did not get the page table lock
+ * fault_fallback    all faults that were tried and fell back to the slow path
  * zap_unlocked      unmaps without i_mmap_rwsem
  * zap_two_phase     of these, those that unshared first
  */
@@ -60,12 +60,12 @@
 #endif
 
 /*
- * ipi_*       broadcasts that waited for walkers of page tables, by the place
+ * ipi_*       broadcasts that waited for page table walkers, by the place
  *             that sent them; the first three are those of enum pt_sync_site
  * avoided_*   broadcasts that were not sent, by place, in the same order
  * fallback    broadcasts that were sent although the switch is on
  * gup_fast_unshare_retry
- *             get_user_pages_fast() undone, as a page table was taken away
+ *             get_user_pages_fast() undone because a page table was taken away
  */
 #ifdef CONFIG_PMD_CLEAR_IPI_FREE
 #define FAULTLINE_PT_SYNC_EVENTS(E)					\
@@ -92,22 +92,23 @@
 /*
  * Page faults without locks, by what they did:
  *   zero, anon, cow, reuse, access, raced, hwpoison
- * and those that were tried and went the usual way, by reason:
- *   abort_no_vma       no VMA, or the stack is to grow
+ * and those that were tried and fell back to the upstream path, by reason:
+ *   abort_no_vma       no VMA, or the stack may have to grow
  *   abort_locked       the VMA is being changed
- *   abort_changed      the VMA was changed meanwhile, or the switch
- *   abort_unsupported  this kind of mapping, or somebody wants to be told
- *   abort_access       the VMA does not allow it
- *   abort_no_table     there is no page table, or a huge page
- *   abort_pte          not in memory, or a page of a file to be mapped
- *   abort_busy         did not get the lock of the page table
+ *   abort_changed      the VMA or the switch was changed meanwhile, or the task
+ *                      was switched out
+ *   abort_unsupported  kind of mapping, or MMU notifiers must be called
+ *   abort_access       the VMA does not allow the access
+ *   abort_no_table     no page table, or a huge page
+ *   abort_pte          not in memory, or a file page to be mapped
+ *   abort_busy         could not get the page table lock
  *   abort_no_anon_vma  the first write to the VMA
  *   abort_no_memory    memory is short
  * The order is that of enum outcome in mm/faultline/spf.c.
  *
- * retry    attempts after the first one, as a writer was there
+ * retry    further attempts, because of a writer
  * sleep    waits for memory, without any lock
- * skipped  not tried, as the mappings of the task change all the time
+ * skipped  not tried, because the mappings of the task change all the time
  */
 #ifdef CONFIG_SPECULATIVE_PAGE_FAULT
 #define FAULTLINE_SPF_EVENTS(E)						\

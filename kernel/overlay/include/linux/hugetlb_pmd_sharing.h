@@ -23,13 +23,13 @@ extern struct kobj_attribute pmd_tables_shared_attr;
 extern struct kobj_attribute pmd_table_refs_attr;
 
 /*
- * A VMA that has page tables in common with others must have a lock: one
- * without is taken to own its tables alone.  So a copy gets one as well.
+ * A VMA that shares page tables must have a lock: one without a lock is assumed
+ * to be the only owner of its tables.  So a copy must get a lock as well.
  *
  * hugetlb_vm_op_open() allocates it with mmap_lock held for writing.  That
- * cannot wait for ever: it is less than a page, and the OOM killer, which
- * gives such an allocation the reserves, needs no lock that is held there
- * (the reaper only tries mmap_lock).
+ * cannot take forever: the lock is smaller than a page, and the OOM killer,
+ * which lets such an allocation use the reserves, needs no lock that is held
+ * there (the reaper only trylocks mmap_lock).
  */
 #define HUGETLB_VMA_LOCK_GFP	(GFP_KERNEL | __GFP_NOFAIL)
 
@@ -49,13 +49,13 @@ void hugetlb_pmd_unshare_done(struct mm_struct *mm, unsigned long addr,
 			      struct ptdesc *table);
 
 /**
- * hugetlb_vma_may_share - is a new hugetlb VMA to get a lock?
+ * hugetlb_vma_may_share - should a new hugetlb VMA get a lock?
  * @vma: The VMA, not linked into i_mmap yet; NULL is allowed.
  *
- * The answer is for good: a lock is neither attached to a VMA that is linked
- * nor taken from it before its final unmap.
+ * The answer is final: a linked VMA never gets a lock later, and keeps the one
+ * it has until its final unmap.
  *
- * Return: false if it shall never have page tables in common with others.
+ * Return: false if the VMA must never share page tables.
  */
 static inline bool hugetlb_vma_may_share(struct vm_area_struct *vma)
 {
@@ -63,7 +63,7 @@ static inline bool hugetlb_vma_may_share(struct vm_area_struct *vma)
 	       __hugetlb_vma_may_share(vma);
 }
 
-/* want_pmd_share(): also a VMA that may share does not in mode 0. */
+/* want_pmd_share(): in mode 0, not even a VMA that may share does. */
 static inline bool hugetlb_pmd_share_allowed(void)
 {
 	return !static_branch_unlikely(&hugetlb_pmd_sharing_key) ||
@@ -75,11 +75,11 @@ static inline bool hugetlb_pmd_share_allowed(void)
  * @vmf:     The fault; mmap_lock or the VMA lock is held for reading.
  * @mapping: Page cache of the file.
  *
- * Takes neither the hugetlb VMA lock, except once for each new page table,
- * nor the fault mutex, except to add a page to the file.
+ * Takes the hugetlb VMA lock only once for each new page table, and the fault
+ * mutex only to add a page to the file.
  *
- * Return: true if the fault is handled; false if hugetlb_fault() has to do
- * it, and then nothing is held and @vmf is as it was.
+ * Return: true if the fault is handled; false if hugetlb_fault() must handle
+ * it, with nothing held and @vmf as it was.
  */
 static inline bool hugetlb_fault_fast(struct vm_fault *vmf,
 				      struct address_space *mapping)
@@ -92,14 +92,14 @@ static inline bool hugetlb_fault_fast(struct vm_fault *vmf,
  * hugetlb_zap_final - unmap a VMA that is going away
  * @tlb:     The gather of the caller.
  * @vma:     Any VMA.
- * @start:   Begin of what goes; may be below the VMA.
- * @end:     End of what goes; may be above it.
+ * @start:   Start of the range that goes away; may be below the VMA.
+ * @end:     End of the range; may be above the VMA.
  * @details: As for unmap_single_vma().
  *
- * Context: mmap_lock is held, @vma is detached or nobody else has the mm.
+ * Context: mmap_lock is held, and @vma is detached or the mm has no other user.
  * May sleep.
  *
- * Return: true if it is done; false if the caller has to do it.
+ * Return: true if it is done; false if the caller must do it.
  */
 static inline bool hugetlb_zap_final(struct mmu_gather *tlb,
 				     struct vm_area_struct *vma,
@@ -114,13 +114,13 @@ static inline bool hugetlb_zap_final(struct mmu_gather *tlb,
 /**
  * hugetlb_zap_range - unmap part of a VMA that stays
  * @vma:     Any VMA.
- * @start:   Begin of the range, within the VMA.
+ * @start:   Start of the range, within the VMA.
  * @end:     End of the range, within the VMA.
  * @details: As for zap_page_range_single().
  *
- * Context: mmap_lock is held for reading at least.  May sleep.
+ * Context: mmap_lock is held at least for reading.  May sleep.
  *
- * Return: true if it is done; false if the caller has to do it.
+ * Return: true if it is done; false if the caller must do it.
  */
 static inline bool hugetlb_zap_range(struct vm_area_struct *vma,
 				     unsigned long start, unsigned long end,
@@ -132,14 +132,14 @@ static inline bool hugetlb_zap_range(struct vm_area_struct *vma,
 }
 
 /**
- * hugetlb_entry_lock - keep the entry of a shared mapping as it is
+ * hugetlb_entry_lock - keep the entry of a shared mapping from changing
  * @vma:  The VMA.
  * @ptep: The entry, from hugetlb_walk() or a page table walk.
  *
- * For those who upstream rely on i_mmap_rwsem, or on the lock of the VMA, to
- * keep zaps away: neither does so for a VMA that has no lock.
+ * For callers that on upstream rely on i_mmap_rwsem, or on the VMA lock, to
+ * keep zaps away: neither does if the VMA has no lock.
  *
- * Return: the lock of the page table, held, for hugetlb_entry_unlock().
+ * Return: the page table lock, held, for hugetlb_entry_unlock().
  */
 static inline spinlock_t *hugetlb_entry_lock(struct vm_area_struct *vma,
 					     pte_t *ptep)

@@ -19,18 +19,18 @@ DECLARE_STATIC_KEY_FALSE(munmap_section_key);
 DECLARE_STATIC_KEY_FALSE(munmap_section_marks_key);
 extern unsigned long munmap_section_min_len;
 
-/* Operations that one mm can have in flight: bits of vma->munmap_pending. */
+/* Operations in flight per mm: bits of vma->munmap_pending. */
 #define MUNMAP_SECTION_MAX_OPS		8
 
 /**
- * struct munmap_section - one operation that unmaps section by section
- * @mm:     The address space, current's.
- * @start:  Begin of the range that the operation may unmap.
+ * struct munmap_section - an operation that unmaps section by section
+ * @mm:     The address space, that of current.
+ * @start:  Start of the range that the operation may unmap.
  * @end:    End of that range.
  * @nr:     The bit of @mm->munmap_ops, and of vma->munmap_pending, that
  *          stands for this operation.
  * @whole:  Memory is short: end sections at VMA boundaries only.
- * @floor:  Budget of a section that the sysctl asks for, in units of work.
+ * @floor:  Budget that the sysctl asks for, in units of work.
  * @budget: Budget of the next section.
  */
 struct munmap_section {
@@ -59,13 +59,13 @@ bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
 				 unsigned long len, unsigned long flags);
 
 /**
- * munmap_section_wanted - is this range to be unmapped section by section?
+ * munmap_section_wanted - should this range be unmapped section by section?
  * @mm:    The address space, locked for writing.
- * @start: Begin of the range.
+ * @start: Start of the range.
  * @len:   Its length in bytes, not yet rounded up to pages.
  *
- * Return: true if munmap_sectioned() or munmap_section_begin() is worth its
- * while; never for arguments that do_vmi_munmap() would refuse.
+ * Return: true if munmap_sectioned() or munmap_section_begin() is worthwhile;
+ * never for arguments that do_vmi_munmap() would refuse.
  */
 static inline bool munmap_section_wanted(struct mm_struct *mm,
 					 unsigned long start, size_t len)
@@ -79,13 +79,13 @@ static inline bool munmap_section_wanted(struct mm_struct *mm,
 }
 
 /**
- * vma_munmap_pending - has a munmap in progress taken this VMA already?
+ * vma_munmap_pending - is this VMA marked by a munmap in progress?
  * @vma: The VMA, its mm locked for writing.
  *
- * Such a VMA counts as unmapped: it does not merge, is not inherited by
+ * A marked VMA counts as unmapped: it does not merge, is not inherited by
  * fork() and can be neither remapped nor sealed.
  *
- * Return: true if it has.
+ * Return: true if it is.
  */
 static inline bool vma_munmap_pending(const struct vm_area_struct *vma)
 {
@@ -93,14 +93,14 @@ static inline bool vma_munmap_pending(const struct vm_area_struct *vma)
 	       vma->munmap_pending;
 }
 
-/* vm_area_dup(): the copy is a new mapping, nobody has asked to unmap it. */
+/* vm_area_dup(): the copy is a new mapping, which nobody asked to unmap. */
 static inline void vma_munmap_reset(struct vm_area_struct *vma)
 {
 	if (static_branch_unlikely(&munmap_section_marks_key))
 		vma->munmap_pending = 0;
 }
 
-/* __split_vma(): both pieces go the way of the whole. */
+/* __split_vma(): both pieces have the marks of the whole. */
 static inline void vma_munmap_inherit(struct vm_area_struct *piece,
 				      const struct vm_area_struct *whole)
 {
@@ -109,12 +109,12 @@ static inline void vma_munmap_inherit(struct vm_area_struct *piece,
 }
 
 /**
- * vma_munmap_gfp - flags for what unmapping a VMA has to allocate
+ * vma_munmap_gfp - flags for allocations needed to unmap a VMA
  * @vma: The VMA, its mm locked for writing.
  *
- * fork() and others have taken a marked VMA for unmapped, so that there is no
- * way back.  What is allocated are maple nodes and small structures, with
- * mmap_lock held as upstream does it in vms_abort_munmap_vmas().
+ * fork() and others treat a marked VMA as unmapped, so unmapping it must not
+ * fail.  The allocations are maple nodes and small structures, with mmap_lock
+ * held, as in upstream's vms_abort_munmap_vmas().
  *
  * Return: GFP_KERNEL, with __GFP_NOFAIL if @vma has a mark.
  */
@@ -124,17 +124,17 @@ static inline gfp_t vma_munmap_gfp(const struct vm_area_struct *vma)
 }
 
 /**
- * munmap_section_retry - may a call have failed for what a munmap gives back?
+ * munmap_section_retry - wait for munmaps in progress before failing at a limit
  * @mm:      Address space of current, locked for writing.
- * @err:     What the call is going to return.
- * @retried: false at first; true once this has waited.
+ * @err:     The error that the call is about to return.
+ * @retried: Initially false; set to true once this has waited.
  *
- * Limits such as RLIMIT_AS are given back section by section.  Upstream, a
- * call that comes after the munmap() finds all of it: it waits for mmap_lock.
- * So wait for the munmaps in progress, with the lock released meanwhile.
+ * Limits such as RLIMIT_AS are given back section by section.  On upstream, a
+ * call that comes after the munmap() waits for mmap_lock and then finds all of
+ * it given back.  So wait for the munmaps in progress, with the lock released.
  *
- * Return: true if @mm was unlocked and locked again, so that the call has to
- * look at everything anew; false if nothing has happened.
+ * Return: true if @mm was unlocked and locked again, so the call must look at
+ * everything anew; false if nothing was done.
  */
 static inline bool munmap_section_retry(struct mm_struct *mm, long err,
 					bool *retried)
@@ -161,7 +161,7 @@ static inline void mm_munmap_init(struct mm_struct *mm)
 	mm->munmap_ops = 0;
 }
 
-/* For validate_mm(): a mark whose operation is gone would stay for ever. */
+/* For validate_mm(): a mark without an operation would stay forever. */
 static inline bool vma_munmap_mark_stale(const struct vm_area_struct *vma)
 {
 	return vma->munmap_pending & ~READ_ONCE(vma->vm_mm->munmap_ops);
@@ -200,7 +200,7 @@ static inline gfp_t vma_munmap_gfp(const struct vm_area_struct *vma)
 	return GFP_KERNEL;
 }
 
-/* A macro: the branches of an inline function move registers about. */
+/* A macro: an inline function would change the register allocation. */
 #define munmap_section_retry(mm, err, retried)				\
 	((void)(mm), (void)(err), (void)(retried), false)
 

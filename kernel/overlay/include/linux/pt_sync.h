@@ -2,9 +2,9 @@
 /*
  * Waiting for lockless page-table walkers: the interface to mm/ and arch/.
  *
- * get_user_pages_fast() and others walk page tables with interrupts off.  Who
- * takes a page table away has to wait for them, and upstream does that with
- * an IPI to every CPU.  vm.pmd_clear_ipi_free is to do without.
+ * get_user_pages_fast() and others walk page tables with interrupts off.  Code
+ * that takes a page table away must wait for them, and upstream does so with
+ * an IPI to every CPU.  vm.pmd_clear_ipi_free avoids these IPIs.
  */
 #ifndef _LINUX_PT_SYNC_H
 #define _LINUX_PT_SYNC_H
@@ -14,22 +14,22 @@
 #include <linux/sched.h>
 #include <linux/spf.h>
 
-/* Where somebody waits for walkers. */
+/* Places that wait for walkers. */
 enum pt_sync_site {
 	PT_SYNC_COLLAPSE,	/* a table makes room for a huge page */
-	PT_SYNC_UNSHARE,	/* a hugetlb table lost its last but one user */
-	PT_SYNC_TABLE,		/* a table is freed, no memory to put it off */
-	PT_SYNC_HASH,		/* powerpc: the same as COLLAPSE, hash MMU */
+	PT_SYNC_UNSHARE,	/* a hugetlb table is left to its last user */
+	PT_SYNC_TABLE,		/* a table is freed, no memory for a batch */
+	PT_SYNC_HASH,		/* powerpc: like COLLAPSE, with the hash MMU */
 	PT_SYNC_LEGACY,		/* powerpc: a huge page is unmapped or split */
 };
 
-/* What a test can have us do wrong, to see that it notices. */
+/* Rules that a test can break, to prove that it notices. */
 enum pt_sync_rule {
-	PT_SYNC_RULE_LOOK	= 1,	/* walkers look at the number again */
-	PT_SYNC_RULE_COUNT	= 2,	/* unsharing changes the number */
-	PT_SYNC_RULE_FLUSH	= 4,	/* only a flush by IPI does without */
-	PT_SYNC_RULE_COLLAPSE	= 8,	/* the old table stays for a while */
-	PT_SYNC_RULE_TABLE	= 16,	/* and one without a batch */
+	PT_SYNC_RULE_LOOK	= 1,	/* walkers recheck the count */
+	PT_SYNC_RULE_COUNT	= 2,	/* unsharing changes the count */
+	PT_SYNC_RULE_FLUSH	= 4,	/* unless the TLB flush is by IPI */
+	PT_SYNC_RULE_COLLAPSE	= 8,	/* the old table is freed later */
+	PT_SYNC_RULE_TABLE	= 16,	/* so is a table without a batch */
 };
 
 #ifdef CONFIG_PMD_CLEAR_IPI_FREE_TORTURE
@@ -52,9 +52,9 @@ DECLARE_STATIC_KEY_FALSE(pmd_clear_ipi_free_key);
 
 /**
  * pt_sync_broadcast() - wait for lockless walkers as upstream does
- * @site: Who waits, for the counters.
+ * @site: The place that waits, for the counters.
  *
- * Returns when every CPU has had its interrupts on since the call.
+ * Returns when every CPU has had interrupts on since the call.
  *
  * Context: interrupts on, as for smp_call_function().
  */
@@ -71,14 +71,14 @@ bool __pt_sync_free_table(void *table);
 
 /**
  * pt_sync_alloc() - get a page table for pt_sync_collapse()
- * @mm: Whose table it is to be; charged to its memory cgroup.
+ * @mm: The mm that will own the table; its memory cgroup is charged.
  *
  * Context: mmap_lock of @mm not held, as some architectures reclaim memory
- * here.  @mm may be torn down meanwhile.  May sleep.  The caller frees what it
- * does not use by pte_free().
+ * here.  @mm may be torn down meanwhile.  May sleep.  The caller must free an
+ * unused table with pte_free().
  *
- * Return: a page table to be deposited; NULL if none is wanted (the switch, and
- * speculative page faults, are off), memory is short, or the MMU needs the IPI.
+ * Return: a page table to deposit; NULL if none is wanted (the switch and
+ * speculative page faults are off), memory is short, or the MMU needs the IPI.
  */
 static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
 {
@@ -88,25 +88,25 @@ static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
 }
 
 /**
- * pt_sync_collapse() - order a cleared PMD entry before references are counted
- * @fresh: What pt_sync_alloc() returned.
+ * pt_sync_collapse() - order clearing a PMD entry before reading refcounts
+ * @fresh: The result of pt_sync_alloc().
  *
  * Called between clearing the PMD entry that pointed to a page table and
- * looking at the reference counts of the pages that the table maps.  With
- * @fresh the caller has to deposit @fresh in place of the old table, and to
- * free the old one after a grace period: speculative page faults need that.
- * Unless vm.pmd_clear_ipi_free is 1, the IPI is sent as well.
+ * reading the reference counts of the pages that the table maps.  With @fresh,
+ * the caller must deposit @fresh in place of the old table and free the old one
+ * after a grace period: speculative page faults need that.  Unless
+ * vm.pmd_clear_ipi_free is 1, the IPI is sent as well.
  */
 static inline void pt_sync_collapse(pgtable_t fresh)
 {
 	if (fresh && static_branch_unlikely(&pmd_clear_ipi_free_key)) {
 		/*
 		 * A walker that still has the old table takes a reference
-		 * first and then looks at the PMD entry again.  We cleared the
-		 * entry, and look at the references next.  With a full barrier
-		 * in both, one sees the other: we give the collapse up, or it
-		 * gives the reference back.  Pairs with try_grab_folio_fast()
-		 * in gup_fast_pte_range().
+		 * first and then rechecks the PMD entry.  We have cleared the
+		 * entry, and read the reference counts next.  With a full
+		 * barrier on both sides, one sees the other: we give up the
+		 * collapse, or the walker drops the reference.  Pairs with
+		 * try_grab_folio_fast() in gup_fast_pte_range().
 		 */
 		smp_mb();
 		__pt_sync_collapsed();
@@ -117,16 +117,16 @@ static inline void pt_sync_collapse(pgtable_t fresh)
 
 /**
  * pt_sync_free_old() - free the table that was replaced by a fresh one
- * @mm: Whose table it was.
+ * @mm: The mm that owned the table.
  * @table: The table, empty and no longer reachable.
  *
- * Walkers may still look at it: it is freed after a grace period.
+ * Walkers may still look at it, so it is freed after a grace period.
  */
 void pt_sync_free_old(struct mm_struct *mm, pgtable_t table);
 
 /*
- * tlb_remove_table() has no memory for a batch; false: the caller waits for all
- * who may look at @table, and frees it.
+ * tlb_remove_table() has no memory for a batch.  If this returns false, the
+ * caller waits for everyone that may look at @table, and frees it.
  */
 static inline bool pt_sync_free_table(void *table)
 {
@@ -137,7 +137,7 @@ static inline bool pt_sync_free_table(void *table)
 
 #else /* !CONFIG_PMD_CLEAR_IPI_FREE */
 
-/* A macro: some users have no tlb_remove_table_sync_one() in sight. */
+/* A macro: some users do not see tlb_remove_table_sync_one(). */
 #define pt_sync_broadcast(site)	((void)(site), tlb_remove_table_sync_one())
 
 static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
@@ -170,29 +170,29 @@ DECLARE_STATIC_KEY_FALSE(pt_unshare_check_key);
 void __pt_sync_unshared(void);
 bool __pt_walk_retry(void);
 
-/* mm_init() */
+/* Called by mm_init(). */
 static inline void pt_sync_mm_init(struct mm_struct *mm)
 {
 	atomic_set(&mm->pt_unshare_seq, 1);
 }
 
 /*
- * A PUD entry of @mm was cleared, and others go on to use the table that it
- * pointed to, or the same one does for them.  i_mmap_rwsem of the file is held
- * for writing.
+ * A PUD entry of @mm was cleared.  Other mappings, possibly of the same mm, go
+ * on using the table that it pointed to.  i_mmap_rwsem of the file is held for
+ * writing.
  *
- *	who unshares			gup_fast()
+ *	unshare				gup_fast()
  *
  *	pud_clear()			s = pt_unshare_seq (acquire)
- *	smp_mb()			look at the PUD entry
- *	pt_unshare_seq++		look at the table
+ *	smp_mb()			read the PUD entry
+ *	pt_unshare_seq++		read the table
  *	smp_mb()			smp_rmb()
- *	...the table gets		s == pt_unshare_seq ?
- *	   other contents
+ *	...other contents get		s == pt_unshare_seq ?
+ *	   into the table
  *
- * If s is the new number, the PUD entry was seen cleared.  If the other
- * contents were seen, the new number is seen at the end.  Pairs with
- * pt_walk_begin() and pt_walk_retry().
+ * If s is the new count, gup_fast() saw the PUD entry cleared.  If it saw the
+ * other contents, it sees the new count at the end.  Pairs with pt_walk_begin()
+ * and pt_walk_retry().
  */
 static inline void pt_sync_unshare(struct mm_struct *mm)
 {
@@ -200,13 +200,13 @@ static inline void pt_sync_unshare(struct mm_struct *mm)
 		return;
 	/* After pud_clear(); see above. */
 	smp_mb__before_atomic();
-	/* Always odd, so that 0 can stand for "not looked at". */
+	/* Always odd, so 0 can stand for "not checked". */
 	atomic_add(2, &mm->pt_unshare_seq);
-	/* Before the table gets other contents; see above. */
+	/* Before other contents get into the table; see above. */
 	smp_mb__after_atomic();
 }
 
-/* Before the last but one user of a table lets go of i_mmap_rwsem. */
+/* Called when a table is left to its last user, with i_mmap_rwsem held. */
 static inline void pt_sync_unshared(void)
 {
 	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
@@ -216,13 +216,14 @@ static inline void pt_sync_unshared(void)
 }
 
 /**
- * pt_walk_begin() - start to look at page tables that may be unshared
+ * pt_walk_begin() - begin a walk of page tables that may be unshared
  *
- * Those of current->mm: the walkers of others are not waited for everywhere.
+ * Only for the page tables of current->mm: walkers of another mm are not waited
+ * for everywhere.
  *
- * Context: with interrupts off, which stay so until the walk is over.
+ * Context: interrupts off, until the walk is over.
  *
- * Return: a number for pt_walk_retry(), or 0 if the walk does not look.
+ * Return: a count for pt_walk_retry(), or 0 if the walk need not check.
  */
 static inline unsigned int pt_walk_begin(void)
 {
@@ -233,11 +234,11 @@ static inline unsigned int pt_walk_begin(void)
 }
 
 /**
- * pt_walk_retry() - has a table of the walk been taken away?
- * @seq: What pt_walk_begin() returned.
+ * pt_walk_retry() - was a table of the walk taken away?
+ * @seq: The result of pt_walk_begin().
  *
- * Context: interrupts off since before pt_walk_begin(), so that a change of
- * the switch in between is seen only by walks that find no such table.
+ * Context: interrupts off since before pt_walk_begin(), so a change of the
+ * switch in between affects only walks that find no such table.
  *
  * Return: true if what was found may belong to another user of the table.
  */
@@ -283,7 +284,7 @@ DECLARE_STATIC_KEY_FALSE(pmd_clear_ipi_legacy_key);
 
 void __pt_sync_legacy(struct mm_struct *mm);
 
-/* powerpc: as before Linux 5.8, wait for all CPUs of @mm if wanted. */
+/* powerpc: as before Linux 5.8, wait for all CPUs of @mm if enabled. */
 static inline void pt_sync_legacy(struct mm_struct *mm)
 {
 	if (static_branch_unlikely(&pmd_clear_ipi_legacy_key))
@@ -302,7 +303,7 @@ static inline void pt_sync_legacy(struct mm_struct *mm)
 DECLARE_STATIC_KEY_FALSE(pt_sync_window_key);
 void __pt_sync_window(void);
 
-/* Tests only: stay for a while where a race would have to happen. */
+/* Tests only: a delay where a race would have to happen. */
 static inline void pt_sync_window(void)
 {
 	if (static_branch_unlikely(&pt_sync_window_key))

@@ -2,10 +2,10 @@
 /*
  * Speculative page faults: the interface to mm/ and arch/.
  *
- * A page fault takes neither mmap_lock nor the lock of the VMA.  It works on a
- * copy of the VMA and finds out, with the page table locked, whether the VMA
- * was write-locked since.  See mm/faultline/spf.c for the protocol, and
- * Documentation/admin-guide/mm/faultline.rst for vm.speculative_page_fault.
+ * A speculative page fault takes neither mmap_lock nor the VMA lock.  It works
+ * on a snapshot of the VMA and checks, with the page table locked, whether the
+ * VMA was write-locked since.  See mm/faultline/spf.c for the protocol, and
+ * Documentation/admin-guide/mm/faultline/spf.rst for vm.speculative_page_fault.
  */
 #ifndef _LINUX_SPF_H
 #define _LINUX_SPF_H
@@ -18,7 +18,7 @@ struct mm_struct;
 struct mmu_notifier_subscriptions;
 struct pt_regs;
 
-/* What the CPU found in the page table at the address of a fault. */
+/* What the CPU found in the page table at the fault address. */
 enum spf_entry {
 	SPF_ENTRY_UNKNOWN,
 	SPF_ENTRY_ABSENT,	/* not present for the CPU, or no table */
@@ -30,7 +30,7 @@ enum spf_entry {
 DECLARE_STATIC_KEY_FALSE(spf_key);
 DECLARE_STATIC_KEY_FALSE(spf_writer_key);
 
-/* vm.speculative_page_fault is on: worth asking spf_fault(). */
+/* vm.speculative_page_fault is on: try spf_fault(). */
 static __always_inline bool spf_enabled(void)
 {
 	return static_branch_unlikely(&spf_key);
@@ -41,12 +41,12 @@ vm_fault_t spf_fault(struct mm_struct *mm, unsigned long address,
 		     enum spf_entry entry);
 
 /*
- * vma_start_write() has written the sequence number and released the lock of
- * the VMA.  What the writer does next to the VMA must not be seen before the
- * number, and what it reads of page tables must not be older: release alone
- * gives neither.  Pairs with the smp_rmb() of spf_take_copy() and the barrier
- * of revalidate().  The release was an atomic operation, so that this costs
- * nothing on x86.
+ * vma_start_write() has written the sequence number and released the VMA lock.
+ * What the writer does to the VMA next must not be seen before the number, and
+ * what it reads of page tables must not be older than the number: the release
+ * alone guarantees neither.  Pairs with the smp_rmb() of spf_snapshot_vma() and
+ * the barrier of revalidate().  The release was an atomic operation, so this
+ * costs nothing on x86.
  */
 #define spf_write_barrier()	smp_mb__after_atomic()
 
@@ -55,12 +55,12 @@ void __spf_drain_pmd(struct mm_struct *mm, pmd_t *pmdp);
 /**
  * spf_drain_pmd() - wait for page faults that hold the lock of a page table
  * @mm: The mm, whose mmap_lock is held for writing.
- * @pmdp: Entry that points to the table, or to none.
+ * @pmdp: PMD entry, which points to a page table or not.
  *
- * For those who have write-locked the VMA and take a page table away without
- * the lock of the table, or flush what was made from its entries.  Faults that
- * were found valid before the VMA was write-locked are over when this returns;
- * there are no other ones.
+ * For callers that have write-locked the VMA and take a page table away without
+ * the page table lock, or flush translations made from its entries.  On return,
+ * all faults that were revalidated before the VMA was write-locked are over;
+ * there are no others.
  *
  * Context: up to two page table locks held, of PMD tables.
  */
@@ -80,13 +80,13 @@ static inline void spf_drain_pud(struct mm_struct *mm, pud_t *pudp)
 }
 
 /**
- * spf_rcu_tables() - whether page tables, of any level, are to be freed by RCU
+ * spf_rcu_tables() - must page tables, of any level, be freed by RCU?
  *
- * For those who have write-locked the VMAs above the table, and may have
- * downgraded mmap_lock since: a speculative fault may look at the table, and
- * take its lock, until an RCU grace period after it was taken out of the level
- * above.  If this is false, a fault that looks later finds the VMA locked, or
- * changed, or gone, and does not get to the table: the full barrier of
+ * For callers that have write-locked the VMAs above the table; they may have
+ * downgraded mmap_lock since.  A speculative fault may look at the table, and
+ * take its lock, until an RCU grace period after the table was unlinked from
+ * the level above.  If this returns false, a later fault finds the VMA locked,
+ * changed or gone, and does not reach the table: the full barrier of
  * spf_write_barrier() pairs with the grace period in spf_apply().
  *
  * Return: true if a grace period has to pass.
@@ -100,12 +100,12 @@ bool __spf_may_deposit(void);
 void __spf_sync_table(void);
 
 /**
- * spf_may_deposit() - whether a collapse has a table that it may deposit
- * @fresh: It has a new one, which no fault has found.
+ * spf_may_deposit() - does a collapse have a table that it may deposit?
+ * @fresh: It has a new table, which no fault has found.
  *
- * For a collapse, which deposits a table below the huge page, and that is freed
- * at once when the huge page is unmapped.  What counts is the answer while the
- * VMA is write-locked.
+ * A collapse deposits a table below the huge page, and the deposited table is
+ * freed at once when the huge page is unmapped.  Call this with the VMA
+ * write-locked; an earlier answer does not count.
  *
  * Return: false if the collapse has to be given up.
  */
@@ -117,8 +117,8 @@ static inline bool spf_may_deposit(bool fresh)
 /**
  * spf_sync_table() - wait for page faults that may look at a page table
  *
- * For those who have taken the table out of the level above and have no memory
- * to free it by RCU.
+ * For callers that have unlinked the table from the level above and have no
+ * memory to free it by RCU.
  *
  * Context: may sleep.
  */
@@ -132,20 +132,20 @@ static inline void spf_sync_table(void)
 void __spf_sync_notifiers(void);
 
 /**
- * spf_sync_notifiers() - wait for page faults that may not notify
+ * spf_sync_notifiers() - wait for page faults that may not call MMU notifiers
  *
- * To be called after the first MMU notifier of an mm can be seen in
- * mm->notifier_subscriptions.  A fault that did not see it is over when this
- * returns.
+ * Call this after publishing the first MMU notifier of an mm in
+ * mm->notifier_subscriptions.  On return, all faults that did not see it are
+ * over.
  *
  * Context: may sleep.
  */
 static inline void spf_sync_notifiers(void)
 {
 	/*
-	 * The notifier before the key: a fault that finds spf_key on, after
-	 * this has found spf_writer_key off, sees the notifier.  Pairs with
-	 * the grace period in spf_apply().
+	 * Order the notifier before the key: if this finds spf_writer_key off,
+	 * a fault that then finds spf_key on sees the notifier.  Pairs with the
+	 * grace period in spf_apply().
 	 */
 	smp_mb();
 	if (static_branch_unlikely(&spf_writer_key))
@@ -157,15 +157,15 @@ bool __spf_publish_notifiers(struct mm_struct *mm,
 
 /**
  * spf_publish_notifiers() - publish an empty set of MMU notifiers, and wait
- * @mm: The mm, which has none yet.
+ * @mm: The mm, which has no set yet.
  * @subscriptions: The empty set.
  *
- * So that spf_sync_notifiers() does not have to wait later, when all locks of
- * @mm are held, and those of the files that it maps.
+ * This saves spf_sync_notifiers() from waiting later, when all locks of @mm and
+ * of the files that it maps are held.
  *
  * Context: mmap_lock held for writing.  May sleep.
  *
- * Return: true if @subscriptions belongs to @mm now.
+ * Return: true if @subscriptions now belongs to @mm.
  */
 static inline bool
 spf_publish_notifiers(struct mm_struct *mm,
@@ -176,8 +176,8 @@ spf_publish_notifiers(struct mm_struct *mm,
 }
 
 /*
- * mm/memory.c: what page faults of both kinds share.  A function with one
- * caller is inlined; one with two is to be as well.
+ * mm/memory.c: helpers that both kinds of page faults share.  The compiler
+ * inlines a function with one caller; __spf_inline keeps that with two.
  */
 #define __spf_inline		__always_inline
 bool spf_can_reuse(struct folio *folio, struct vm_area_struct *vma);
@@ -202,7 +202,7 @@ static inline vm_fault_t spf_fault(struct mm_struct *mm, unsigned long address,
 #define spf_write_barrier()	do { } while (0)
 #define __spf_inline
 
-/* Macros: this is included before the types of entries are known. */
+/* Macros: this is included before the page table types are known. */
 #define spf_drain_pmd(mm, pmdp)	((void)(mm), (void)(pmdp))
 #define spf_drain_pud(mm, pudp)	((void)(mm), (void)(pudp))
 

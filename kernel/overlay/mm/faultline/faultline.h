@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Faultline: what the features share with the switch table.
+ * Faultline: the switch table, shared by all features.
  */
 #ifndef _MM_FAULTLINE_H
 #define _MM_FAULTLINE_H
@@ -9,15 +9,15 @@
 
 /**
  * struct faultline_toggle - one switch: a number in /proc/sys/vm
- * @name:  Name of the sysctl below vm, and of the item in faultline=.
+ * @name:  Name of the sysctl in vm, and of the item in faultline=.
  * @stock: The value with which the kernel behaves as upstream.
  * @min:   Smallest value accepted.
  * @max:   Largest value accepted.
- * @value: The value now.  Written under the mutex of the switch table, read
+ * @value: Current value.  Written under the mutex of the switch table, read
  *         anywhere with READ_ONCE().
- * @apply: Makes @value take effect, that is, flips the static keys of the
- *         feature.  Called after @value has changed, with that mutex held,
- *         and may sleep.
+ * @apply: Makes @value take effect by flipping the static keys of the
+ *         feature.  Called after @value has changed, with that mutex held;
+ *         may sleep.
  */
 struct faultline_toggle {
 	const char	*name;

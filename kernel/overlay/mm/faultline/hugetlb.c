@@ -2,44 +2,44 @@
 /*
  * Faultline: control of hugetlb page table sharing (vm.hugetlb_pmd_sharing).
  *
- * Mappings of one hugetlb file may have page tables of PMD entries in common.
- * To protect faults against a table that is taken away, upstream has a lock
- * per VMA, and to find the others that use a table, i_mmap_rwsem of the file,
- * which each zap then holds for writing.  The modes:
+ * Mappings of the same hugetlb file can share page tables of PMD entries.
+ * Upstream has a lock per VMA to protect faults against unsharing, and finds
+ * the other users of a table under i_mmap_rwsem of the file, which every zap
+ * holds for writing.  The modes:
  *
- *   0  New VMAs do not share, have no lock, and are zapped without i_mmap_rwsem.
+ *   0  New VMAs do not share, have no lock, and are zapped without
+ *      i_mmap_rwsem.
  *   1  As upstream.
- *   2  As 1, but a fault looks at the table without a lock, and looks again
- *      once it has the page table lock.
+ *   2  As 1, but a fault looks at the table without a lock and revalidates it
+ *      once it holds the page table lock.
  *
- * The writer side is the same in all modes: who takes a shared table away
- * holds the lock of the VMA and i_mmap_rwsem, both for writing, and the lock
- * of the table while it clears the PUD entry (or has the VMA write-locked,
- * which keeps faults away), and lets go of i_mmap_rwsem only after
- * huge_pmd_unshare_flush().  A mode only says what a reader does, so that it
+ * The writer side is the same in all modes.  A writer that takes a shared table
+ * away holds the VMA lock and i_mmap_rwsem, both for writing.  While it clears
+ * the PUD entry it also holds the page table lock (or has the VMA write-locked,
+ * which keeps faults away), and it drops i_mmap_rwsem only after
+ * huge_pmd_unshare_flush().  A mode only determines what a reader does, so it
  * can change at any time:
  *
- *  I1. A VMA without a lock owns its page tables alone.  Whether it gets one
- *      is decided before it is linked into i_mmap, and for good: only the
- *      final unmap takes it away, holding it and i_mmap_rwsem for writing,
- *      after the last shared table is gone.  A copy of a VMA with a lock has
- *      one, whatever the mode.
- *  I2. A table that was taken away from an mm is not freed until everybody
- *      with that current->mm who was inside an interrupts-off section then
- *      has left it: huge_pmd_unshare_flush() has waited for them, or the
- *      table is freed by RCU.  get_user_pages_fast() relies on it, too; see
- *      pt_sync.c.  Others may change its contents before: entry_peek() may
- *      read an entry of another mapping.  A fault that returns because of it
- *      costs another fault at most; what changes an entry reads it again
- *      under the lock of the table.
- *  I3. An entry of a page table is cleared and the rmap of its folio dropped
- *      in one hold of the lock of the table.
- *  I4. A folio of the page cache is mapped only with the folio locked, and
- *      seen to be in the file then.  Truncation and hole punching look for
- *      mappings and take the folio out of the file in one hold of its lock;
- *      migration and memory failure look for mappings with it locked.
+ *  I1. A VMA without a lock is the only owner of its page tables.  Whether a
+ *      VMA gets a lock is decided once, before it is linked into i_mmap.  Only
+ *      the final unmap takes the lock away, holding it and i_mmap_rwsem for
+ *      writing, after the last shared table is gone.  A copy of a VMA with a
+ *      lock has one too, whatever the mode.
+ *  I2. A table that was taken away from an mm is not freed until every task
+ *      with that current->mm that was in an interrupts-off section at that
+ *      time has left it: either huge_pmd_unshare_flush() waited, or the table
+ *      is freed by RCU.  get_user_pages_fast() relies on this too; see
+ *      pt_sync.c.  Other mappings may change the contents before that, so
+ *      entry_peek() may read an entry of another mapping.  A fault maps nothing
+ *      before it has read the entry again under the page table lock.
+ *  I3. An entry of a page table is cleared and the rmap of its folio removed
+ *      in one hold of the page table lock.
+ *  I4. A page cache folio is mapped only with the folio locked, after checking
+ *      that it is in the file.  Truncation and hole punching look for mappings
+ *      and remove the folio from the file in one hold of the folio lock;
+ *      migration and memory failure look for mappings with the folio locked.
  *
- * See Documentation/admin-guide/mm/faultline.rst.
+ * See Documentation/admin-guide/mm/faultline/hugetlb.rst.
  */
 
 #define pr_fmt(fmt) "faultline: " fmt
@@ -90,8 +90,8 @@ DEFINE_STATIC_KEY_FALSE(hugetlb_pmd_sharing_key);
 static void hugetlb_pmd_sharing_apply(unsigned long mode)
 {
 	/*
-	 * Nothing waits for those who still act by the former mode: what
-	 * they do depends on the VMA, and fits every mode.
+	 * No need to wait for users that still act on the former mode: their
+	 * actions depend on the VMA, and are correct in every mode.
 	 */
 	if (mode == MODE_VMA_LOCK)
 		static_branch_disable(&hugetlb_pmd_sharing_key);
@@ -150,9 +150,9 @@ static bool inject_busy(void)
 }
 #endif
 
-/* === Who shares ============================================================ */
+/* === Which VMAs share ===================================================== */
 
-/* Only whole tables of PMD entries are shared, so the range must hold one. */
+/* Only whole tables of PMD entries are shared, so the range must span one. */
 static bool range_has_table(unsigned long start, unsigned long end,
 			    unsigned long size)
 {
@@ -178,60 +178,60 @@ bool __hugetlb_pmd_share_allowed(void)
 	return sharing_mode() != MODE_OFF;
 }
 
-/* Is the table of every address of @vma its own?  See I1. */
+/* Is @vma the only owner of all its page tables?  See I1. */
 static bool owns_tables(const struct vm_area_struct *vma)
 {
 	return (vma->vm_flags & VM_MAYSHARE) && !vma->vm_private_data;
 }
 
-/* === What is shared ======================================================== */
+/* === Accounting =========================================================== */
 
-/* Page tables with more than one user, and the users beyond the first. */
+/* Page tables with more than one user, and their users beyond the first. */
 static atomic_long_t nr_tables;
-static atomic_long_t nr_further_users;
+static atomic_long_t nr_extra_users;
 
 /* huge_pmd_share() has found a table to share; i_mmap_rwsem is held. */
 void hugetlb_pmd_table_get(struct ptdesc *table)
 {
 	if (atomic_inc_return(&table->pt_share_count) == 1)
 		atomic_long_inc(&nr_tables);
-	atomic_long_inc(&nr_further_users);
+	atomic_long_inc(&nr_extra_users);
 }
 
-static void table_forget(bool last)
+static void count_table_put(bool last)
 {
 	if (last)
 		atomic_long_dec(&nr_tables);
-	atomic_long_dec(&nr_further_users);
+	atomic_long_dec(&nr_extra_users);
 }
 
-/* Another thread was faster; i_mmap_rwsem is held. */
+/* Another thread got there first; i_mmap_rwsem is held. */
 void hugetlb_pmd_table_put(struct ptdesc *table)
 {
-	table_forget(atomic_dec_and_test(&table->pt_share_count));
+	count_table_put(atomic_dec_and_test(&table->pt_share_count));
 }
 
-/* The table that hugetlb_pmd_table_get() was told of is in place. */
+/* The table from hugetlb_pmd_table_get() is in place. */
 void hugetlb_pmd_share_done(struct mm_struct *mm, unsigned long addr)
 {
 	count_vm_event(HUGETLB_PMD_SHARED);
 	trace_hugetlb_pmd_share(mm, addr);
 }
 
-/* __huge_pmd_unshare() has taken @table away; i_mmap_rwsem is held W. */
+/* __huge_pmd_unshare() took @table away; i_mmap_rwsem is held for writing. */
 void hugetlb_pmd_unshare_done(struct mm_struct *mm, unsigned long addr,
 			      struct ptdesc *table)
 {
 	bool last = !ptdesc_pmd_is_shared(table);
 
-	table_forget(last);
+	count_table_put(last);
 	count_vm_event(HUGETLB_PMD_UNSHARED);
 	if (last)
 		count_vm_event(HUGETLB_PMD_UNSHARE_LAST);
 	trace_hugetlb_pmd_unshare(mm, addr, last);
 }
 
-/* /sys/kernel/mm/hugepages/hugepages-NkB/; 0 where N is not that of a PMD. */
+/* /sys/kernel/mm/hugepages/hugepages-NkB/; 0 unless N is the PMD size. */
 static ssize_t show_pmd_only(struct kobject *kobj, char *buf, long value)
 {
 	char name[32];
@@ -253,24 +253,24 @@ static ssize_t pmd_table_refs_show(struct kobject *kobj,
 				   struct kobj_attribute *attr, char *buf)
 {
 	return show_pmd_only(kobj, buf, atomic_long_read(&nr_tables) +
-					atomic_long_read(&nr_further_users));
+					atomic_long_read(&nr_extra_users));
 }
 
 struct kobj_attribute pmd_table_refs_attr = __ATTR_RO(pmd_table_refs);
 
-/* === Zapping =============================================================== */
+/* === Zapping ============================================================== */
 
-/* Entries of one table that are zapped in one hold of its lock. */
+/* Entries of one table to zap in one hold of its lock. */
 #define ZAP_BATCH	64
 
 /*
- * Zap the entries of one page table from @addr to @end; @ptep is that of
- * @addr.  Ends early when the gather is full or enough is done.
+ * Zap the entries of one page table from @addr to @end; @ptep is the entry of
+ * @addr.  Stops early if the gather is full or the batch is used up.
  *
- * Pairs with hugetlb_entry_lock() and page_vma_mapped_walk(): who finds an
- * entry empty under the lock of the table finds the rmap gone, too (I3).
+ * Pairs with hugetlb_entry_lock() and page_vma_mapped_walk(): if they find an
+ * entry empty under the page table lock, its rmap is gone too (I3).
  *
- * Returns the address to go on with.
+ * Returns the address to continue from.
  */
 static unsigned long zap_entries(struct mmu_gather *tlb,
 				 struct vm_area_struct *vma, pte_t *ptep,
@@ -328,9 +328,9 @@ static unsigned long zap_entries(struct mmu_gather *tlb,
 }
 
 /*
- * Zap tables that @vma owns.  No i_mmap_rwsem: rmap walks may run at the same
- * time, and meet us at the locks of the tables.  The tables themselves stay
- * until @vma has left i_mmap, see free_pgtables().
+ * Zap tables that @vma owns, without i_mmap_rwsem.  Concurrent rmap walks are
+ * serialized by the page table locks.  The tables themselves stay until @vma
+ * has left i_mmap, see free_pgtables().
  */
 static void zap_own_tables(struct mmu_gather *tlb, struct vm_area_struct *vma,
 			   unsigned long start, unsigned long end,
@@ -351,7 +351,7 @@ static void zap_own_tables(struct mmu_gather *tlb, struct vm_area_struct *vma,
 			addr = next;
 			continue;
 		}
-		/* Entries of other sizes need not be next to each other. */
+		/* Entries of other sizes need not be adjacent. */
 		if (sz != PMD_SIZE)
 			next = addr + sz;
 		VM_WARN_ON_ONCE(sz == PMD_SIZE &&
@@ -362,7 +362,7 @@ static void zap_own_tables(struct mmu_gather *tlb, struct vm_area_struct *vma,
 	tlb_end_vma(tlb, vma);
 }
 
-/* The lock of @vma and i_mmap_rwsem are held for writing. */
+/* The VMA lock and i_mmap_rwsem are held for writing. */
 static void unshare_table(struct mmu_gather *tlb, struct vm_area_struct *vma,
 			  unsigned long addr)
 {
@@ -378,12 +378,11 @@ static void unshare_table(struct mmu_gather *tlb, struct vm_area_struct *vma,
 }
 
 /*
- * Unshare what @vma has in common with others and take its lock away, so that
- * nobody can share with it again: page_table_shareable() and want_pmd_share()
- * test the lock with i_mmap_rwsem held.  Cost: one step per table, not per
- * page.
+ * Unshare all tables of @vma and take its lock away, so that no other VMA can
+ * share with it again: page_table_shareable() and want_pmd_share() check the
+ * lock under i_mmap_rwsem.  Cost: one step per table, not per page.
  *
- * Returns how long i_mmap_rwsem was held, in ns, if anybody wants to know.
+ * Returns how long i_mmap_rwsem was held, in ns, if the tracepoint is enabled.
  */
 static u64 become_owner(struct mmu_gather *tlb, struct vm_area_struct *vma)
 {
@@ -410,8 +409,8 @@ static u64 become_owner(struct mmu_gather *tlb, struct vm_area_struct *vma)
 	}
 
 	/*
-	 * Pairs with hugetlb_unmap_file_folio(), which waits for the lock
-	 * with a reference to it, and looks at lock->vma when it has it.
+	 * Pairs with hugetlb_unmap_file_folio(), which waits for the lock with
+	 * a reference to it and checks lock->vma once it holds the lock.
 	 */
 	lock->vma = NULL;
 	vma->vm_private_data = NULL;
@@ -430,7 +429,7 @@ bool __hugetlb_zap_final(struct mmu_gather *tlb, struct vm_area_struct *vma,
 {
 	u64 begin = 0, held = 0;
 
-	/* Without a file, mmap() has failed and nothing is mapped. */
+	/* No file: mmap() has failed and nothing is mapped. */
 	if (sharing_mode() == MODE_VMA_LOCK ||
 	    !(vma->vm_flags & VM_MAYSHARE) || !vma->vm_file)
 		return false;
@@ -482,28 +481,29 @@ bool __hugetlb_zap_range(struct vm_area_struct *vma, unsigned long start,
 	return true;
 }
 
-/* === Faults ================================================================ */
+/* === Faults =============================================================== */
 
 /*
- * Tries to take the lock of a table with interrupts off.  The holder may wait
- * for an interrupt of ours: huge_ptep_clear_flush() under the lock flushes TLBs
- * by IPI.  So a round of tries is short, and interrupts are on between rounds.
+ * Attempts to get a page table lock with interrupts off.  The holder may be
+ * waiting for an IPI to this CPU: huge_ptep_clear_flush() under the lock
+ * flushes TLBs by IPI.  So a round of attempts is short, and interrupts are on
+ * between rounds.
  */
 #define TRYLOCK_SPINS	64
 /*
- * How long a fault goes on with rounds: a holder maps AROUND_PAGES in 5 to 30
- * us, and there may be a few before us.
+ * How long a fault repeats rounds: a holder maps AROUND_PAGES in 5 to 30 us, and
+ * a few holders may come first.
  */
 #define TRYLOCK_NS	(100 * NSEC_PER_USEC)
 
-/* As trace_hugetlb_fault_retry() names them. */
+/* In the order of the names in trace_hugetlb_fault_retry(). */
 enum {
 	RETRY_GONE,
 	RETRY_BUSY,
 	RETRY_CHANGED,
 };
 
-/* What a walk without locks has seen. */
+/* What a lockless walk has seen. */
 struct table_walk {
 	pud_t	*pudp;
 	pud_t	pud;
@@ -511,9 +511,9 @@ struct table_walk {
 };
 
 /*
- * Walk to the entry of @addr.  With interrupts off: what is found stays a page
- * table, and is or was the one of @addr, until they are on again (I2).
- * The levels above are freed by munmap only, which the fault excludes.
+ * Walk to the entry of @addr, with interrupts off.  The table found is, or was,
+ * the one of @addr, and stays a page table until interrupts are on again (I2).
+ * The levels above are freed only by munmap, which the fault excludes.
  */
 static bool table_walk(struct mm_struct *mm, unsigned long addr,
 		       struct table_walk *walk)
@@ -529,7 +529,7 @@ static bool table_walk(struct mm_struct *mm, unsigned long addr,
 		return false;
 
 	walk->pudp = pud_offset(p4dp, addr);
-	/* Once: pairs with pud_clear() in __huge_pmd_unshare(). */
+	/* Read once.  Pairs with pud_clear() in __huge_pmd_unshare(). */
 	walk->pud = READ_ONCE(*walk->pudp);
 	if (!pud_present(walk->pud) || pud_leaf(walk->pud))
 		return false;
@@ -538,7 +538,7 @@ static bool table_walk(struct mm_struct *mm, unsigned long addr,
 	return true;
 }
 
-/* Returns false if there is no page table yet. */
+/* Returns false if there is no page table. */
 static bool entry_peek(struct vm_fault *vmf, pte_t *pte)
 {
 	struct mm_struct *mm = vmf->vma->vm_mm;
@@ -549,8 +549,8 @@ static bool entry_peek(struct vm_fault *vmf, pte_t *pte)
 	local_irq_save(flags);
 	found = table_walk(mm, vmf->address, &walk);
 	/*
-	 * Not huge_ptep_get(): what the table is now, and so whether entries
-	 * next to this one belong to it, is not known (arm64).
+	 * Not huge_ptep_get(): the table may be in other use by now, so the
+	 * neighbouring entries may not belong to this one (arm64).
 	 */
 	if (found)
 		*pte = READ_ONCE(*walk.ptep);
@@ -559,7 +559,7 @@ static bool entry_peek(struct vm_fault *vmf, pte_t *pte)
 	return found;
 }
 
-/* The table is owned: nobody can take it away during a fault. */
+/* @vma owns the table, so it cannot be taken away during a fault. */
 static pte_t *entry_lock_owned(struct vm_fault *vmf, struct hstate *h)
 {
 	struct mm_struct *mm = vmf->vma->vm_mm;
@@ -571,13 +571,13 @@ static pte_t *entry_lock_owned(struct vm_fault *vmf, struct hstate *h)
 }
 
 /*
- * One round of tries.  The table may be shared, and go away until its lock is
- * held.  Invariant when this succeeds: the PUD entry points to the table whose
- * lock is held.  It stays so until the lock is dropped, because clearing it
- * takes that lock.
+ * One round of attempts.  The table may be shared, and can be taken away until
+ * its lock is held.  Invariant on success: the PUD entry points to the table
+ * whose lock is held.  It does so until the lock is dropped, because clearing
+ * the PUD entry takes that lock.
  *
- * That the table is what it was is not needed: if it was unshared and shared
- * again in between, it is the right one again.
+ * The table need not have been there all the time: if it was unshared and
+ * shared again in between, it is the right one again.
  */
 static pte_t *entry_trylock_shared(struct vm_fault *vmf, struct hstate *h,
 				   bool no_lock, bool changed, int *why)
@@ -596,7 +596,7 @@ static pte_t *entry_trylock_shared(struct vm_fault *vmf, struct hstate *h,
 
 	/*
 	 * Pairs with the lock hold around pud_clear() in huge_pmd_unshare().
-	 * The memory of the lock is there as long as the table, I2.
+	 * The lock stays in memory as long as the table does (I2).
 	 */
 	vmf->ptl = huge_pte_lockptr(h, mm, walk.ptep);
 	while (no_lock || !spin_trylock(vmf->ptl)) {
@@ -619,7 +619,7 @@ out:
 	return ptep;
 }
 
-/* Lock the entry of a table that others may share; NULL: use the slow path. */
+/* Lock the entry of a possibly shared table; NULL: use the slow path. */
 static pte_t *entry_lock_shared(struct vm_fault *vmf, struct hstate *h)
 {
 	bool no_lock = inject_busy(), changed = inject_changed();
@@ -648,11 +648,11 @@ static pte_t *entry_lock_shared(struct vm_fault *vmf, struct hstate *h)
 }
 
 /*
- * The folio of the file at the place of the fault, locked and with a
- * reference; added to the file if need be.  NULL on any difficulty: the slow
- * path meets it again and knows what to tell the user.
+ * Get the folio of the file at the address of the fault, locked and with a
+ * reference; add one to the file if needed.  Returns NULL on any difficulty:
+ * the slow path runs into it again and reports the right error.
  *
- * i_size is read and the folio added in one hold of the fault mutex: pairs
+ * i_size is read and the folio added in one hold of the fault mutex.  Pairs
  * with hugetlb_fault_barrier() in truncation.
  */
 static struct folio *fault_folio(struct vm_fault *vmf, struct hstate *h,
@@ -700,8 +700,8 @@ static bool entry_suffices(pte_t pte, unsigned int flags)
 	if (!pte_present(pte))
 		return false;
 	/*
-	 * Not young or not dirty: some CPUs leave setting that to the fault, and
-	 * so may a device that walks our page tables.
+	 * Not young or not dirty: some CPUs leave it to the fault to set that,
+	 * and so may a device that walks our page tables.
 	 */
 	if (!pte_young(pte) &&
 	    (!arch_has_hw_pte_young() || flags & FAULT_FLAG_REMOTE))
@@ -711,10 +711,10 @@ static bool entry_suffices(pte_t pte, unsigned int flags)
 }
 
 /*
- * Another thread was faster.  A CPU that may keep in mind that there was no
- * entry has to be told, or it faults for ever.
+ * Another thread got there first.  If the CPU may have cached that there was no
+ * entry, it must be told, or it faults forever.
  */
-static bool entry_there(struct vm_fault *vmf, pte_t pte)
+static bool entry_is_mapped(struct vm_fault *vmf, pte_t pte)
 {
 	if (!entry_suffices(pte, vmf->flags))
 		return false;
@@ -723,8 +723,8 @@ static bool entry_there(struct vm_fault *vmf, pte_t pte)
 }
 
 /*
- * The entry is empty, its table and the folio are locked.  The caller counts the
- * page for the mm before it unlocks the table.
+ * The entry is empty; its table and the folio are locked.  The caller accounts
+ * the page to the mm before it unlocks the table.
  */
 static void map_folio(struct vm_area_struct *vma, unsigned long addr,
 		      struct hstate *h, pte_t *ptep, struct folio *folio,
@@ -745,15 +745,15 @@ static void map_folio(struct vm_area_struct *vma, unsigned long addr,
 }
 
 /*
- * A fault also maps the pages of the file that are in memory beside its own, in
- * an aligned range of this many, which is within one page table.  32: their
- * locks and entries take a few microseconds with the table locked, a fault takes
- * about as long, so that a larger range gains little.
+ * A fault also maps the neighbouring pages of the file that are in memory, in
+ * an aligned range of this many pages, which lies within one page table.  32:
+ * locking and mapping them takes a few microseconds under the page table lock.
+ * A fault takes about as long, so a larger range gains little.
  */
 #define AROUND_PAGES	32
 #define AROUND_SIZE	(AROUND_PAGES * PMD_SIZE)
 
-/* Map @folio, found at this place of the file, unless it is in use or going. */
+/* Map the neighbour @folio, unless it is in use or about to go. */
 static bool map_neighbour(struct vm_fault *vmf, struct hstate *h,
 			  struct xa_state *xas, pte_t *ptep,
 			  struct folio *folio, bool young)
@@ -767,13 +767,13 @@ static bool map_neighbour(struct vm_fault *vmf, struct hstate *h,
 		return false;
 	if (folio_test_locked(folio) || !folio_try_get(folio))
 		return false;
-	/* Not waiting: the owner of its lock may want the table. */
+	/* Do not wait: the holder of the folio lock may want the table. */
 	if (folio != xas_reload(xas) || !folio_trylock(folio))
 		goto put;
 	good = hugetlb_broken(HUGETLB_NO_NEIGHBOUR) ||
 	       (folio->mapping == mapping && folio_test_uptodate(folio) &&
 		!folio_test_hwpoison(folio));
-	/* The reference goes to the entry. */
+	/* The entry takes over the reference. */
 	if (good)
 		map_folio(vmf->vma, addr, h, ptep + step, folio, young);
 	folio_unlock(folio);
@@ -785,19 +785,20 @@ put:
 }
 
 /*
- * Map the neighbours of the fault that are in the file and whose entry is empty,
- * and return how many.  The table is locked, and @ptep the entry of the fault in
- * it.  Each page is mapped as by a fault that reads it, except that nobody has
- * accessed it yet: I4, no userfaultfd, no reservation, as the page is in the
- * file.  The size of the file only saves work: truncation takes a page that is
- * behind it out of the file with the folio locked, and unmaps it before.
+ * Map the neighbours of the fault that are in the file and whose entry is
+ * empty, and return how many.  The table is locked; @ptep is the entry of the
+ * fault in it.  Each page is mapped as by a read fault, except that it is not
+ * marked accessed: I4 holds, there is no userfaultfd, and no reservation is
+ * needed as the page is in the file.  The i_size check only saves work:
+ * truncation unmaps a page beyond it and removes it from the file, all with the
+ * folio locked.
  *
- * A table that others share is filled for them as well, as by the fault itself:
- * they have the same part of the file there, and a change of a VMA that shows in
+ * Filling a shared table fills it for all its users, as the fault itself does:
+ * they have the same part of the file there, and any VMA change that shows in
  * the entries unshares its tables first.
  *
- * References are taken with the table locked and not kept, so that a page that
- * is taken out of the file is free as soon as on upstream.
+ * References are taken with the table locked, and only those of entries are
+ * kept, so a page removed from the file is freed as soon as upstream.
  */
 static long map_neighbours(struct vm_fault *vmf, struct hstate *h,
 			   struct address_space *mapping, pte_t *ptep)
@@ -818,7 +819,7 @@ static long map_neighbours(struct vm_fault *vmf, struct hstate *h,
 
 	last = min_t(pgoff_t, last,
 		     i_size_read(mapping->host) >> huge_page_shift(h));
-	/* Of code, some CPUs flush caches for each page: only what is used. */
+	/* Code: some CPUs flush caches per page, so map only what is used. */
 	if (vma->vm_flags & VM_EXEC || first >= last)
 		return 0;
 
@@ -834,8 +835,8 @@ static long map_neighbours(struct vm_fault *vmf, struct hstate *h,
 	return mapped;
 }
 
-/* Is this a fault of the kind that only maps a page of the file? */
-static bool fault_suits(const struct vm_fault *vmf, struct hstate *h)
+/* Does this fault only need to map a page of the file? */
+static bool fault_eligible(const struct vm_fault *vmf, struct hstate *h)
 {
 	const vm_flags_t writable = VM_SHARED | VM_WRITE;
 	struct vm_area_struct *vma = vmf->vma;
@@ -844,7 +845,7 @@ static bool fault_suits(const struct vm_fault *vmf, struct hstate *h)
 		return false;
 	if (!(vma->vm_flags & VM_MAYSHARE) || huge_page_size(h) != PMD_SIZE)
 		return false;
-	/* I2 does not hold then; a VMA that owns its tables does not need it. */
+	/* I2 does not hold then, but a VMA that owns its tables needs no I2. */
 	if ((!IS_ENABLED(CONFIG_HUGETLB_PMD_SHARING_REVALIDATE) ||
 	     vma->vm_mm != current->mm) && !owns_tables(vma))
 		return false;
@@ -854,7 +855,7 @@ static bool fault_suits(const struct vm_fault *vmf, struct hstate *h)
 	       (vma->vm_flags & writable) == writable;
 }
 
-/* Only once: what does not succeed goes the way of MODE_VMA_LOCK. */
+/* One attempt; a fault that fails here is handled as in MODE_VMA_LOCK. */
 bool __hugetlb_fault_fast(struct vm_fault *vmf, struct address_space *mapping)
 {
 	struct vm_area_struct *vma = vmf->vma;
@@ -864,19 +865,19 @@ bool __hugetlb_fault_fast(struct vm_fault *vmf, struct address_space *mapping)
 	pte_t *ptep, pte;
 	long mapped;
 
-	if (!fault_suits(vmf, h))
+	if (!fault_eligible(vmf, h))
 		return false;
 
 	if (!entry_peek(vmf, &pte)) {
-		/* Before the folio lock: i_mmap_rwsem nests outside of it. */
+		/* Before the folio lock: i_mmap_rwsem nests outside it. */
 		hugetlb_vma_lock_read(vma);
 		ptep = huge_pte_alloc(vma->vm_mm, vma, vmf->address, PMD_SIZE);
 		hugetlb_vma_unlock_read(vma);
-		/* A table that others have may have the page, too. */
+		/* A shared table may already have the page. */
 		if (!ptep || !entry_peek(vmf, &pte))
 			goto fallback;
 	}
-	if (entry_there(vmf, pte))
+	if (entry_is_mapped(vmf, pte))
 		return true;
 	if (!huge_pte_none(pte))
 		goto fallback;
@@ -884,8 +885,8 @@ bool __hugetlb_fault_fast(struct vm_fault *vmf, struct address_space *mapping)
 	folio = fault_folio(vmf, h, mapping);
 	if (!folio)
 		goto fallback;
-	/* The owner of the folio may have mapped it for us. */
-	if (entry_peek(vmf, &pte) && entry_there(vmf, pte)) {
+	/* The previous owner of the folio lock may have mapped it. */
+	if (entry_peek(vmf, &pte) && entry_is_mapped(vmf, pte)) {
 		done = true;
 		goto put;
 	}
@@ -900,7 +901,7 @@ bool __hugetlb_fault_fast(struct vm_fault *vmf, struct address_space *mapping)
 	pte = huge_ptep_get(vma->vm_mm, vmf->address, ptep);
 	if (huge_pte_none(pte)) {
 		map_folio(vma, vmf->address, h, ptep, folio, true);
-		/* The reference goes to the entry, with the lock still held. */
+		/* The entry takes over the reference; the table is locked. */
 		folio_unlock(folio);
 		mapped = 1 + map_neighbours(vmf, h, mapping, ptep);
 		hugetlb_count_add(mapped * pages_per_huge_page(h), vma->vm_mm);
@@ -908,7 +909,7 @@ bool __hugetlb_fault_fast(struct vm_fault *vmf, struct address_space *mapping)
 		count_vm_event(HUGETLB_FAULT_FAST);
 		return true;
 	}
-	done = entry_there(vmf, pte);
+	done = entry_is_mapped(vmf, pte);
 	spin_unlock(vmf->ptl);
 put:
 	folio_unlock(folio);
@@ -920,12 +921,12 @@ fallback:
 	return done;
 }
 
-/* === vm.hugetlb_pmd_unshare ================================================ */
+/* === vm.hugetlb_pmd_unshare =============================================== */
 
-/* How long the second pass waits for the mmap_lock of one process, in ms. */
+/* How long the second pass waits for the mmap_lock of each process, in ms. */
 #define UNSHARE_WAIT	100
 
-/* Mappings that were made before mode 0 keep what they share until now. */
+/* Mappings from before mode 0 keep their shared tables; unshare them now. */
 static int unshare_mm(struct mm_struct *mm, unsigned int wait)
 {
 	VMA_ITERATOR(vmi, mm, 0);
@@ -943,7 +944,7 @@ static int unshare_mm(struct mm_struct *mm, unsigned int wait)
 			break;
 		if (!is_vm_hugetlb_page(vma) || !__vma_shareable_lock(vma))
 			continue;
-		/* As MADV_DONTNEED does it, which has mmap_lock for reading. */
+		/* As MADV_DONTNEED does, with mmap_lock held for reading. */
 		hugetlb_unshare_all_pmds(vma);
 		cond_resched();
 	}
@@ -952,7 +953,7 @@ static int unshare_mm(struct mm_struct *mm, unsigned int wait)
 	return fatal_signal_pending(current) ? -EINTR : 0;
 }
 
-/* The mm of the first thread group from *@nr on; *@nr is its number then. */
+/* The mm of the first thread group from *@nr on; advances *@nr past it. */
 static struct mm_struct *next_mm(int *nr)
 {
 	struct mm_struct *mm = NULL;
@@ -973,7 +974,7 @@ static struct mm_struct *next_mm(int *nr)
 		cond_resched();
 		if (!task)
 			continue;
-		/* The first thread may have ended before the others. */
+		/* The group leader may have exited before the other threads. */
 		thread = find_lock_task_mm(task);
 		if (thread) {
 			mm = thread->mm;
@@ -1006,7 +1007,7 @@ static long unshare_pass(unsigned int wait)
 	return skipped;
 }
 
-/* One process whose mmap_lock is stuck does not hold up the others. */
+/* One process whose mmap_lock is stuck must not hold up the others. */
 static int unshare_all(void)
 {
 	long skipped = unshare_pass(0);
@@ -1015,7 +1016,7 @@ static int unshare_all(void)
 		skipped = unshare_pass(UNSHARE_WAIT);
 	if (skipped <= 0)
 		return skipped;
-	pr_info_ratelimited("vm.hugetlb_pmd_unshare: %ld processes skipped, their mmap_lock was busy\n",
+	pr_info_ratelimited("vm.hugetlb_pmd_unshare: skipped %ld processes whose mmap_lock was busy\n",
 			    skipped);
 
 	return -EBUSY;
@@ -1037,11 +1038,11 @@ static int unshare_sysctl(const struct ctl_table *table, int write,
 
 	if (err || !write)
 		return err;
-	/* Nothing was written, or not at the beginning. */
+	/* Nothing was written, or not at offset 0. */
 	if (value != 1)
 		return -EINVAL;
 	if (sharing_mode() != MODE_OFF) {
-		pr_info_ratelimited("vm.hugetlb_pmd_unshare: set vm.hugetlb_pmd_sharing to 0 first, else tables are shared again\n");
+		pr_info_ratelimited("vm.hugetlb_pmd_unshare: set vm.hugetlb_pmd_sharing to 0 first, or the tables will be shared again\n");
 		return -EINVAL;
 	}
 

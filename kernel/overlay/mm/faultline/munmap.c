@@ -2,62 +2,59 @@
 /*
  * Faultline: section-wise munmap (vm.munmap_section_kbytes).
  *
- * Upstream keeps mmap_lock, for reading at least, until the last page of a
+ * Upstream holds mmap_lock, at least for reading, until the last page of a
  * range is freed, and every thread that wants to map, unmap or protect
- * anything waits for that.  Here a large range is unmapped in sections, each
- * of them a complete upstream munmap, and the lock is free in between.
+ * anything waits for it.  Here a large range is unmapped in sections.  Each
+ * section is a complete upstream munmap, and the lock is free in between.
  *
  * The ownership mark
  *
- * While the lock is free, others may map into the part that is gone already,
- * and their mappings must survive.  So the first lock hold gives each VMA of
- * the range a mark, and only VMAs with the mark are ever unmapped:
+ * While the lock is free, other threads may map into the part that is already
+ * gone, and their mappings must survive.  So the first lock hold marks each
+ * VMA of the range, and only marked VMAs are ever unmapped:
  *
  *  I1. A VMA gets the mark of an operation only in the first lock hold of
  *      that operation, or by being split off a VMA that has it.  New VMAs and
- *      copies have none, and a VMA with a mark never merges.
+ *      copies have no mark, and a marked VMA never merges.
  *  I2. All marked VMAs of an operation lie in its [start, end): the edges are
- *      split before marking, and VMAs that grow by themselves are not taken.
+ *      split before marking, and VMAs that grow by themselves are not marked.
  *  I3. vma->munmap_pending is a subset of mm->munmap_ops; a bit of the latter
- *      is given back only after the last VMA with that mark has left the tree
+ *      is released only after the last VMA with that mark has left the tree
  *      or lost the mark.
  *
- * munmap_pending and the setting of munmap_ops are protected by mmap_lock
- * held for writing.  When the first lock hold ends, the munmap has happened
- * for whoever would derive something from the VMAs: fork() does not copy what
- * is marked, mremap(), remap_file_pages() and mseal() fail on it as on a hole,
- * shmdt() does not find it, MAP_FIXED replaces it and keeps what it maps.  As
- * address space it is occupied until it is gone: mmap() goes elsewhere, and
- * MAP_FIXED_NOREPLACE fails.  Calls that change a part that is marked but
- * still there, such as mprotect() or madvise(), act as if they had come before
- * the munmap.
+ * munmap_pending, and setting a bit of munmap_ops, are protected by mmap_lock
+ * held for writing.  When the first lock hold ends, the munmap has happened for
+ * calls that derive anything from the VMAs, such as fork() and mremap(); see
+ * vma_munmap_pending().  As address space the range is occupied until it is
+ * gone.  Calls that change a marked part that is still there, such as
+ * mprotect() or madvise(), act as if they had come before the munmap.  The
+ * documentation has the list.
  *
- * One mm has room for MUNMAP_SECTION_MAX_OPS marks, so that operations whose
- * ranges overlap stay independent: either may unmap a VMA that has both
- * marks.
+ * One mm has room for MUNMAP_SECTION_MAX_OPS marks, so operations whose ranges
+ * overlap stay independent: either may unmap a VMA that has both marks.
  *
- * There is no way back from a mark, so nothing that follows may fail.  A cut
- * can; then the section ends at the end of the VMA instead.  Without a cut,
- * only maple nodes are allocated, and these with __GFP_NOFAIL (see
- * vma_munmap_gfp()), mmap_lock being held for writing.  That adds no lock
- * dependency to the GFP_KERNEL of upstream, which fails for such a size only
- * if the task is an OOM victim and the reserves that victims have are used up
- * as well.  Even then others can free memory: the OOM reaper only tries
- * mmap_lock, gives up after a second, and the OOM killer takes another victim.
+ * A marked VMA must be unmapped, so nothing that follows may fail.  Cutting a
+ * VMA can fail; then the section ends at the end of the VMA instead.  Without a
+ * cut, only maple nodes are allocated, with __GFP_NOFAIL (see vma_munmap_gfp())
+ * and with mmap_lock held for writing.  This adds no lock dependency to
+ * upstream's GFP_KERNEL, which for such a size fails only if the task is an OOM
+ * victim and the reserves for victims are used up as well.  Even then others
+ * can free memory: the OOM reaper only trylocks mmap_lock and gives up after a
+ * second, and the OOM killer picks another victim.
  *
  * What counts against a limit (RLIMIT_AS, commit charge, map_count ...) is
- * given back section by section.  Calls that fail at a limit wait for the
- * operations in progress and try once more, see munmap_section_retry().
+ * given back section by section.  A call that fails at a limit waits for the
+ * operations in progress and retries once, see munmap_section_retry().
  *
  * The size of a section
  *
- * is an amount of work, not of address space, since a page of page-table
- * entries costs some 40 times as much to zap as a huge page, and a hole
- * nothing.  vm.munmap_section_kbytes is the size for memory mapped with base
- * pages.  Sections that turn out cheap make the next one larger, and while
- * others wait for the lock, sections get shorter.
+ * A section is an amount of work, not of address space: a page of page-table
+ * entries takes some 48 times as long to zap as a huge page, and a hole takes
+ * no time.  vm.munmap_section_kbytes is the size of a section of memory mapped
+ * with base pages.  Fast sections make the next one larger, and sections get
+ * shorter while others wait for the lock.
  *
- * See Documentation/admin-guide/mm/faultline.rst.
+ * See Documentation/admin-guide/mm/faultline/munmap.rst.
  */
 
 #include <linux/bitops.h>
@@ -90,12 +87,12 @@
 DEFINE_STATIC_KEY_FALSE(munmap_section_key);
 
 /*
- * It has been other than 0 at some time.  Never disabled again: operations
- * in flight, and so marks, outlive the moment at which the sysctl goes to 0.
+ * It has been non-zero at some time.  Never disabled again: operations in
+ * flight, and so marks, outlive setting the sysctl to 0.
  */
 DEFINE_STATIC_KEY_FALSE(munmap_section_marks_key);
 
-/* A range that is shorter cannot be two sections. */
+/* A shorter range cannot be two sections. */
 unsigned long munmap_section_min_len __read_mostly;
 
 static void munmap_section_apply(unsigned long kbytes)
@@ -104,12 +101,12 @@ static void munmap_section_apply(unsigned long kbytes)
 	WRITE_ONCE(munmap_section_min_len,
 		   2 * ALIGN(kbytes * SZ_1K, PMD_SIZE));
 	if (kbytes) {
-		/* First, so that it is on when the first mark is set. */
+		/* First, so that the key is on when the first mark is set. */
 		static_branch_enable(&munmap_section_marks_key);
 		/*
 		 * Without jump labels, keys are variables.  Pairs with
-		 * mmap_lock: who finds a mark took the lock after the one
-		 * who has seen munmap_section_key and set it.
+		 * mmap_lock: a task that finds a mark took the lock after the
+		 * task that saw munmap_section_key and set the mark.
 		 */
 		smp_mb();
 		static_branch_enable(&munmap_section_key);
@@ -130,30 +127,30 @@ struct faultline_toggle munmap_section_toggle = {
 /*
  * Units of work.  Zapping a full page of page-table entries costs 48 times
  * as much as zapping a huge page (counted in instructions on x86-64); 32 is
- * close enough and makes the arithmetic shifts.
+ * close enough and turns the arithmetic into shifts.
  */
 #define WORK_PTE_TABLE		32L
 #define WORK_LEAF		1L
 
 /*
- * A budget grows to at most this many times what the sysctl asks for: after
- * cheap memory (zero page) there may come dear memory, and that section is as
- * long as it is.
+ * A budget grows to at most this multiple of what the sysctl asks for.  Memory
+ * that is slow to zap may follow memory that is fast (zero page), and then that
+ * section takes as long as it takes.
  */
 #define BUDGET_GROWTH_MAX	4
 
-/* Sections that take less than the first are doubled, than the last halved. */
-#define SECTION_CHEAP_NS	(2 * NSEC_PER_MSEC)
-#define SECTION_DEAR_NS		(4 * NSEC_PER_MSEC)
+/* Double the budget after a fast section, halve it after a slow one. */
+#define SECTION_FAST_NS		(2 * NSEC_PER_MSEC)
+#define SECTION_SLOW_NS		(4 * NSEC_PER_MSEC)
 
-/* While others wait, a section should take no longer than this, */
+/* While others wait, a section should take no longer than this. */
 #define SECTION_CONTENDED_NS	(1 * NSEC_PER_MSEC)
-/* and where they wait from the start, the first is smaller by this factor. */
+/* If they wait from the start, the first section is smaller by this factor. */
 #define BUDGET_CONTENDED	4
 
 /*
- * How long a waiter may take to wake up: first we spin, then we sleep, so that
- * it can run on this CPU, and then it is our turn again.
+ * How long to let a waiter wake up: spin first, then sleep, so that it can run
+ * on this CPU, then take the lock back.
  */
 #define YIELD_SPIN_NS		(50 * NSEC_PER_USEC)
 #define YIELD_MAX_NS		(1 * NSEC_PER_MSEC)
@@ -161,7 +158,7 @@ struct faultline_toggle munmap_section_toggle = {
 static_assert(MUNMAP_SECTION_MAX_OPS <=
 	      BITS_PER_BYTE * sizeof_field(struct vm_area_struct, munmap_pending));
 
-/* === Is it worth it? ====================================================== */
+/* === When to unmap by sections ============================================ */
 
 static unsigned long munmap_section_bytes(void)
 {
@@ -169,26 +166,26 @@ static unsigned long munmap_section_bytes(void)
 	return ALIGN(READ_ONCE(munmap_section_toggle.value) * SZ_1K, PMD_SIZE);
 }
 
-/* About what zapping the whole of @mm could cost, in pages. */
+/* Estimate of the cost of zapping all of @mm, in pages. */
 static unsigned long mm_mapped_pages(struct mm_struct *mm)
 {
 	unsigned long pages = get_mm_rss(mm) + get_mm_counter(mm, MM_SWAPENTS);
 
 	/*
-	 * RSS leaves out the zero page, but its entries cost time as well.
-	 * Of the tables of sparse memory, half can be of the upper levels.
+	 * RSS leaves out the zero page, but zapping its entries takes time too.
+	 * In sparse memory, half of the tables can be of the upper levels.
 	 */
 	pages = max(pages, mm_pgtables_bytes(mm) / sizeof(pte_t) / 2);
 #ifdef CONFIG_HUGETLB_PAGE
-	/* Of shared page tables, it can be negative. */
+	/* Can be negative if page tables are shared. */
 	pages = max_t(long, pages, atomic_long_read(&mm->hugetlb_usage));
 #endif
 	return pages;
 }
 
 /*
- * A process with one thread has nobody to stall, and a small one would not
- * stall for long: both stay with the upstream path.
+ * A single-threaded process has nobody to stall, and a small one would not
+ * stall others for long: both stay on the upstream path.
  */
 bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 			     size_t len)
@@ -208,37 +205,37 @@ bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 
 /* === Sizing a section ===================================================== */
 
-/* The budget of a section of so many bytes. */
+/* The budget for a section of @section bytes. */
 static long section_budget(unsigned long section)
 {
 	return WORK_PTE_TABLE * (section >> PMD_SHIFT);
 }
 
-/* Work that the part [addr, end) of a PMD entry, not a hole, stands for. */
+/* Work for the part [addr, end) of a PMD entry that is not a hole. */
 static long pmd_work(pmd_t pmd, unsigned long addr, unsigned long end)
 {
 	if (!pmd_present(pmd) || pmd_leaf(pmd))
 		return WORK_LEAF;
-	/* Many small VMAs can share a table: count it once, not for each. */
+	/* Many small VMAs can share a table: count it once, not per VMA. */
 	return max(WORK_LEAF,
 		   (long)((end - addr) >> (PMD_SHIFT - ilog2(WORK_PTE_TABLE))));
 }
 
 /*
- * Spend *@budget, which is not used up, on [addr, end) and return where it ran
- * out, a multiple of PMD_SIZE, or @end if it did not.  Holes are skipped by
- * the level that they are in.
+ * Spend *@budget, which is positive, on [addr, end).  Return the address where
+ * it ran out, a multiple of PMD_SIZE, or @end if it did not.  Holes are skipped
+ * at the level that they are in.
  *
- * The caller has mmap_lock for writing, so no table above the last level can
- * go away.  The entries for the last level can (khugepaged retracts tables of
- * file mappings with the i_mmap lock only, rmap unmaps huge pages) and are
- * read once: this is an estimate.
+ * The caller holds mmap_lock for writing, so no table above the last level can
+ * go away.  Entries for the last level can change (khugepaged retracts tables
+ * of file mappings under the i_mmap lock only, rmap unmaps huge pages), so read
+ * them once: this is an estimate.
  */
 static unsigned long spend_budget(struct mm_struct *mm, unsigned long addr,
 				  unsigned long end, long *budget)
 {
 	while (addr < end && *budget > 0) {
-		/* Each level within the one above: some may be folded. */
+		/* Clamp each level to the one above: some may be folded. */
 		unsigned long next = pgd_addr_end(addr, end);
 		pgd_t *pgd = pgd_offset(mm, addr);
 		p4d_t *p4d;
@@ -255,7 +252,7 @@ static unsigned long spend_budget(struct mm_struct *mm, unsigned long addr,
 
 		next = pud_addr_end(addr, next);
 		pud = pud_offset(p4d, addr);
-		/* Huge ones come and go with i_mmap, tables do not. */
+		/* Huge PUDs come and go under i_mmap, tables do not. */
 		val = pudp_get(pud);
 		if (pud_none(val))
 			goto skip;
@@ -281,7 +278,7 @@ skip:
 	return addr;
 }
 
-/* The same for hugetlb. */
+/* The same for a hugetlb VMA. */
 static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
 					  long *budget)
 {
@@ -290,8 +287,8 @@ static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
 	unsigned long cut;
 
 	/*
-	 * Counted by address: rmap may unshare a shared PMD table, and the
-	 * last user free it, without the mmap_lock of this mm.
+	 * Count by address: rmap may unshare a shared PMD table, and its last
+	 * user may free it, without the mmap_lock of this mm.
 	 */
 	if (pages < *budget) {
 		*budget -= pages;
@@ -309,8 +306,8 @@ static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
 }
 
 /*
- * May the VMA be cut?  Not if somebody keeps count of its pieces (drivers
- * with open() or close(), a userfaultfd) or if it cannot be split anyhow.
+ * May the VMA be cut?  Not if its pieces are counted (drivers with open() or
+ * close(), userfaultfd) or if it cannot be split at all.
  */
 static bool vma_can_be_cut(struct vm_area_struct *vma)
 {
@@ -320,7 +317,7 @@ static bool vma_can_be_cut(struct vm_area_struct *vma)
 		return false;
 	if (userfaultfd_armed(vma))
 		return false;
-	/* Both have open() and close(), for references that nest. */
+	/* Their open() and close() only keep balanced reference counts. */
 	if (is_vm_hugetlb_page(vma) || vma_is_sysv_shm(vma))
 		return true;
 	if (vma->vm_flags & VM_DONTEXPAND)
@@ -328,7 +325,7 @@ static bool vma_can_be_cut(struct vm_area_struct *vma)
 	return !ops || (!ops->open && !ops->close && !ops->may_split);
 }
 
-/* Where to end the section that has got to @vma and has *@budget left. */
+/* Where to end a section that has reached @vma with *@budget left. */
 static unsigned long section_end(struct munmap_section *op,
 				 struct vm_area_struct *vma, long *budget)
 {
@@ -349,8 +346,8 @@ static bool section_owns(struct munmap_section *op, struct vm_area_struct *vma)
 
 /*
  * Find the next section at or above *@start: marked VMAs, up to the first
- * one without the mark or to the end of the budget.  Returns false if no
- * marked VMA is left.  The part of the budget that is used comes in *@work.
+ * unmarked one or until the budget is used up.  Returns false if no marked VMA
+ * is left.  *@work is set to the part of the budget that is used.
  */
 static bool section_plan(struct munmap_section *op, unsigned long *start,
 			 unsigned long *end, long *work)
@@ -372,7 +369,7 @@ static bool section_plan(struct munmap_section *op, unsigned long *start,
 			*start = vma->vm_start;
 		}
 		*end = section_end(op, vma, &budget);
-		/* The VMA itself is work, too, be it empty. */
+		/* The VMA itself is work too, even if it is empty. */
 		budget -= WORK_LEAF;
 		if (*end < vma->vm_end || budget <= 0)
 			break;
@@ -383,15 +380,15 @@ static bool section_plan(struct munmap_section *op, unsigned long *start,
 }
 
 /*
- * Choose the budget of the next section: larger where the fixed cost of a
- * section, and of getting the lock back, would be out of proportion to the
- * work, but not so that others wait for longer than SECTION_DEAR_NS.  A
- * section that did not use up its budget tells nothing about larger ones.
+ * Choose the budget of the next section: larger if the fixed cost of a section,
+ * and of getting the lock back, would be out of proportion to the work, but not
+ * so large that others wait for longer than SECTION_SLOW_NS.  A section that
+ * did not use up its budget says nothing about larger ones.
  *
- * While somebody does wait, budgets shrink, down to one page table, as long as
- * it takes less time to get the lock back than to zap.  Where it takes more,
- * they grow again up to the floor: else all of it would take a multiple of the
- * time.
+ * While others do wait, shrink the budget, down to one page table, as long as
+ * getting the lock back takes less time than zapping.  If it takes more, grow
+ * the budget again, up to the floor: otherwise the whole munmap would take many
+ * times as long.
  */
 static void section_adapt(struct munmap_section *op, long work, u64 zap_ns,
 			  u64 wait_ns, bool contended)
@@ -400,22 +397,22 @@ static void section_adapt(struct munmap_section *op, long work, u64 zap_ns,
 		op->budget = min(op->budget, op->floor);
 		if (zap_ns > SECTION_CONTENDED_NS && wait_ns < zap_ns)
 			op->budget = max(op->budget / 2, WORK_PTE_TABLE);
-		else if (wait_ns > 2 * zap_ns && zap_ns < SECTION_CHEAP_NS)
+		else if (wait_ns > 2 * zap_ns && zap_ns < SECTION_FAST_NS)
 			op->budget = min(op->budget * 2, op->floor);
 	} else if (op->budget < op->floor) {
 		op->budget = min(op->budget * 2, op->floor);
-	} else if (work >= op->budget && zap_ns < SECTION_CHEAP_NS) {
+	} else if (work >= op->budget && zap_ns < SECTION_FAST_NS) {
 		op->budget = min(op->budget * 2, op->floor * BUDGET_GROWTH_MAX);
-	} else if (zap_ns > SECTION_DEAR_NS) {
+	} else if (zap_ns > SECTION_SLOW_NS) {
 		op->budget = max(op->budget / 2, op->floor);
 	}
 }
 
 /* === Running an operation ================================================= */
 
-#ifndef CONFIG_PREEMPT_RT	/* There, the lock goes by priority. */
+#ifndef CONFIG_PREEMPT_RT	/* RT hands over the lock by priority. */
 
-/* Changes whenever somebody gets or releases mmap_lock for writing. */
+/* Changes whenever mmap_lock is taken or released for writing. */
 static unsigned int writers(struct mm_struct *mm)
 {
 #ifdef CONFIG_PER_VMA_LOCK
@@ -426,10 +423,10 @@ static unsigned int writers(struct mm_struct *mm)
 }
 
 /*
- * Let a waiter in.  A writer that has just released the lock and wants it
- * again would steal it from the waiter that is being woken up, for another
- * section.  Readers at the head of the queue have got the lock from our
- * release, so what we wait for is a writer.
+ * Let a waiter in.  We have just released the lock and want it again, and would
+ * steal it from the waiter that is being woken up, for another section.
+ * Readers at the head of the queue got the lock when we released it, so the
+ * waiter is a writer.
  */
 static void yield_to_waiter(struct mm_struct *mm)
 {
@@ -455,9 +452,9 @@ static void yield_to_waiter(struct mm_struct *mm)
 #endif
 
 /*
- * Is current's thread group being killed, or replaced by exec(), and has
- * nobody else the mm?  Then exit_mmap() is about to unmap all of it, faster,
- * and no marks matter any more.
+ * Is current's thread group being killed, or replaced by exec(), and the only
+ * user of the mm?  Then exit_mmap() is about to unmap all of it, faster, and
+ * marks no longer matter.
  */
 static bool mm_is_dying(struct mm_struct *mm)
 {
@@ -473,15 +470,15 @@ static bool mm_is_dying(struct mm_struct *mm)
 	spin_unlock_irq(&current->sighand->siglock);
 
 	/*
-	 * A thread that exits leaves live before mm_users.  The acquire pairs
-	 * with mmput(), which orders the two: who is missing in mm_users is
-	 * missing in live as well.  No thread can be added any more.
+	 * An exiting thread drops live before mm_users.  The acquire pairs with
+	 * mmput(), which orders the two: a thread that no longer counts in
+	 * mm_users does not count in live either.  No thread can be added.
 	 */
 	return killed && atomic_read_acquire(&mm->mm_users) <=
 			 atomic_read(&signal->live);
 }
 
-/* Unmap [start, end) like a munmap() of that range; unlocks if it succeeds. */
+/* Unmap [start, end) like munmap() of that range; unlocks on success. */
 static int section_unmap(struct mm_struct *mm, unsigned long start,
 			 unsigned long end, struct list_head *uf)
 {
@@ -491,7 +488,7 @@ static int section_unmap(struct mm_struct *mm, unsigned long start,
 	return do_vmi_align_munmap(&vmi, vma, mm, start, end, uf, true);
 }
 
-/* Whatever is left is an ordinary mapping again. */
+/* Turn whatever is left into ordinary mappings again. */
 static void section_unmark(struct munmap_section *op)
 {
 	VMA_ITERATOR(vmi, op->mm, op->start);
@@ -502,10 +499,10 @@ static void section_unmark(struct munmap_section *op)
 }
 
 /**
- * munmap_section_begin - start to unmap section by section
+ * munmap_section_begin - begin to unmap section by section
  * @op:    Filled in by this function.
  * @mm:    Address space of current, locked for writing.
- * @start: Begin of the range, page aligned.
+ * @start: Start of the range, page aligned.
  * @end:   End of the range, page aligned.
  *
  * On success the caller marks VMAs, all in one hold of the lock, and then
@@ -549,9 +546,9 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 }
 
 /**
- * munmap_section_mark - have this VMA unmapped by the operation
+ * munmap_section_mark - mark a VMA to be unmapped by an operation
  * @op:  The operation, begun in this hold of the lock.
- * @vma: The VMA, inside the range of @op as a whole.
+ * @vma: The VMA, entirely inside the range of @op.
  *
  * A sealed VMA is left alone.
  */
@@ -565,14 +562,14 @@ void munmap_section_mark(struct munmap_section *op, struct vm_area_struct *vma)
 }
 
 /**
- * munmap_section_run - unmap all VMAs that have the mark
+ * munmap_section_run - unmap all marked VMAs
  * @op: The operation; its mm is locked for writing.
  * @uf: As for do_vmi_align_munmap().
  *
  * Always returns with mmap_lock released.  A fatal signal ends it early only
- * if it ends all who share the mm.
+ * if it kills all users of the mm.
  *
- * Return: 0, or -EINTR if nobody is left who could see the difference.
+ * Return: 0, or -EINTR if nobody is left to see the difference.
  */
 int munmap_section_run(struct munmap_section *op, struct list_head *uf)
 {
@@ -589,12 +586,12 @@ int munmap_section_run(struct munmap_section *op, struct list_head *uf)
 
 		err = section_unmap(mm, start, end, uf);
 		if (err) {
-			/* Nothing has happened yet. */
+			/* Nothing was unmapped. */
 			if (WARN_ON_ONCE(op->whole)) {
 				section_unmark(op);
 				break;
 			}
-			/* Without a cut, nothing can fail. */
+			/* Try again without a cut, which cannot fail. */
 			count_vm_event(MUNMAP_SECTION_WIDENED);
 			op->whole = true;
 			continue;
@@ -613,7 +610,7 @@ int munmap_section_run(struct munmap_section *op, struct list_head *uf)
 			contended = mmap_lock_is_contended(mm);
 			if (contended) {
 				count_vm_event(MUNMAP_SECTION_CONTENDED);
-				/* Others wait for a killed task to be gone. */
+				/* If killed: others wait for us to exit. */
 				if (!fatal_signal_pending(current))
 					yield_to_waiter(mm);
 			}
@@ -634,10 +631,10 @@ int munmap_section_run(struct munmap_section *op, struct list_head *uf)
 
 	/*
 	 * No VMA has the mark any more, unless the mm is dying: then the bit
-	 * goes with it.  Whoever looks at the bit with mmap_lock held
+	 * goes away with the mm.  A reader of the bit that holds mmap_lock
 	 * (READ_ONCE() in munmap_section_begin(), munmap_section_retry() and
-	 * vma_munmap_mark_stale()) has seen what happened in our holds of the
-	 * lock.  Wakes up those in munmap_section_retry().
+	 * vma_munmap_mark_stale()) has seen what we did while holding it.
+	 * Wakes up the waiters in munmap_section_retry().
 	 */
 	if (err != -EINTR)
 		clear_and_wake_up_bit(op->nr, &mm->munmap_ops);
@@ -661,8 +658,8 @@ bool __munmap_section_retry(struct mm_struct *mm, bool *retried)
 	*retried = true;
 
 	/*
-	 * As for lock order, this is waiting for mmap_lock, which upstream's
-	 * munmap() would hold.
+	 * For lock ordering this is the same as waiting for mmap_lock, which
+	 * upstream's munmap() would hold.
 	 */
 	mmap_write_unlock(mm);
 	for_each_set_bit(nr, &ops, MUNMAP_SECTION_MAX_OPS)
@@ -674,7 +671,7 @@ bool __munmap_section_retry(struct mm_struct *mm, bool *retried)
 
 /*
  * See munmap_section_retry_mmap().  If a failed MAP_FIXED has left a hole,
- * others can map there before the second try, which must not replace it.
+ * others can map there before the second try, which must not replace theirs.
  */
 bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
 				 unsigned long len, unsigned long flags)
@@ -688,7 +685,7 @@ bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
 
 /* === munmap() and mremap() ================================================ */
 
-/* One event for the whole range is promised, before the first page goes. */
+/* userfaultfd promises one event for the range, before the first page goes. */
 static bool vma_wants_unmap_event(const struct vm_area_struct *vma)
 {
 #ifdef CONFIG_USERFAULTFD
@@ -700,9 +697,9 @@ static bool vma_wants_unmap_event(const struct vm_area_struct *vma)
 #endif
 }
 
-/* Is the whole range no more than one section?  Then upstream does better. */
-static bool range_is_section(struct mm_struct *mm, unsigned long start,
-			     unsigned long end)
+/* Does the whole range fit into one section?  Then upstream does better. */
+static bool range_fits_section(struct mm_struct *mm, unsigned long start,
+			       unsigned long end)
 {
 	VMA_ITERATOR(vmi, mm, start);
 	long budget = section_budget(munmap_section_bytes());
@@ -725,8 +722,8 @@ static bool range_is_section(struct mm_struct *mm, unsigned long start,
 }
 
 /*
- * A range that upstream's munmap must take in one piece, or refuses: then
- * nothing may be unmapped at all.
+ * Must upstream's munmap take the range in one piece, or refuse it and unmap
+ * nothing at all?
  */
 static bool range_is_atomic(struct mm_struct *mm, unsigned long start,
 			    unsigned long end)
@@ -737,7 +734,7 @@ static bool range_is_atomic(struct mm_struct *mm, unsigned long start,
 	for_each_vma_range(vmi, vma, end) {
 		if (!can_modify_vma(vma))
 			return true;
-		/* A fault would grow it back into a finished section. */
+		/* A fault could grow it back into a finished section. */
 		if (vma->vm_flags & (VM_GROWSDOWN | VM_GROWSUP))
 			return true;
 		if (vma_wants_unmap_event(vma))
@@ -748,8 +745,8 @@ static bool range_is_atomic(struct mm_struct *mm, unsigned long start,
 }
 
 /*
- * Split the VMAs that cross the edges of the range.  Fails like the munmap
- * of the whole range would: nothing is unmapped.
+ * Split the VMAs that cross the edges of the range.  Fails like munmap() of the
+ * whole range would: nothing is unmapped.
  */
 static int range_split_edges(struct mm_struct *mm, unsigned long start,
 			     unsigned long end)
@@ -761,7 +758,7 @@ static int range_split_edges(struct mm_struct *mm, unsigned long start,
 
 	vma = vma_find(&first, end);
 	if (vma && vma->vm_start < start) {
-		/* As upstream: a hole must not leave more VMAs than allowed. */
+		/* As upstream: punching a hole must not exceed the limit. */
 		if (vma->vm_end > end && mm->map_count >= sysctl_max_map_count)
 			return -ENOMEM;
 		err = munmap_split_vma(&first, vma, start, 1);
@@ -777,9 +774,9 @@ static int range_split_edges(struct mm_struct *mm, unsigned long start,
 }
 
 /**
- * munmap_sectioned - munmap for which munmap_section_wanted() has said yes
+ * munmap_sectioned - munmap a range for which munmap_section_wanted() was true
  * @mm:    Address space of current, locked for writing.
- * @start: Begin of the range, page aligned.
+ * @start: Start of the range, page aligned.
  * @len:   Its length in bytes, not 0.
  * @uf:    As for do_vmi_munmap().
  *
@@ -797,7 +794,7 @@ int munmap_sectioned(struct mm_struct *mm, unsigned long start, size_t len,
 	struct vm_area_struct *vma;
 	int err;
 
-	if (range_is_section(mm, start, end))
+	if (range_fits_section(mm, start, end))
 		goto upstream;
 	if (range_is_atomic(mm, start, end))
 		goto atomic;

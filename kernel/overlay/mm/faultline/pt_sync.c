@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Faultline: page tables that go away without an IPI to every CPU
+ * Faultline: removing page tables without an IPI to every CPU
  * (vm.pmd_clear_ipi_free).
  *
  * A lockless walker, get_user_pages_fast() above all, has interrupts off.
- * Upstream waits for walkers by an IPI to every CPU where a page table makes
- * room for a huge page (COLLAPSE), where a shared hugetlb table is left to its
- * last user (UNSHARE), and where a table is freed without memory for a batch
- * (TABLE).  What such a wait is for, and what stands in for it:
+ * Upstream waits for walkers with an IPI to every CPU when a page table makes
+ * room for a huge page (COLLAPSE), when a shared hugetlb table is left to its
+ * last user (UNSHARE), and when there is no memory to batch the freeing of a
+ * table (TABLE).  Each wait has two purposes, which are now served as follows:
  *
- *  1. The memory of the table stays a page table until nobody looks at it:
- *     it is freed after an RCU grace period, for which a section with
- *     interrupts off counts as a reader.  (UNSHARE frees nothing: the last
- *     user goes on to use the table, and frees it as every table of its mm.)
+ *  1. The memory of the table stays a page table until no walker looks at it:
+ *     it is freed after an RCU grace period, for which an interrupts-off
+ *     section counts as a reader.  (UNSHARE frees nothing: the last user goes
+ *     on using the table, and frees it like any other table of its mm.)
  *  2. A walker does not use what it found in a table that was taken away:
- *       COLLAPSE  it looks at the PMD entry again after it has taken a
- *                 reference; see pt_sync_collapse().  The entry cannot have
- *                 become the same again with other contents below, because
- *                 the table is put back only as it was, and is not used for
- *                 anything else before the grace period is over: that is why
- *                 a fresh table is deposited.
- *       UNSHARE   the TLB flush of the mm that unshares waits for it, see
- *                 flush_waits().  Where the flush does not wait, it looks at
- *                 mm->pt_unshare_seq before and after; see pt_sync_unshare().
- *                 Looking at the PUD entry again would not do: table and entry
- *                 are two words, and a table can be unshared, changed, and
- *                 shared again.
- *       TABLE     the table was unlinked and is not used again.
+ *       COLLAPSE  The walker rechecks the PMD entry after it has taken a
+ *                 reference; see pt_sync_collapse().  The entry cannot be the
+ *                 same again with other contents below it: the table is put
+ *                 back only unchanged, and is not used for anything else
+ *                 before the grace period is over.  This is why a fresh table
+ *                 is deposited.
+ *       UNSHARE   The TLB flush of the mm that unshares waits for the walker,
+ *                 see flush_waits().  If the flush does not wait, the walker
+ *                 checks mm->pt_unshare_seq before and after; see
+ *                 pt_sync_unshare().  Rechecking the PUD entry is not enough:
+ *                 table and entry are two words, and a table can be unshared,
+ *                 changed, and shared again.
+ *       TABLE     The table was unlinked and is not used again.
  *
- * What stays: hash__pmdp_collapse_flush() of powerpc waits for hash_page(),
- * which would insert a translation, and that is no question of freeing.  And
- * TLBs are flushed by IPI where the CPU has nothing better.
+ * Some IPIs remain.  On powerpc, hash__pmdp_collapse_flush() waits for
+ * hash_page(), which would insert a translation; this is not about freeing.
+ * CPUs that have nothing better still flush TLBs by IPI.
  *
- * Every operation decides for itself, once, which way it goes, so that the
- * switch can change at any time.  Only UNSHARE needs its walkers to take part,
- * and not everywhere; see pmd_clear_apply().
+ * Each operation decides once, for itself, which way it goes, so the switch can
+ * change at any time.  Only UNSHARE needs its walkers to cooperate, and not
+ * everywhere; see pmd_clear_apply().
  *
- * See Documentation/admin-guide/mm/faultline.rst.
+ * See Documentation/admin-guide/mm/faultline/pmd_clear.rst.
  */
 
 #include <linux/memcontrol.h>
@@ -68,36 +68,36 @@ enum {
 DEFINE_STATIC_KEY_FALSE(pmd_clear_ipi_free_key);
 
 #ifdef CONFIG_PMD_CLEAR_IPI_FREE_UNSHARE
-/* gup_fast() looks at mm->pt_unshare_seq. */
+/* gup_fast() checks mm->pt_unshare_seq. */
 DEFINE_STATIC_KEY_FALSE(pt_unshare_check_key);
 
 /*
  * Does the TLB flush on unsharing wait for the walkers of the table, so that
- * they need not look at mm->pt_unshare_seq?
+ * they need not check mm->pt_unshare_seq?
  *
- * It does if it is an IPI to every CPU of mm_cpumask(), and the sender waits
+ * It does if it is an IPI to every CPU in mm_cpumask() and the sender waits
  * until all of them have handled it: x86, unless a hypervisor flushes TLBs for
- * us and leaves out virtual CPUs that do not run.  (arm64, riscv and powerpc
- * have instructions or firmware for it.)  The flush comes after pud_clear() and
- * before i_mmap_rwsem is let go, without which nobody can change the table, and
- * it spares no CPU: see unshared_tables in tlb_flush().
+ * us and skips virtual CPUs that do not run.  (arm64, riscv and powerpc use
+ * instructions or firmware.)  The flush comes after pud_clear() and before
+ * i_mmap_rwsem is dropped, and nobody can change the table without that lock.
+ * It skips no CPU: see unshared_tables in tlb_flush().
  *
- * Who walks with interrupts off on which CPU?
+ * Which walkers have interrupts off, and on which CPUs?
  *
  *  - get_user_pages_fast() of a task walks current->mm, which is the mm that
- *    the CPU has loaded, and the CPU is in mm_cpumask().  The flush waits.
+ *    the CPU has loaded, so the CPU is in mm_cpumask().  The flush waits.
  *  - A CPU that loads the mm meanwhile sets its bit in mm_cpumask() before it
  *    walks, and the flush increments tlb_gen between pud_clear() and reading
  *    the mask.  Both are full barriers: either the flush waits for the CPU, or
  *    the walk finds the PUD entry cleared.
  *  - A kernel thread that has only borrowed the mm (a lazy CPU) has no
  *    current->mm and does not walk.  One that called kthread_use_mm() has
- *    loaded the mm as any task.
- *  - The CPU that flushes runs us, and no walker.
- *  - perf walks current->mm in an NMI, and may be in the moment between the
- *    switch to another mm and to another task, when the flush does not wait.
- *    So it is for every table that x86 frees: nothing but a flush keeps that
- *    one, either.
+ *    loaded the mm like any task.
+ *  - The CPU that flushes runs this code, not a walker.
+ *  - perf walks current->mm in an NMI.  The NMI may hit between the switch to
+ *    another mm and the switch to another task, and then the flush does not
+ *    wait.  The same is true of every table that x86 frees: those too are
+ *    protected only by a flush.
  *  - KVM looks up the size of a mapping, between mmu_notifier calls, for a task
  *    of the mm.
  */
@@ -112,7 +112,7 @@ static bool flush_waits(void)
 #endif
 }
 
-static void check_unshare(bool on)
+static void set_unshare_check(bool on)
 {
 	if (on && !flush_waits())
 		static_branch_enable(&pt_unshare_check_key);
@@ -120,7 +120,7 @@ static void check_unshare(bool on)
 		static_branch_disable(&pt_unshare_check_key);
 }
 #else
-static void check_unshare(bool on)
+static void set_unshare_check(bool on)
 {
 }
 #endif
@@ -128,7 +128,7 @@ static void check_unshare(bool on)
 #ifdef CONFIG_PMD_CLEAR_IPI_LEGACY
 DEFINE_STATIC_KEY_FALSE(pmd_clear_ipi_legacy_key);
 
-static void serialize_clear(bool on)
+static void set_legacy_ipi(bool on)
 {
 	if (on)
 		static_branch_enable(&pmd_clear_ipi_legacy_key);
@@ -136,36 +136,36 @@ static void serialize_clear(bool on)
 		static_branch_disable(&pmd_clear_ipi_legacy_key);
 }
 #else
-static void serialize_clear(bool on)
+static void set_legacy_ipi(bool on)
 {
 }
 #endif
 
 /*
- * Unless flush_waits(), no IPI for UNSHARE only while all walkers look at
+ * Unless flush_waits(), UNSHARE may skip the IPI only while all walkers check
  * mm->pt_unshare_seq:
  *
- * - On: a walker that does not look has interrupts off since before the first
- *   broadcast, so it is over before the first IPI is avoided.
- * - Off: whoever avoided an IPI did so before the second broadcast, which all
- *   CPUs have seen when the first walker does not look any more; and before
- *   that, it and all who unshared the table earlier had cleared their PUD
- *   entries.  So that walker does not find the table.
+ * - On: a walker that does not check has had interrupts off since before the
+ *   first broadcast, so it is over before the first IPI is skipped.
+ * - Off: the last skipped IPI precedes the second broadcast, which all CPUs
+ *   have seen before any walker stops checking.  The PUD entries of that table
+ *   were cleared even earlier, by the task that skipped the IPI and by all that
+ *   unshared the table before.  So that walker does not find the table.
  *
- * pt_unshare_seq itself is counted at any time.
+ * pt_unshare_seq itself is always counted.
  */
 static void pmd_clear_apply(unsigned long mode)
 {
-	serialize_clear(mode == MODE_LEGACY);
+	set_legacy_ipi(mode == MODE_LEGACY);
 
 	if (mode == MODE_IPI_FREE) {
-		check_unshare(true);
+		set_unshare_check(true);
 		tlb_remove_table_sync_one();
 		static_branch_enable(&pmd_clear_ipi_free_key);
 	} else {
 		static_branch_disable(&pmd_clear_ipi_free_key);
 		tlb_remove_table_sync_one();
-		check_unshare(false);
+		set_unshare_check(false);
 	}
 }
 
@@ -179,9 +179,9 @@ struct faultline_toggle pmd_clear_ipi_free_toggle = {
 	.apply	= pmd_clear_apply,
 };
 
-/* === Counting ============================================================== */
+/* === Counting ============================================================= */
 
-static void avoided(enum pt_sync_site site)
+static void count_avoided(enum pt_sync_site site)
 {
 	count_vm_event(PT_SYNC_AVOIDED_COLLAPSE + site);
 	trace_pt_sync(site, 0);
@@ -213,7 +213,7 @@ void __pt_sync_legacy(struct mm_struct *mm)
 }
 #endif
 
-/* === COLLAPSE ============================================================== */
+/* === COLLAPSE ============================================================= */
 
 static bool mmu_needs_ipi(void)
 {
@@ -231,13 +231,13 @@ static bool mmu_needs_ipi(void)
 static pgtable_t alloc_table(struct mm_struct *mm)
 {
 #ifdef __pte_alloc_one
-	/* Nobody is to be killed for it. */
+	/* Not worth an OOM kill. */
 	return __pte_alloc_one(mm, GFP_PGTABLE_USER | __GFP_NORETRY |
 				   __GFP_NOWARN);
 #else
 	pgtable_t table;
 
-	/* powerpc keeps a stock in the mm, until that is torn down. */
+	/* powerpc keeps a stock of tables in the mm until that is torn down. */
 	if (!mmget_not_zero(mm))
 		return NULL;
 	table = pte_alloc_one(mm);
@@ -251,10 +251,10 @@ pgtable_t __pt_sync_alloc(struct mm_struct *mm)
 	struct mem_cgroup *memcg, *old;
 	pgtable_t table = NULL;
 
-	/* Some reclaim memory: nobody is to wait for that. */
+	/* Some architectures reclaim memory here; nobody must wait for that. */
 	lockdep_assert_not_held(&mm->mmap_lock);
 	if (!mmu_needs_ipi()) {
-		/* khugepaged has none of its own. */
+		/* khugepaged has no memcg of its own. */
 		memcg = get_mem_cgroup_from_mm(mm);
 		old = set_active_memcg(memcg);
 		table = alloc_table(mm);
@@ -266,7 +266,7 @@ pgtable_t __pt_sync_alloc(struct mm_struct *mm)
 
 void __pt_sync_collapsed(void)
 {
-	avoided(PT_SYNC_COLLAPSE);
+	count_avoided(PT_SYNC_COLLAPSE);
 	pt_sync_window();
 }
 
@@ -278,12 +278,12 @@ void pt_sync_free_old(struct mm_struct *mm, pgtable_t table)
 		pte_free_defer(mm, table);
 }
 
-/* === UNSHARE =============================================================== */
+/* === UNSHARE ============================================================== */
 
 #ifdef CONFIG_PMD_CLEAR_IPI_FREE_UNSHARE
 void __pt_sync_unshared(void)
 {
-	avoided(PT_SYNC_UNSHARE);
+	count_avoided(PT_SYNC_UNSHARE);
 }
 
 bool __pt_walk_retry(void)
@@ -293,7 +293,7 @@ bool __pt_walk_retry(void)
 }
 #endif
 
-/* === TABLE ================================================================= */
+/* === TABLE ================================================================ */
 
 #ifdef CONFIG_PMD_CLEAR_IPI_FREE_TABLE
 static void free_table(struct rcu_head *head)
@@ -305,8 +305,8 @@ static void free_table(struct rcu_head *head)
 
 /*
  * Needs no memory: the descriptor of a table that was torn down has room for
- * an rcu_head.  Hardware does not look at the table any more: the caller has
- * called tlb_table_invalidate().
+ * an rcu_head.  Hardware no longer walks the table: the caller has called
+ * tlb_table_invalidate().
  */
 bool __pt_sync_free_table(void *table)
 {
@@ -316,9 +316,9 @@ bool __pt_sync_free_table(void *table)
 		__tlb_remove_table(table);
 	else
 		call_rcu(&page_ptdesc(page)->pt_rcu_head, free_table);
-	/* Else it is done for speculative page faults. */
+	/* Otherwise this is for speculative page faults. */
 	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
-		avoided(PT_SYNC_TABLE);
+		count_avoided(PT_SYNC_TABLE);
 
 	return true;
 }

@@ -1,66 +1,69 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Faultline: page faults without locks (vm.speculative_page_fault).
+ * Faultline: speculative page faults (vm.speculative_page_fault).
  *
- * Upstream handles a page fault under the read lock of its VMA, or mmap_lock.
- * A writer that changes the VMA waits for a fault that is preempted or that
- * reclaims memory, and it holds mmap_lock for writing meanwhile, so that all
- * others wait as well.  Here a fault holds no lock but that of the page table,
- * for the moment in which it looks at an entry and changes it.
+ * Upstream handles a page fault under the VMA read lock, or under mmap_lock.
+ * A writer that changes the VMA waits for any fault that is preempted or that
+ * reclaims memory.  Meanwhile the writer holds mmap_lock for writing, so all
+ * other threads wait as well.  A speculative fault takes only the page table
+ * lock, and holds it only while it checks an entry and changes it:
  *
- * 1. Take a snapshot of the VMA, spf_take_copy().  It is good if the VMA was
- *    not write-locked while it was taken.  From here on the VMA itself is only
- *    an address and a sequence number.
- * 2. Do the slow work from the snapshot: memory, charges, copying a page.
+ * 1. Take a snapshot of the VMA, spf_snapshot_vma().  The snapshot is valid if
+ *    the VMA was not write-locked while it was taken.  From here on the VMA
+ *    itself is only an address and a sequence number.
+ * 2. Do the slow work from the snapshot: allocate and charge memory, copy a
+ *    page.
  * 3. Lock the page table and revalidate: has the VMA been write-locked since?
- *    See spf_lock_table().  If not, change the entry and be done.
+ *    See spf_lock_table().  If not, change the entry.
  *
- * Everything unexpected, at any step, is left to upstream's path, as if no
- * attempt had been made.
+ * Anything unexpected, at any step, makes the fault fall back to the upstream
+ * path, as if no attempt had been made.
  *
  * The rules for writers:
  *
- *  W1 The VMA in the tree of its mm, and its being there, changes only under
- *     mmap_lock for writing, and after vma_start_write() of that section.  (Of
- *     what changes otherwise, only anon_vma is used, which is set once.)
- *  W2 vma_start_write() writes vm_lock_seq, and a full barrier follows;
+ *  W1 A VMA in the tree of its mm, and its membership in that tree, change only
+ *     with mmap_lock held for writing, and after vma_start_write() in the same
+ *     write section.  (Of the fields that change otherwise, only anon_vma is
+ *     used, which is set once.)
+ *  W2 vma_start_write() writes vm_lock_seq, followed by a full barrier;
  *     spf_write_barrier().
- *  W3 A VMA gets into the tree after that, with release.
- *  W4 A VMA is marked detached before the section ends, and this is seen in
- *     that order (mm_lock_seqcount_end()).
- *  W5 Before a writer frees or moves a page table, relies on the entries in it
- *     or on translations made from them (the hash table of powerpc), or frees
- *     what a snapshot points to, it locks the table at least once after W2, or
+ *  W3 A VMA is inserted into the tree after that, with release semantics.
+ *  W4 A VMA is marked detached before the write section ends, and the two are
+ *     observed in that order (mm_lock_seqcount_end()).
+ *  W5 Before a writer frees or moves a page table, relies on its entries or on
+ *     translations made from them (the powerpc hash table), or frees anything
+ *     a snapshot points to, it locks the page table at least once after W2, or
  *     has seen that there is no table.  Upstream's writers do, with two
  *     exceptions: mremap() when it moves whole tables, and the collapse into a
- *     huge page, which flushes translations before it locks the table.  They
+ *     huge page, which flushes translations before it locks the table.  Both
  *     call spf_drain_pmd().  (retract_page_tables() and
- *     collapse_pte_mapped_thp() free tables of private file mappings without W2:
- *     a fault here never fills an entry of such a mapping that is none, and
- *     looks at the PMD entry again.)
+ *     collapse_pte_mapped_thp() free tables of private file mappings without
+ *     W2.  This is safe: a speculative fault never fills an empty entry of such
+ *     a mapping, and rechecks the PMD entry.)
  *  W6 A page table of any level, and its lock, stay in memory until an RCU
- *     grace period after the table was taken out of the level above.  Without
- *     speculative faults x86 needs less than that; it looks after W2 whether
- *     there may be any, spf_rcu_tables().  (Hash MMU of powerpc: until sections
- *     with interrupts off are over, spf_walk_begin().)
- *  W7 The first MMU notifier of an mm is registered only when faults that have
- *     not seen it are over; spf_sync_notifiers().
+ *     grace period after the table was unlinked from the level above.  Without
+ *     speculative faults x86 needs less than that; it checks after W2 whether
+ *     any may be running, spf_rcu_tables().  (powerpc hash MMU: until all
+ *     interrupts-off sections are over, spf_walk_begin().)
+ *  W7 Registering the first MMU notifier of an mm completes only when all
+ *     faults that have not seen it are over; spf_sync_notifiers().
  *
- * Why a fault that passes step 3 is as good as upstream's: let X be a section
- * that write-locks the VMA after step 1.  X's pass over the table (W5) was not
- * before ours, for then the lock would have carried the number of X to us.  So
- * X comes to this table after us and finds what we did; or X has seen after
- * its barrier (W2) that there was no table, and then we, who found the table
- * first and looked at the number after our barrier, see the number of X.
- * Against all others, which hold mmap_lock or the VMA for reading or nothing
- * but the lock of the table, it is as if we held the VMA for reading, as long
- * as we do nothing but change entries under the lock of the table.
+ * Why a fault that passes step 3 is as good as upstream's: let X be a write
+ * section that write-locks the VMA after step 1.  X's pass over the table (W5)
+ * did not precede ours, because the page table lock would then have carried
+ * X's sequence number to us.  So either X gets to this table after us and finds
+ * our change, or X has seen after its barrier (W2) that there was no table.  In
+ * that case we found the table first and read the sequence number after our
+ * barrier, so we see X's number.  All others hold mmap_lock or the VMA lock for
+ * reading, or only the page table lock.  To them we look like a holder of the
+ * VMA read lock, as long as we do nothing but change entries under the page
+ * table lock.
  *
- * While the lock is held, the table cannot go away, nor the anon_vma and the
- * file of the snapshot: all go after X's pass.  The VMA can: a merge needs no
- * pass.  So only the snapshot is used.
+ * While we hold the page table lock, neither the table nor the anon_vma and the
+ * file of the snapshot can go away: they all go after X's pass.  The VMA can,
+ * since a merge needs no pass.  So only the snapshot is used.
  *
- * See Documentation/admin-guide/mm/faultline.rst.
+ * See Documentation/admin-guide/mm/faultline/spf.rst.
  */
 
 #include <linux/sched.h>
@@ -101,10 +104,10 @@
 DEFINE_STATIC_KEY_FALSE(spf_key);
 
 /*
- * Writers have to care: spf_key is on, or was until a moment ago.  A writer
- * that has seen it off has written vm_lock_seq before that, or has published
- * its MMU notifier, so that a fault that starts after spf_key is on finds the
- * VMA locked, or the notifier.
+ * On while writers must cooperate: spf_key is on, or was until a moment ago.
+ * A writer that sees this key off has already written vm_lock_seq, or published
+ * its MMU notifier.  So a fault that starts after spf_key is on finds the VMA
+ * locked, or finds the notifier.
  */
 DEFINE_STATIC_KEY_FALSE(spf_writer_key);
 
@@ -113,17 +116,17 @@ static void spf_apply(unsigned long value)
 	if (value) {
 		static_branch_enable(&spf_writer_key);
 		/*
-		 * No CPU is behind: not with a store of a writer that has seen
-		 * the key off, nor, as some may (powerpc), with code of which
-		 * it fetched the old version.
+		 * After this no CPU lags behind, neither with a store of a
+		 * writer that saw the key off, nor (possible on powerpc) with
+		 * the old version of patched code that it had prefetched.
 		 */
 		synchronize_rcu();
 		static_branch_enable(&spf_key);
 	} else {
 		static_branch_disable(&spf_key);
 		/*
-		 * A fault is one RCU section, or, if it has slept, a second
-		 * one, at whose beginning it looks at the key; find_again().
+		 * A fault is one RCU section.  If it slept, there is a second
+		 * one, which checks the key first; revalidate_vma().
 		 */
 		synchronize_rcu();
 		static_branch_disable(&spf_writer_key);
@@ -137,94 +140,94 @@ struct faultline_toggle speculative_page_fault_toggle = {
 	.apply	= spf_apply,
 };
 
-/* How a fault went, in the order of the counters from SPF_ZERO on. */
+/* The result of a fault, in the order of the counters from SPF_ZERO on. */
 enum outcome {
 	GO_ON = -1,
-	DONE_ZERO,		/* the zero page was mapped */
-	DONE_ANON,		/* new memory */
-	DONE_COW,		/* a copy */
-	DONE_REUSE,		/* made writable, there is no other user */
-	DONE_ACCESS,		/* young or dirty, or somebody had done that */
-	DONE_RACED,		/* the entry changed: nothing to do, or try again */
-	DONE_HWPOISON,		/* the page to be copied is broken: SIGBUS */
+	DONE_ZERO,		/* mapped the zero page */
+	DONE_ANON,		/* mapped new memory */
+	DONE_COW,		/* copied the page */
+	DONE_REUSE,		/* made writable: there is no other user */
+	DONE_ACCESS,		/* set young or dirty, or found it so */
+	DONE_RACED,		/* the entry changed: nothing to do, or retry */
+	DONE_HWPOISON,		/* the page to copy is poisoned: SIGBUS */
 	ABORT_NO_VMA,		/* none, it ends here, or it was unmapped */
 	ABORT_LOCKED,		/* the VMA is being changed */
-	ABORT_CHANGED,		/* it was, the task lost its CPU, or the switch
-				 * went off
+	ABORT_CHANGED,		/* the VMA was changed, the task lost its CPU,
+				 * or the sysctl went to 0
 				 */
 	ABORT_UNSUPPORTED,	/* kind of mapping */
-	ABORT_ACCESS,		/* what the VMA does not allow */
+	ABORT_ACCESS,		/* the VMA does not allow the access */
 	ABORT_NO_TABLE,		/* no page table, or a huge page */
-	ABORT_PTE,		/* swapped out, migrating, file page to be read */
-	ABORT_BUSY,		/* did not get the lock of the page table */
+	ABORT_PTE,		/* swapped out, migrating, file page to read */
+	ABORT_BUSY,		/* could not get the page table lock */
 	ABORT_NO_ANON_VMA,	/* the first write to the VMA */
-	ABORT_NO_MEMORY,	/* upstream may wait longer, and kill */
+	ABORT_NO_MEMORY,	/* upstream may wait longer, and OOM-kill */
 };
 
 static_assert(SPF_ABORT_NO_MEMORY - SPF_ZERO == ABORT_NO_MEMORY);
 
-/* Hash MMU: how often to try the lock of a page table. */
+/* Hash MMU: how often to try the page table lock. */
 #define LOCK_TRIES	64
 
 /*
- * How old a snapshot may become.  The sequence numbers have 32 bits and advance
- * by two with each section of a writer, so that a number comes back after 2^31
- * sections.  Those take minutes, and a fault that is not switched out would have
- * to stay on its CPU for all of them, in one RCU section.  (A virtual CPU that
- * is stopped for so long, while others of the guest change the same VMA without
- * a break, and have just then the one number of 2^32, is accepted.)  A fault
- * that was switched out starts again; one that slept for memory has MAX_SLEEP.
+ * Maximum age of a snapshot.  The sequence numbers have 32 bits and advance by
+ * two per write section, so a number recurs after 2^31 sections.  Those take
+ * minutes, and a fault that is not switched out would have to stay on its CPU
+ * for all of them, in one RCU section.  (One case is accepted: a virtual CPU is
+ * stopped for that long, other CPUs of the guest change the same VMA without a
+ * break, and the number is then exactly the one of 2^32 that matches.)  A fault
+ * that was switched out starts over; one that slept for memory has MAX_SLEEP.
  */
 #define MAX_SECTIONS	BIT(30)
 #define MAX_SLEEP	(10 * HZ)
 
 struct fault {
 	struct mm_struct *mm;
-	unsigned long address;		/* of the page */
+	unsigned long address;		/* page aligned */
 	struct pt_regs *regs;
 	unsigned int flags;
 	enum spf_entry entry;
 	enum outcome outcome;
-	bool wasted;			/* an abort now throws work away */
+	bool wasted;			/* aborting now throws work away */
 	bool spare_zeroed;
-	struct folio *spare;		/* of an attempt before, charged */
-	/* Only its vm_lock_seq may be read, and only in the RCU section. */
+	struct folio *spare;		/* of a previous attempt, charged */
+	/* Only vm_lock_seq may be read, and only in the RCU section. */
 	struct vm_area_struct *vma;
-	/* Only what spf_take_copy() copies; the rest is not initialized. */
-	struct vm_area_struct copy;
-	struct file *file;		/* good while ptl is held */
+	/* Only what copy_vma_fields() sets; the rest is uninitialized. */
+	struct vm_area_struct snapshot;
+	struct file *file;		/* valid while ptl is held */
 	u32 vma_seq;			/* vm_lock_seq of the snapshot */
 	u32 mm_seq;			/* mm_lock_seq when it was taken */
-	unsigned long switches;		/* of the task, at that time */
+	unsigned long switches;		/* context switches at that time */
 	/*
-	 * Set by spf_walk(): what is found stays in memory until spf_walk_end(),
-	 * the end of the RCU section, or while ptl is held.
+	 * Set by spf_walk().  What the walk found stays in memory until
+	 * spf_walk_end(), until the RCU section ends, or while ptl is held.
 	 */
 	bool walked;
 	pmd_t *pmdp;
 	pmd_t pmd;
 	pte_t *pte;
-	spinlock_t *ptl;		/* lock of the table */
+	spinlock_t *ptl;		/* page table lock */
 };
 
-/* === The snapshot of the VMA ============================================== */
+/* === The VMA snapshot ===================================================== */
 
 static u32 mm_sequence(struct mm_struct *mm)
 {
 	/*
 	 * Pairs with the smp_wmb() in mm_lock_seqcount_end(): W4.  Not
-	 * raw_read_seqcount(), which hides what follows from KCSAN.
+	 * raw_read_seqcount(), which hides the accesses that follow from KCSAN.
 	 */
 	return smp_load_acquire(&mm->mm_lock_seq.sequence);
 }
 
-/* Often the order to something else is the point, hence READ_ONCE(). */
+/* READ_ONCE(): callers often rely on the order with other accesses. */
 static unsigned long switches(void)
 {
 	return READ_ONCE(current->nvcsw) + READ_ONCE(current->nivcsw);
 }
 
-/* Kinds of mappings that are left to upstream. */
+/* Kinds of mappings that are left to the upstream path. */
 static bool unsupported(vm_flags_t flags)
 {
 	return flags & (VM_SHARED | VM_MAYSHARE | VM_HUGETLB | VM_PFNMAP |
@@ -233,8 +236,8 @@ static bool unsupported(vm_flags_t flags)
 }
 
 /*
- * Policies are freed at once: the snapshot may point to freed memory.  Nor may
- * vm_ops->get_policy be looked at, as there are vm_ops that go with the file.
+ * Policies are freed at once, so the snapshot may point to a freed one.
+ * vm_ops->get_policy must not be read either: some vm_ops go with the file.
  */
 static bool has_policy(struct vm_area_struct *vma)
 {
@@ -242,43 +245,43 @@ static bool has_policy(struct vm_area_struct *vma)
 	if (vma->vm_policy)
 		return true;
 #endif
-	/* Who else has a policy of the file only has shared mappings. */
+	/* All other files with a policy only have shared mappings. */
 	return vma->vm_ops && vma_is_shmem(vma);
 }
 
-/* Copy what a fault needs of @vma, which may be changing. */
+/* Copy the fields of @vma that a fault needs; @vma may be changing. */
 static void copy_vma_fields(struct fault *f, const struct vm_area_struct *vma,
 			    vm_flags_t flags)
 {
-	struct vm_area_struct *copy = &f->copy;
+	struct vm_area_struct *snap = &f->snapshot;
 
-	/* The rest is not to be used; such a mistake should show at once. */
+	/* Make any use of the other fields fail loudly. */
 	if (IS_ENABLED(CONFIG_DEBUG_VM))
-		memset(copy, POISON_FREE, sizeof(*copy));
+		memset(snap, POISON_FREE, sizeof(*snap));
 
-	/* What races with a writer is thrown away: spf_take_copy(). */
+	/* spf_snapshot_vma() throws away a copy that raced with a writer. */
 	kcsan_disable_current();
-	vm_flags_init(copy, flags);
-	copy->vm_start = vma->vm_start;
-	copy->vm_end = vma->vm_end;
-	copy->vm_mm = f->mm;
-	copy->vm_page_prot = vma->vm_page_prot;
-	copy->detached = vma->detached;
-	/* Set once, without the VMA being write-locked. */
-	copy->anon_vma = READ_ONCE(vma->anon_vma);
-	copy->vm_ops = vma->vm_ops;
-	copy->vm_pgoff = vma->vm_pgoff;
+	vm_flags_init(snap, flags);
+	snap->vm_start = vma->vm_start;
+	snap->vm_end = vma->vm_end;
+	snap->vm_mm = f->mm;
+	snap->vm_page_prot = vma->vm_page_prot;
+	snap->detached = vma->detached;
+	/* Set once, without write-locking the VMA. */
+	snap->anon_vma = READ_ONCE(vma->anon_vma);
+	snap->vm_ops = vma->vm_ops;
+	snap->vm_pgoff = vma->vm_pgoff;
 #ifdef CONFIG_NUMA
-	copy->vm_policy = vma->vm_policy;
+	snap->vm_policy = vma->vm_policy;
 #endif
-	/* A file can be closed: only with the lock of the table held. */
-	copy->vm_file = NULL;
+	/* The file can be closed: use it only under the page table lock. */
+	snap->vm_file = NULL;
 	f->file = vma->vm_file;
 	kcsan_enable_current();
 }
 
-/* In the RCU section, which began before the fault looked at spf_key. */
-static enum outcome spf_take_copy(struct fault *f)
+/* Runs in the RCU section, which began before the check of spf_key. */
+static enum outcome spf_snapshot_vma(struct fault *f)
 {
 	MA_STATE(mas, &f->mm->mm_mt, f->address, f->address);
 	struct vm_area_struct *vma = mas_walk(&mas);
@@ -292,8 +295,8 @@ static enum outcome spf_take_copy(struct fault *f)
 	spf_window(SPF_WINDOW_FIND, &f->switches);
 
 	/*
-	 * Most faults of other kinds end here, before anything is copied.  The
-	 * VMA may be changing: to leave a fault to upstream is always right.
+	 * Most unsupported faults end here, before anything is copied.  The VMA
+	 * may be changing, but falling back to upstream is always correct.
 	 */
 	if (unsupported(READ_ONCE(vma->vm_flags)))
 		return ABORT_UNSUPPORTED;
@@ -301,48 +304,48 @@ static enum outcome spf_take_copy(struct fault *f)
 		return ABORT_PTE;
 
 	/*
-	 * The number of the VMA first, then that of the mm.  The VMA is
-	 * write-locked if they are the same; the number of an earlier mm would
-	 * hide that.  Pairs with the smp_wmb() of mm_lock_seqcount_begin().
+	 * Read the sequence number of the VMA first, then that of the mm.  The
+	 * VMA is write-locked if they are equal; an older mm number would hide
+	 * that.  Pairs with the smp_wmb() of mm_lock_seqcount_begin().
 	 */
 	f->vma_seq = smp_load_acquire(&vma->vm_lock_seq);
 	f->mm_seq = mm_sequence(f->mm);
 	/*
-	 * Behind that of the VMA, or 2^31 ahead: the VMA was not write-locked
-	 * for so long that the numbers cannot tell.
+	 * 0: write-locked.  Negative: the mm is 2^31 ahead, because the VMA was
+	 * not write-locked for so long that the numbers cannot tell.
 	 */
 	if ((s32)(f->mm_seq - f->vma_seq) <= 0 && !spf_broken(SPF_NO_LOCKED))
 		return ABORT_LOCKED;
 
 	/*
-	 * The flags again: only what is read from here on is revalidated.  The
-	 * snapshot of a VMA that is changed meanwhile is thrown away.
+	 * Read the flags again: only reads from here on are revalidated.  The
+	 * snapshot is thrown away if the VMA changes meanwhile.
 	 */
 	flags = READ_ONCE(vma->vm_flags);
 	if (unsupported(flags))
 		return ABORT_UNSUPPORTED;
 	copy_vma_fields(f, vma, flags);
-	/* Pairs with spf_write_barrier(): a writer has changed the number. */
+	/* Pairs with spf_write_barrier(): a writer has changed vm_lock_seq. */
 	smp_rmb();
 	if (READ_ONCE(vma->vm_lock_seq) != f->vma_seq)
 		return ABORT_CHANGED;
 	/*
-	 * munmap() frees the memory after it has taken the VMA out of the tree
-	 * and downgraded mmap_lock, which ends the section.
+	 * munmap() takes the VMA out of the tree and downgrades mmap_lock,
+	 * which ends the write section.  Only then does it free the memory.
 	 */
-	if (f->copy.detached && !spf_broken(SPF_NO_DETACHED))
+	if (f->snapshot.detached && !spf_broken(SPF_NO_DETACHED))
 		return ABORT_NO_VMA;
 
 	return GO_ON;
 }
 
 /*
- * The VMA allows the access.  Stricter than upstream, which has exceptions for
- * some CPUs: then it decides.
+ * Does the VMA allow the access?  Stricter than upstream, which has exceptions
+ * for some CPUs: those faults fall back to it.
  */
 static bool may_access(struct fault *f)
 {
-	struct vm_area_struct *vma = &f->copy;
+	struct vm_area_struct *vma = &f->snapshot;
 	bool write = f->flags & FAULT_FLAG_WRITE;
 	bool exec = f->flags & FAULT_FLAG_INSTRUCTION;
 	vm_flags_t needed = write ? VM_WRITE : exec ? VM_EXEC : VM_READ;
@@ -354,7 +357,7 @@ static bool may_access(struct fault *f)
 static DEFINE_PER_CPU(unsigned long, spf_last_ip);
 
 /*
- * The kernel may access user memory at @ip.  Most such faults come from a few
+ * May the kernel access user memory at @ip?  Most such faults come from a few
  * instructions of core kernel code, which is never unloaded, so each CPU
  * remembers the last one.
  */
@@ -369,18 +372,18 @@ static bool may_fault(unsigned long ip)
 	return search_exception_tables(ip);
 }
 
-static enum outcome spf_check_copy(struct fault *f)
+static enum outcome spf_check_snapshot(struct fault *f)
 {
-	struct vm_area_struct *vma = &f->copy;
+	struct vm_area_struct *vma = &f->snapshot;
 
-	/* Below it: upstream may let the stack grow. */
+	/* Below the VMA: upstream may grow the stack. */
 	if (f->address < vma->vm_start || f->address >= vma->vm_end)
 		return ABORT_NO_VMA;
 	if (has_policy(vma))
 		return ABORT_UNSUPPORTED;
 	if (!may_access(f))
 		return ABORT_ACCESS;
-	/* A bug in the kernel: upstream reports it. */
+	/* A kernel bug: upstream reports it. */
 	if (!(f->flags & FAULT_FLAG_USER) &&
 	    !may_fault(instruction_pointer(f->regs)))
 		return ABORT_ACCESS;
@@ -388,22 +391,22 @@ static enum outcome spf_check_copy(struct fault *f)
 	return GO_ON;
 }
 
-/* Whether the VMA of the snapshot is unchanged. */
-static bool copy_is_good(const struct fault *f)
+/* Is the VMA of the snapshot unchanged? */
+static bool snapshot_valid(const struct fault *f)
 {
 	if (READ_ONCE(f->vma->vm_lock_seq) != f->vma_seq)
 		return false;
-	/* Nor can it be the same number again. */
+	/* Nor can the number have wrapped around. */
 	return mm_sequence(f->mm) - f->mm_seq < MAX_SECTIONS;
 }
 
 /*
- * After a while without RCU the VMA may have been freed, and another one be at
- * its place.  If it is the VMA of this address, with the number of the
- * snapshot, then it is the VMA of the snapshot: a new one has got a new number
- * before it came into the tree (W3).
+ * While the fault slept outside RCU, the VMA may have been freed and another
+ * one allocated in its place.  If the tree still yields the same pointer, with
+ * the same sequence number, it is the VMA of the snapshot: a new VMA gets a new
+ * number before it is inserted into the tree (W3).
  */
-static enum outcome find_again(struct fault *f)
+static enum outcome revalidate_vma(struct fault *f)
 {
 	MA_STATE(mas, &f->mm->mm_mt, f->address, f->address);
 
@@ -414,8 +417,8 @@ static enum outcome find_again(struct fault *f)
 	if (mas_walk(&mas) != f->vma)
 		return ABORT_CHANGED;
 	/*
-	 * Before the tables are looked at: the switch may have been off in the
-	 * meantime, when tables were freed at once; see spf_rcu_tables().
+	 * Check this before walking the page tables: the sysctl may have been
+	 * 0 meanwhile, when tables were freed at once; see spf_rcu_tables().
 	 * Pairs with spf_write_barrier().
 	 */
 	if (smp_load_acquire(&f->vma->vm_lock_seq) != f->vma_seq)
@@ -426,9 +429,9 @@ static enum outcome find_again(struct fault *f)
 /* === The page table ======================================================= */
 
 /*
- * Tables that can be found in an RCU section stay in memory until it ends (W6).
- * But the hash MMU deposits the old table below a huge page and frees both at
- * once, so its walkers need interrupts off.
+ * A table found in an RCU section stays in memory until the section ends (W6).
+ * The hash MMU is different: it deposits the old table below a huge page and
+ * frees both at once, so its walkers need interrupts off.
  */
 static bool walk_needs_irqs_off(void)
 {
@@ -483,13 +486,13 @@ static bool spf_walk(struct fault *f)
 	return true;
 }
 
-/* In a walk.  What was found earlier in this RCU section will do. */
+/* Called in a walk.  A table found earlier in this RCU section will do. */
 static bool spf_find_table(struct fault *f)
 {
 	return (f->walked && !walk_needs_irqs_off()) || spf_walk(f);
 }
 
-/* A page table is there, so that memory is not prepared in vain. */
+/* Is there a page table?  If not, do not bother to allocate memory. */
 static bool has_table(struct fault *f)
 {
 	unsigned long irqs = spf_walk_begin();
@@ -499,7 +502,7 @@ static bool has_table(struct fault *f)
 	return found;
 }
 
-/* What the entry is now; only good for deciding what to prepare. */
+/* Read the current entry; only good for deciding what to prepare. */
 static bool peek(struct fault *f, pte_t *pte)
 {
 	unsigned long irqs = spf_walk_begin();
@@ -512,24 +515,25 @@ static bool peek(struct fault *f, pte_t *pte)
 	return found;
 }
 
-/* The table is locked, and f->pmd is what was found before that. */
+/* The table is locked; f->pmd was read before that. */
 static enum outcome revalidate(struct fault *f)
 {
 	/*
-	 * A collapse clears the entry first and then locks the table.  Those of
-	 * file mappings (retract_page_tables(), collapse_pte_mapped_thp()) lock
-	 * no VMA, so that nothing else tells.  Or the CPU has set the accessed
-	 * bit of the entry: the next attempt will do.
+	 * A collapse clears the PMD entry before it locks the table.  For file
+	 * mappings (retract_page_tables(), collapse_pte_mapped_thp()) it locks
+	 * no VMA, so this is the only sign.  The entry also differs if the CPU
+	 * has set its accessed bit: the next attempt will succeed.
 	 */
 	if (!pmd_same(f->pmd, pmdp_get_lockless(f->pmdp)))
 		return ABORT_CHANGED;
 	/*
-	 * The page tables, which spf_walk() has read before the lock was
-	 * taken, before the number.  Pairs with spf_write_barrier(): the
-	 * number of a writer that found no table after it is seen here.
+	 * Order the reads of the page tables in spf_walk(), which came before
+	 * the lock, before reading the sequence number.  Pairs with
+	 * spf_write_barrier(): if a writer found no table after it, we see the
+	 * writer's number here.
 	 */
 	smp_mb__after_spinlock();
-	if (!copy_is_good(f) && !spf_broken(SPF_NO_SEQUENCE))
+	if (!snapshot_valid(f) && !spf_broken(SPF_NO_SEQUENCE))
 		return ABORT_CHANGED;
 	/* See MAX_SECTIONS.  The mapping did not change: do not back off. */
 	if (switches() != f->switches) {
@@ -540,9 +544,10 @@ static enum outcome revalidate(struct fault *f)
 }
 
 /*
- * With interrupts off the lock cannot be waited for: its owner may wait for
- * this CPU to flush its TLB.  Once the lock is held and the snapshot is good,
- * the table stays, and interrupts can be on: clearing an entry may need them.
+ * With interrupts off we cannot wait for the lock: its holder may wait for this
+ * CPU to flush its TLB.  Once the lock is held and the snapshot is revalidated,
+ * the table stays, and interrupts can go back on: clearing an entry may need
+ * them.
  */
 static enum outcome lock_table_irqs_off(struct fault *f)
 {
@@ -571,9 +576,9 @@ static enum outcome lock_table_irqs_off(struct fault *f)
 }
 
 /*
- * In the RCU section, in which the table and its lock stay in memory (W6), also
- * if they were found earlier in it.  If an entry above the PMD entry has been
- * cleared since, a writer did that, and revalidate() sees its number.
+ * Runs in the RCU section, in which the table and its lock stay in memory (W6)
+ * even if they were found earlier.  If an entry above the PMD entry has been
+ * cleared since, a writer did that, and revalidate() sees its sequence number.
  */
 static __always_inline enum outcome lock_table_rcu(struct fault *f)
 {
@@ -582,7 +587,7 @@ static __always_inline enum outcome lock_table_rcu(struct fault *f)
 	if (!spf_find_table(f))
 		return ABORT_NO_TABLE;
 	spf_window(SPF_WINDOW_WALK, &f->switches);
-	/* W6 holds: it was not freed since it was found. */
+	/* W6 holds: the table has not been freed since it was found. */
 	VM_WARN_ON_ONCE(!page_count(pmd_page(f->pmd)));
 	spin_lock(f->ptl);
 	outcome = revalidate(f);
@@ -593,9 +598,9 @@ static __always_inline enum outcome lock_table_rcu(struct fault *f)
 }
 
 /*
- * Lock the page table.  With GO_ON, f->ptl is held and the snapshot is as good
- * as the VMA; with all else, nothing has changed.  Inline, as it is a good part
- * of a fault.
+ * Lock the page table.  On GO_ON, f->ptl is held and the snapshot is as good as
+ * the VMA; otherwise nothing has changed.  Inlined because it is a good part of
+ * the cost of a fault.
  */
 static __always_inline enum outcome spf_lock_table(struct fault *f)
 {
@@ -619,14 +624,14 @@ static void unlock_table(struct fault *f)
 /* === Memory =============================================================== */
 
 /*
- * In the RCU section, so without waiting; and not from what is kept for those
- * who cannot wait at all.
+ * For the RCU section: must not sleep, and must not use the reserves for
+ * atomic allocations.
  */
 #define GFP_FAST	((GFP_HIGHUSER_MOVABLE & ~__GFP_DIRECT_RECLAIM) | \
 			 __GFP_NOMEMALLOC | __GFP_NOWARN)
 /*
- * Outside of it: reclaims as hard as upstream, which would do it with the VMA
- * locked, but leaves it to upstream to call the OOM killer.
+ * Outside the RCU section: reclaim as hard as upstream, which would do so with
+ * the VMA locked, but leave calling the OOM killer to upstream.
  */
 #define GFP_SLEEP	(GFP_HIGHUSER_MOVABLE | __GFP_RETRY_MAYFAIL | \
 			 __GFP_NOWARN)
@@ -634,7 +639,7 @@ static void unlock_table(struct fault *f)
 static __always_inline struct folio *
 alloc_charged(struct fault *f, gfp_t gfp, int order, unsigned long address)
 {
-	struct folio *folio = vma_alloc_folio(gfp, order, &f->copy, address,
+	struct folio *folio = vma_alloc_folio(gfp, order, &f->snapshot, address,
 					      order > 0);
 
 	if (!folio)
@@ -657,7 +662,7 @@ alloc_page_folio(struct fault *f, gfp_t gfp, bool zero)
 }
 
 #ifdef CONFIG_TRANSPARENT_HUGEPAGE
-/* In a walk, or with the table locked; @pte is that of the first page. */
+/* Called in a walk, or with the table locked; @pte is the first entry. */
 static bool range_none(pte_t *pte, int order)
 {
 	int i;
@@ -669,12 +674,12 @@ static bool range_none(pte_t *pte, int order)
 }
 
 /*
- * The sizes of folios that upstream would try for new memory here, as
- * alloc_anon_folio(): enabled, in the VMA, and with nothing mapped yet.
+ * The folio orders that upstream would try for new memory here, as in
+ * alloc_anon_folio(): enabled, within the VMA, and with all entries empty.
  */
 static unsigned long large_orders(struct fault *f)
 {
-	struct vm_area_struct *vma = &f->copy;
+	struct vm_area_struct *vma = &f->snapshot;
 	unsigned long orders, irqs;
 	int order;
 
@@ -703,10 +708,10 @@ static unsigned long large_orders(struct fault *f)
 	return orders;
 }
 
-/* Not in an RCU section: clearing a large folio may give the CPU away. */
+/* Not in an RCU section: clearing a large folio may reschedule. */
 static struct folio *alloc_large(struct fault *f, unsigned long orders)
 {
-	gfp_t gfp = vma_thp_gfp_mask(&f->copy);
+	gfp_t gfp = vma_thp_gfp_mask(&f->snapshot);
 	int order = highest_order(orders);
 	struct folio *folio;
 
@@ -742,15 +747,15 @@ static struct folio *alloc_large(struct fault *f, unsigned long orders)
 }
 #endif
 
-/* Leaves the RCU section, and comes back. */
-static noinline enum outcome sleep_for_folio(struct fault *f,
-					     unsigned long orders, bool zero,
-					     struct folio **folio)
+/* Leaves the RCU section and enters a new one. */
+static noinline enum outcome get_folio_slow(struct fault *f,
+					    unsigned long orders, bool zero,
+					    struct folio **folio)
 {
 	unsigned long slept;
 
 	f->walked = false;
-	/* The task was not switched out until here: see MAX_SECTIONS. */
+	/* The task has not been switched out so far: see MAX_SECTIONS. */
 	slept = jiffies;
 	if (switches() != f->switches)
 		return ABORT_CHANGED;
@@ -765,17 +770,18 @@ static noinline enum outcome sleep_for_folio(struct fault *f,
 
 	if (!*folio)
 		return ABORT_NO_MEMORY;
-	/* From here the count is watched again; jiffies cover the sleep. */
+	/* Watch the switch count again from here; jiffies cover the sleep. */
 	f->switches = switches();
 	if (time_after(jiffies, slept + MAX_SLEEP))
 		return ABORT_CHANGED;
-	return find_again(f);
+	return revalidate_vma(f);
 }
 
 /*
- * Memory for the page of the fault: zeroed, and with pages around it from
- * @orders if it can be had.  May leave the RCU section and come back.
- * Whatever it returns, the caller has to keep_folio() what it does not map.
+ * Get memory for the page of the fault: zeroed if @zero, and part of a large
+ * folio from @orders if possible.  May leave the RCU section and enter a new
+ * one.  Whatever this returns, the caller must keep_folio() a folio that it
+ * does not map.
  */
 static __always_inline enum outcome
 get_folio(struct fault *f, unsigned long orders, bool zero,
@@ -795,10 +801,10 @@ get_folio(struct fault *f, unsigned long orders, bool zero,
 			return GO_ON;
 	}
 
-	return sleep_for_folio(f, orders, zero, folio);
+	return get_folio_slow(f, orders, zero, folio);
 }
 
-/* For the next attempt, if there is one; @folio may be NULL. */
+/* Keep @folio, which may be NULL, for the next attempt. */
 static void keep_folio(struct fault *f, struct folio *folio, bool zeroed)
 {
 	if (!folio)
@@ -814,14 +820,14 @@ static void keep_folio(struct fault *f, struct folio *folio, bool zeroed)
 /* === Kinds of faults ====================================================== */
 
 /*
- * The table is locked.  As folio_add_lru_vma() between lru_gen_enter_fault()
- * and lru_gen_exit_fault(), but that not even the file of the VMA is used but
+ * The table is locked.  Like folio_add_lru_vma() between lru_gen_enter_fault()
+ * and lru_gen_exit_fault(), except that even the file of the VMA is used only
  * with the lock held: it is closed after the writer's pass over the table, and
  * not every file is freed by RCU.
  */
 static void add_to_lru(struct fault *f, struct folio *folio)
 {
-	struct vm_area_struct *vma = &f->copy;
+	struct vm_area_struct *vma = &f->snapshot;
 
 #ifdef CONFIG_LRU_GEN
 	current->in_lru_fault = !(vma->vm_flags & (VM_SEQ_READ | VM_RAND_READ)) &&
@@ -833,16 +839,16 @@ static void add_to_lru(struct fault *f, struct folio *folio)
 #endif
 }
 
-/* An entry that is not none: filled since, or it was swapped out, or ... */
+/* The entry is not empty: another thread filled it, it was swapped out, ... */
 static enum outcome not_none(pte_t pte)
 {
 	return pte_present(pte) && !pte_protnone(pte) ? DONE_RACED : ABORT_PTE;
 }
 
-/* Nothing there, and only to be read. */
+/* Read fault on an empty entry. */
 static enum outcome map_zero(struct fault *f)
 {
-	struct vm_area_struct *vma = &f->copy;
+	struct vm_area_struct *vma = &f->snapshot;
 	enum outcome outcome;
 	pte_t entry, old;
 
@@ -871,12 +877,12 @@ static enum outcome map_zero(struct fault *f)
 }
 
 /*
- * The table is locked; as the end of do_anonymous_page().  With DONE_ANON, the
- * caller's reference to @folio has become that of an entry.
+ * The table is locked.  Like the end of do_anonymous_page().  On DONE_ANON, the
+ * entry has taken over the caller's reference to @folio.
  */
 static enum outcome install_anon(struct fault *f, struct folio *folio)
 {
-	struct vm_area_struct *vma = &f->copy;
+	struct vm_area_struct *vma = &f->snapshot;
 	int order = folio_order(folio), nr = folio_nr_pages(folio);
 	unsigned long start = ALIGN_DOWN(f->address, nr * PAGE_SIZE);
 	pte_t *pte = f->pte - ((f->address - start) >> PAGE_SHIFT);
@@ -884,10 +890,10 @@ static enum outcome install_anon(struct fault *f, struct folio *folio)
 
 	if (!range_none(pte, order)) {
 		update_mmu_tlb_range(vma, start, pte, nr);
-		/* Of a large folio, another entry may have been filled. */
+		/* In a large folio, another entry may have been filled. */
 		return order ? DONE_RACED : not_none(ptep_get(pte));
 	}
-	/* The OOM reaper may have been here already. */
+	/* The OOM reaper may already have passed here. */
 	if (check_stable_address_space(f->mm))
 		return ABORT_UNSUPPORTED;
 
@@ -904,18 +910,18 @@ static enum outcome install_anon(struct fault *f, struct folio *folio)
 	return DONE_ANON;
 }
 
-/* Nothing there, and to be written. */
+/* Write fault on an empty entry. */
 static enum outcome map_anon(struct fault *f)
 {
 	enum outcome outcome;
 	struct folio *folio;
 
-	if (!f->copy.anon_vma)
+	if (!f->snapshot.anon_vma)
 		return ABORT_NO_ANON_VMA;
 
 	outcome = get_folio(f, large_orders(f), true, &folio);
 	if (outcome == GO_ON) {
-		/* The contents before the entry. */
+		/* Order the contents before the entry. */
 		__folio_mark_uptodate(folio);
 		outcome = spf_lock_table(f);
 	}
@@ -932,7 +938,7 @@ static enum outcome map_anon(struct fault *f)
 /* The table is locked; @pte is the entry, which allows the access. */
 static void make_accessed(struct fault *f, pte_t pte)
 {
-	struct vm_area_struct *vma = &f->copy;
+	struct vm_area_struct *vma = &f->snapshot;
 	bool write = f->flags & FAULT_FLAG_WRITE;
 	pte_t entry = pte_mkyoung(pte);
 
@@ -944,17 +950,17 @@ static void make_accessed(struct fault *f, pte_t pte)
 		flush_tlb_fix_spurious_fault(vma, f->address, f->pte);
 }
 
-/* The table is locked; as do_wp_page() with a page that nobody else maps. */
+/* The table is locked.  Like do_wp_page() for a page that nobody else maps. */
 static bool make_writable(struct fault *f, pte_t pte, struct page *page)
 {
-	struct vm_area_struct *vma = &f->copy;
+	struct vm_area_struct *vma = &f->snapshot;
 	struct folio *folio = page_folio(page);
 	pte_t entry;
 
 	if (!folio_test_anon(folio))
 		return false;
 	if (!PageAnonExclusive(page)) {
-		/* Gives the folio to the anon_vma of the copy. */
+		/* Moves the folio to the anon_vma of the snapshot. */
 		if (!vma->anon_vma || !spf_can_reuse(folio, vma))
 			return false;
 		SetPageAnonExclusive(page);
@@ -971,13 +977,14 @@ static bool make_writable(struct fault *f, pte_t pte, struct page *page)
 }
 
 /*
- * The table is locked; as wp_page_copy().  @old is NULL for the zero page.
- * The caller gives the entry its reference to @folio, and gets that to @old.
+ * The table is locked.  Like wp_page_copy().  @old is NULL for the zero page.
+ * The entry takes over the caller's reference to @folio, and the caller gets
+ * the entry's reference to @old.
  */
 static void install_copy(struct fault *f, pte_t pte, struct page *page,
 			 struct folio *old, struct folio *folio)
 {
-	struct vm_area_struct *vma = &f->copy;
+	struct vm_area_struct *vma = &f->snapshot;
 	pte_t entry;
 
 	if (!old) {
@@ -991,7 +998,7 @@ static void install_copy(struct fault *f, pte_t pte, struct page *page,
 	entry = pte_sw_mkyoung(mk_pte(&folio->page, vma->vm_page_prot));
 	entry = maybe_mkwrite(pte_mkdirty(entry), vma);
 
-	/* No CPU may have the old page in its TLB when another has the new. */
+	/* Never let one CPU use the old page while another uses the new one. */
 	ptep_clear_flush(vma, f->address, f->pte);
 	folio_add_new_anon_rmap(folio, vma, f->address, RMAP_EXCLUSIVE);
 	add_to_lru(f, folio);
@@ -1003,9 +1010,9 @@ static void install_copy(struct fault *f, pte_t pte, struct page *page,
 }
 
 /*
- * The table is locked, and a page is to be replaced: upstream tells MMU
- * notifiers, which may sleep.  Who registers the first one waits for those who
- * do not see it here (W7).
+ * The table is locked and a page is about to be replaced.  Upstream calls MMU
+ * notifiers for that, and they may sleep.  Registering the first notifier waits
+ * for faults that do not see it here (W7).
  */
 static bool must_notify(struct fault *f)
 {
@@ -1016,15 +1023,15 @@ static bool must_notify(struct fault *f)
 }
 
 /*
- * Copy the page that @pte maps, or have a zeroed one for the zero page.  The
- * caller gives away a reference to @old.  It also keeps others from taking the
- * page for themselves and writing to it, so that if the entry is the same in
- * the end, so were the contents.
+ * Copy the page that @pte maps, or get a zeroed one if it maps the zero page.
+ * Consumes a reference to @old.  That reference also keeps others from reusing
+ * the page and writing to it: if the entry is still the same at the end, so are
+ * the contents.
  */
-static enum outcome copy_page_of(struct fault *f, pte_t pte, struct page *page,
-				 struct folio *old)
+static enum outcome copy_mapped_page(struct fault *f, pte_t pte,
+				     struct page *page, struct folio *old)
 {
-	struct vm_area_struct *vma = &f->copy;
+	struct vm_area_struct *vma = &f->snapshot;
 	enum outcome outcome;
 	struct folio *folio;
 	int refs = 1;
@@ -1070,10 +1077,10 @@ static enum outcome copy_page_of(struct fault *f, pte_t pte, struct page *page,
 	return outcome;
 }
 
-/* Something is mapped. */
+/* Fault on a present entry. */
 static enum outcome change_present(struct fault *f)
 {
-	struct vm_area_struct *vma = &f->copy;
+	struct vm_area_struct *vma = &f->snapshot;
 	struct folio *old = NULL;
 	enum outcome outcome;
 	struct page *page;
@@ -1117,7 +1124,7 @@ static enum outcome change_present(struct fault *f)
 	}
 	unlock_table(f);
 
-	return copy_page_of(f, pte, page, old);
+	return copy_mapped_page(f, pte, page, old);
 
 unlock:
 	unlock_table(f);
@@ -1125,12 +1132,12 @@ unlock:
 }
 
 /*
- * The entry, which the CPU says is not present, is none as good as always: no
- * need to look before step 3.
+ * Is the entry almost certainly empty?  Then there is no need to look at it
+ * before step 3.
  */
 static bool entry_is_none(struct fault *f)
 {
-	/* Here it may be one that was made inaccessible, or swapped out. */
+	/* Entries that are not present can also be protnone or swapped out. */
 #ifdef CONFIG_NUMA_BALANCING
 	if (sysctl_numa_balancing_mode)
 		return false;
@@ -1139,7 +1146,7 @@ static bool entry_is_none(struct fault *f)
 	       !get_mm_counter(f->mm, MM_SWAPENTS);
 }
 
-/* In the RCU section. */
+/* Runs in the RCU section. */
 static enum outcome spf_handle(struct fault *f)
 {
 	bool write = f->flags & FAULT_FLAG_WRITE;
@@ -1147,16 +1154,16 @@ static enum outcome spf_handle(struct fault *f)
 	bool file;
 	pte_t pte;
 
-	outcome = spf_take_copy(f);
+	outcome = spf_snapshot_vma(f);
 	if (outcome == GO_ON)
-		outcome = spf_check_copy(f);
+		outcome = spf_check_snapshot(f);
 	if (outcome != GO_ON)
 		return outcome;
-	/* Nobody asks the file about a page of it that is mapped privately. */
-	file = f->copy.vm_ops;
-	f->copy.vm_ops = NULL;
+	/* The file has no say about a mapped page of a private mapping. */
+	file = f->snapshot.vm_ops;
+	f->snapshot.vm_ops = NULL;
 
-	/* Step 3 looks at the entry again, so that what the CPU saw will do. */
+	/* Step 3 rechecks the entry, so what the CPU found is good enough. */
 	if (f->entry == SPF_ENTRY_PRESENT)
 		return change_present(f);
 	if (f->entry == SPF_ENTRY_ABSENT && file)
@@ -1178,10 +1185,10 @@ static enum outcome spf_handle(struct fault *f)
 /* === Attempts ============================================================= */
 
 /*
- * Upstream's path would wait for a writer on mmap_lock, and get it at once when
- * the writer is done: a thread that has no CPU then holds up the next writer.
- * So wait without a lock for a while, and give the CPU away here, if somebody
- * wants it, and not there.
+ * The upstream path waits for a writer on mmap_lock, and gets the lock as soon
+ * as the writer is done.  A thread that is not on a CPU then holds up the next
+ * writer.  So wait for a while without a lock, and reschedule here if needed
+ * instead of there.
  */
 #define ATTEMPTS	4
 #define WAIT_NS		(5 * NSEC_PER_USEC)
@@ -1201,14 +1208,14 @@ static void wait_for_writer(const struct fault *f)
 	}
 }
 
-/* In RCU sections, which get_folio() may leave and enter again. */
+/* Runs in RCU sections; get_folio() may leave one and enter another. */
 static void spf_attempt(struct fault *f)
 {
 	int left = ATTEMPTS;
 
 	for (;;) {
 		rcu_read_lock();
-		/* The key in the section: see spf_apply(). */
+		/* Check the key inside the section: see spf_apply(). */
 		f->outcome = spf_enabled() ? spf_handle(f) : ABORT_CHANGED;
 		rcu_read_unlock();
 
@@ -1231,9 +1238,9 @@ static void spf_attempt(struct fault *f)
 /* === Back-off ============================================================= */
 
 /*
- * Of a task whose mappings change all the time, each fault would clear a page
- * for nothing.  After such an abort the next 1, 3, 7, ... 63 faults do not try;
- * one that succeeds makes it half as long.
+ * If the mappings of a task change all the time, each of its faults would clear
+ * a page for nothing.  After such an abort, the next 1, 3, 7, ... 63 faults are
+ * not tried; each success halves that number.
  */
 #define BACK_OFF_MAX	6
 
@@ -1263,22 +1270,22 @@ static void spf_back_off(const struct fault *f)
 
 /**
  * spf_fault() - try to handle a page fault without locks
- * @mm: current->mm, whose table is to be filled.
- * @address: Where the fault was, in user space.
+ * @mm: current->mm, which owns the page table to fill.
+ * @address: User address of the fault.
  * @flags: FAULT_FLAG_WRITE and FAULT_FLAG_INSTRUCTION, as for
- *	   handle_mm_fault(); others have no effect.
- * @regs: The registers at the fault, which say whether it was in user mode.
+ *	   handle_mm_fault(); all others are ignored.
+ * @regs: Registers at the fault; they tell whether it was in user mode.
  * @entry: What the CPU found in the page table.
  *
- * For architectures, before they take a lock and if spf_enabled().  A fault on
- * an entry that is present and would have to refuse the access whatever the
- * fault changes (a read on x86, a protection key) is not to be given to it.
+ * Called by architectures before they take any lock, if spf_enabled().  They
+ * must not pass a fault on a present entry for which access is denied whatever
+ * the fault changes (a read on x86, a protection key).
  *
- * Context: may sleep, so where mmap_lock could be taken.
+ * Context: may sleep; call where mmap_lock could be taken.
  *
  * Return: 0 if the fault was handled and accounted; VM_FAULT_HWPOISON, and
- * accounted, if the page that had to be copied is broken; VM_FAULT_FALLBACK if
- * nothing was changed and the caller is to go on as if it had not asked.
+ * accounted, if the page to copy is poisoned; VM_FAULT_FALLBACK if nothing was
+ * changed and the caller should continue as if it had not called.
  */
 vm_fault_t spf_fault(struct mm_struct *mm, unsigned long address,
 		     unsigned int flags, struct pt_regs *regs,
@@ -1322,15 +1329,15 @@ vm_fault_t spf_fault(struct mm_struct *mm, unsigned long address,
 void __spf_drain_pmd(struct mm_struct *mm, pmd_t *pmdp)
 {
 	pmd_t pmd = pmdp_get(pmdp);
-	spinlock_t *ptl;	/* lock of the table */
+	spinlock_t *ptl;	/* page table lock */
 
 	if (!pmd_present(pmd) || pmd_leaf(pmd) || spf_broken(SPF_NO_DRAIN))
 		return;
 	ptl = pte_lockptr(mm, &pmd);
-	/* All tables have one lock, which the caller has. */
+	/* All tables share one lock, which the caller holds. */
 	if (ptl == &mm->page_table_lock)
 		return;
-	/* Behind the two locks of PMD tables; to pass through is to wait. */
+	/* Nests inside two PMD table locks.  Taking the lock is the wait. */
 	spin_lock_nested(ptl, SINGLE_DEPTH_NESTING + 1);
 	spin_unlock(ptl);
 }
@@ -1349,7 +1356,7 @@ void __spf_drain_pud(struct mm_struct *mm, pud_t *pudp)
 }
 #endif
 
-/* Hash: walkers have interrupts off, and pmdp_collapse_flush() sends an IPI. */
+/* Hash: walkers run with interrupts off; pmdp_collapse_flush() sends an IPI. */
 bool __spf_may_deposit(void)
 {
 	return walk_needs_irqs_off();
@@ -1357,7 +1364,7 @@ bool __spf_may_deposit(void)
 
 void __spf_sync_table(void)
 {
-	/* The hash MMU needs no more than the IPI that follows. */
+	/* On the hash MMU the IPI that follows is enough. */
 	if (!walk_needs_irqs_off())
 		synchronize_rcu_expedited();
 }
@@ -1368,7 +1375,7 @@ bool __spf_publish_notifiers(struct mm_struct *mm,
 {
 	/*
 	 * Pairs with mm_has_notifiers() in must_notify().  If a signal ends the
-	 * registration, the set stays: copies are not speculative any more.
+	 * registration, the set stays: no page is copied speculatively then.
 	 */
 	smp_store_release(&mm->notifier_subscriptions, subscriptions);
 	__spf_sync_notifiers();
@@ -1378,7 +1385,7 @@ bool __spf_publish_notifiers(struct mm_struct *mm,
 
 void __spf_sync_notifiers(void)
 {
-	/* The caller published; a fault looks with the table locked, in RCU. */
+	/* The caller has published; faults check in RCU, with the PTL held. */
 	if (!spf_broken(SPF_NO_WAIT))
 		synchronize_rcu_expedited();
 }

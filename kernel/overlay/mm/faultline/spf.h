@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Faultline: tests of speculative page faults, which break their rules.
+ * Faultline: hooks for tests that break the rules of speculative page faults.
  */
 #ifndef _MM_FAULTLINE_SPF_H
 #define _MM_FAULTLINE_SPF_H
@@ -8,26 +8,26 @@
 #include <linux/bits.h>
 #include <linux/types.h>
 
-/* What a test leaves out, to prove that another test notices. */
+/* Checks that a test leaves out, to prove that another test notices. */
 enum spf_rule {
 	SPF_NO_SEQUENCE	= BIT(0),	/* was the VMA write-locked since? */
-	SPF_NO_LOCKED	= BIT(1),	/* is it while the copy is taken? */
+	SPF_NO_LOCKED	= BIT(1),	/* is it during the snapshot? */
 	SPF_NO_DETACHED	= BIT(2),	/* is it out of the tree? */
 	SPF_NO_FIND	= BIT(3),	/* is it the same after sleeping? */
 	SPF_NO_NOTIFIER	= BIT(4),	/* are there MMU notifiers now? */
-	SPF_NO_DRAIN	= BIT(5),	/* mremap() and a collapse wait */
-	SPF_NO_WAIT	= BIT(6),	/* and so does the first notifier */
-	SPF_EARLY_FILE	= BIT(7),	/* the file only while it is open */
-	SPF_BAD_MEMORY	= BIT(8),	/* no rule: memory not to be dumped is broken */
+	SPF_NO_DRAIN	= BIT(5),	/* do mremap() and collapse wait? */
+	SPF_NO_WAIT	= BIT(6),	/* does the first notifier wait? */
+	SPF_EARLY_FILE	= BIT(7),	/* is the file used only while open? */
+	SPF_BAD_MEMORY	= BIT(8),	/* no rule: VM_DONTDUMP is poisoned */
 };
 
-/* Where a test stays for a while. */
+/* Places where a test delays a fault. */
 enum spf_place {
 	SPF_WINDOW_FIND,	/* between finding the VMA and looking at it */
-	SPF_WINDOW_LOCK,	/* between the copy and locking the table */
+	SPF_WINDOW_LOCK,	/* between the snapshot and locking the table */
 	SPF_WINDOW_WALK,	/* between finding the table and its lock */
 	SPF_WINDOW_CHANGE,	/* between locking it and changing the entry */
-	SPF_WINDOW_SLEEP,	/* outside of the RCU section */
+	SPF_WINDOW_SLEEP,	/* outside the RCU section */
 	SPF_WINDOWS,
 };
 
@@ -45,7 +45,7 @@ static inline void spf_window(enum spf_place place, unsigned long *switches)
 {
 }
 
-/* A page was copied, and no MMU notifier told. */
+/* A page was copied without calling MMU notifiers. */
 static inline void spf_copied(struct mm_struct *mm)
 {
 }

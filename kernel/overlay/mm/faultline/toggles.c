@@ -2,11 +2,11 @@
 /*
  * Faultline: the switches - sysctls, boot parameter, validation, log.
  *
- * One table lists the features that are compiled in; everything a user can
- * do to a switch is driven by it.  What a switch does is up to the feature:
- * its apply() flips the static keys that the hot paths test.
+ * One table lists the features that are compiled in, and drives everything a
+ * user can do to a switch.  What a switch does is up to the feature: its
+ * apply() flips the static keys that the hot paths test.
  *
- * See Documentation/admin-guide/mm/faultline.rst.
+ * See Documentation/admin-guide/mm/faultline/index.rst.
  */
 
 #define pr_fmt(fmt) "faultline: " fmt
@@ -42,10 +42,10 @@ static struct faultline_toggle *const toggles[] = {
 	NULL
 };
 
-/* Serialises changes of any value, so that value and static keys agree. */
+/* Serializes changes of any value, so that value and static keys agree. */
 static DEFINE_MUTEX(toggles_mutex);
 
-/* faultline=off: the values stay at stock and the sysctls are read-only. */
+/* faultline=off: values stay at stock and the sysctls are read-only. */
 static bool toggles_off __ro_after_init;
 
 /* === Changing a value ===================================================== */
@@ -80,12 +80,12 @@ static int toggle_set(struct faultline_toggle *toggle, unsigned long value)
 }
 
 /*
- * Stricter than proc_doulongvec_minmax(), which takes "-1" or "7 8" for
- * success: exactly one number in range, or -EINVAL.
+ * Stricter than proc_doulongvec_minmax(), which accepts "-1" and "7 8":
+ * exactly one number, or -EINVAL.
  */
 static int toggle_parse(const char *buf, size_t len, unsigned long *value)
 {
-	char str[24];	/* fits 2^64 in any base that kstrtoul() detects but 2 */
+	char str[24];	/* fits ULONG_MAX in any base kstrtoul() detects */
 
 	if (len >= sizeof(str))
 		return -EINVAL;
@@ -127,8 +127,8 @@ static int toggle_sysctl(const struct ctl_table *table, int write,
 /* === Boot ================================================================= */
 
 /*
- * One item of faultline=: "off", or NAME:VALUE.  Runs before the first
- * static key may be flipped; toggles_init() applies the values.
+ * Parse one item of faultline=: "off", or NAME:VALUE.  Too early to flip static
+ * keys; toggles_init() applies the values.
  */
 static int toggle_boot_item(struct faultline_toggle *const *table, char *item,
 			    bool *off)
@@ -164,7 +164,7 @@ static int __init toggles_boot(char *arg)
 	while ((item = strsep(&arg, ","))) {
 		int err = toggle_boot_item(toggles, item, &toggles_off);
 
-		/* A NAME:VALUE item has lost its colon: @item is the name. */
+		/* The colon of NAME:VALUE is gone: @item is the name. */
 		if (err == -ENOENT)
 			pr_err("faultline=: no switch '%s' in this kernel, ignored\n",
 			       item);
@@ -189,7 +189,7 @@ static int __init toggles_init(void)
 		return -ENOMEM;
 
 	if (toggles_off)
-		pr_info("off by boot parameter, every feature stays as upstream\n");
+		pr_info("disabled by boot parameter, all features behave as upstream\n");
 
 	for (i = 0; toggles[i]; i++) {
 		struct faultline_toggle *toggle = toggles[i];

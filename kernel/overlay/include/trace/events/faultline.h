@@ -11,7 +11,7 @@ struct mm_struct;
 
 #ifdef CONFIG_MUNMAP_SECTION
 
-/* An operation starts; @pages is how much the process has mapped at all. */
+/* An operation begins; @pages is how much the whole process has mapped. */
 TRACE_EVENT(munmap_section_begin,
 	TP_PROTO(struct mm_struct *mm, unsigned long start, unsigned long end,
 		 unsigned long pages),
@@ -34,7 +34,7 @@ TRACE_EVENT(munmap_section_begin,
 
 /*
  * One section is done.  @work is its size in units (a page of page-table
- * entries is 32, a huge page 1), @wait_ns how long it took to get mmap_lock
+ * entries is 32, a huge page 1); @wait_ns is how long it took to get mmap_lock
  * back for the next section.
  */
 TRACE_EVENT(munmap_section,
@@ -64,7 +64,7 @@ TRACE_EVENT(munmap_section,
 		  __entry->zap_ns, __entry->wait_ns, __entry->contended)
 );
 
-/* An operation is over: @ret is its result, @sections how many it had. */
+/* An operation is over: @ret is its result, @sections the sections it had. */
 TRACE_EVENT(munmap_section_end,
 	TP_PROTO(struct mm_struct *mm, int ret, unsigned long sections),
 	TP_ARGS(mm, ret, sections),
@@ -85,7 +85,7 @@ TRACE_EVENT(munmap_section_end,
 #endif /* CONFIG_MUNMAP_SECTION */
 #ifdef CONFIG_HUGETLB_PMD_SHARING_CONTROL
 
-/* A mapping uses a page table that another one has. */
+/* A mapping starts to use a page table of another mapping. */
 TRACE_EVENT(hugetlb_pmd_share,
 	TP_PROTO(struct mm_struct *mm, unsigned long addr),
 	TP_ARGS(mm, addr),
@@ -119,8 +119,8 @@ TRACE_EVENT(hugetlb_pmd_unshare,
 );
 
 /*
- * A fault goes the usual way, because its page table could not be used: it is
- * gone, its lock is busy, or it was taken away until the lock was there.
+ * A fault falls back to the slow path because its page table cannot be used:
+ * it is gone, its lock is busy, or it was taken away before it was locked.
  */
 TRACE_EVENT(hugetlb_fault_retry,
 	TP_PROTO(struct mm_struct *mm, unsigned long addr, int why),
@@ -142,8 +142,8 @@ TRACE_EVENT(hugetlb_fault_retry,
 );
 
 /*
- * A range was unmapped without i_mmap_rwsem, but for the @i_mmap_ns in which
- * it unshared its page tables; @total_ns is all of it.
+ * A range was unmapped without i_mmap_rwsem, except for the @i_mmap_ns in which
+ * it unshared its page tables; @total_ns is the whole time.
  */
 TRACE_EVENT(hugetlb_zap,
 	TP_PROTO(struct mm_struct *mm, unsigned long start, unsigned long end,
@@ -172,8 +172,8 @@ TRACE_EVENT(hugetlb_zap,
 #ifdef CONFIG_PMD_CLEAR_IPI_FREE
 
 /*
- * A page table was taken away, and walkers of page tables had to be waited
- * for: with an IPI to @cpus other CPUs, or, if that is 0, without one.
+ * A page table was taken away and its walkers had to be waited for: with an IPI
+ * to @cpus other CPUs, or without one if @cpus is 0.
  */
 TRACE_EVENT(pt_sync,
 	TP_PROTO(int site, unsigned int cpus),
@@ -231,7 +231,7 @@ DEFINE_EVENT(spf, spf_fault,
 	TP_ARGS(address, flags, outcome)
 );
 
-/* It was tried, and goes the usual way; @outcome is why. */
+/* It was tried, but falls back to the upstream path; @outcome is why. */
 DEFINE_EVENT(spf, spf_abort,
 	TP_PROTO(unsigned long address, unsigned int flags, int outcome),
 	TP_ARGS(address, flags, outcome)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * KUnit tests of hugetlb page table sharing.  Included by hugetlb.c, so that
- * they see its static functions.
+ * KUnit tests of hugetlb page table sharing.  Included by hugetlb.c, for its
+ * static functions.
  */
 
 #include <kunit/test.h>
@@ -17,7 +17,7 @@ static void hugetlb_test_range(struct kunit *test)
 
 	KUNIT_EXPECT_FALSE(test, range_has_table(p, 2 * p - small, small));
 	KUNIT_EXPECT_FALSE(test, range_has_table(p + small, 2 * p, small));
-	/* Longer than a table, but of two of them only a part. */
+	/* Longer than a table, but spans only parts of two. */
 	KUNIT_EXPECT_FALSE(test, range_has_table(p + small, 3 * p - small,
 						 small));
 	KUNIT_EXPECT_FALSE(test, range_has_table(p, p, small));
@@ -31,7 +31,7 @@ static void hugetlb_test_owner(struct kunit *test)
 	struct vm_area_struct vma = {};
 	struct hugetlb_vma_lock lock;
 
-	/* A private mapping has its reservations there, or nothing. */
+	/* A private mapping has its reservations or nothing there. */
 	KUNIT_EXPECT_FALSE(test, owns_tables(&vma));
 	vm_flags_init(&vma, VM_MAYSHARE);
 	KUNIT_EXPECT_TRUE(test, owns_tables(&vma));

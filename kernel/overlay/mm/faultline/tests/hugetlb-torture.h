@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What tests of vm.hugetlb_pmd_sharing need to meet races often, and to prove
- * that they would notice a mistake.  Included by hugetlb.c.
+ * Hooks for tests of vm.hugetlb_pmd_sharing, to hit races often, and to prove
+ * that the tests would notice a bug.  Included by hugetlb.c.
  */
 
-/* What a test leaves out; I1 to I4 are the invariants in hugetlb.c. */
+/* Rules that a test breaks; I1 to I4 are the invariants in hugetlb.c. */
 enum hugetlb_rule {
 	HUGETLB_NO_RECHECK	= BIT(0),	/* is it still this table? */
-	HUGETLB_NO_MAPPING	= BIT(1),	/* I4: is the page in the file? */
-	HUGETLB_NO_NEIGHBOUR	= BIT(2),	/* I4: and those beside it? */
+	HUGETLB_NO_MAPPING	= BIT(1),	/* I4: is page in the file? */
+	HUGETLB_NO_NEIGHBOUR	= BIT(2),	/* I4: and its neighbours? */
 	HUGETLB_NO_UNSHARE	= BIT(3),	/* I1: before the lock goes */
-	HUGETLB_NO_IRQS_OFF	= BIT(4),	/* I2: until the table is locked */
-	HUGETLB_NO_ONE_HOLD	= BIT(5),	/* I3: entry and rmap together */
+	HUGETLB_NO_IRQS_OFF	= BIT(4),	/* I2: until table is locked */
+	HUGETLB_SPLIT_HOLD	= BIT(5),	/* I3: clear entry and rmap */
 };
 
-/* Where a test stays for a while. */
+/* Places where a test adds a delay. */
 enum hugetlb_place {
-	HUGETLB_WINDOW_FIND,	/* between finding pages and locking the table */
-	HUGETLB_WINDOW_LOCK,	/* between finding the table and locking it */
+	HUGETLB_WINDOW_FIND,	/* between finding pages and locking table */
+	HUGETLB_WINDOW_LOCK,	/* between finding and locking the table */
 	HUGETLB_WINDOW_ZAP,	/* between clearing an entry and its rmap */
 	HUGETLB_WINDOWS,
 };
@@ -40,17 +40,17 @@ static void hugetlb_window(enum hugetlb_place place)
 	torture_delay(torture_window_us(&windows[place]));
 }
 
-/* The table is another one now: true, if the rule holds. */
+/* The PUD entry has changed.  Returns true unless the rule is broken. */
 static bool hugetlb_table_lost(void)
 {
 	if (!hugetlb_broken(HUGETLB_NO_RECHECK))
 		return true;
-	/* Where TLBs are flushed by IPI, nothing worse need come of it. */
+	/* If TLBs are flushed by IPI, this may have no worse consequence. */
 	WRITE_ONCE(lost_tables, lost_tables + 1);
 	return false;
 }
 
-/* @folio is locked, and in the file if the rule holds. */
+/* @folio is locked, and in the file unless the rule is broken. */
 static void hugetlb_find_window(struct folio *folio)
 {
 	bool broken = hugetlb_broken(HUGETLB_NO_MAPPING);
@@ -62,14 +62,14 @@ static void hugetlb_find_window(struct folio *folio)
 		folio_lock(folio);
 }
 
-/* Interrupts are off, and stay so if the rule holds. */
+/* Interrupts are off, and stay off unless the rule is broken. */
 static void hugetlb_lock_window(void)
 {
 	u32 us = torture_window_us(&windows[HUGETLB_WINDOW_LOCK]);
 
 	if (us && hugetlb_broken(HUGETLB_NO_IRQS_OFF)) {
 		local_irq_enable();
-		/* RCU need not wait for us either. */
+		/* Sleep, so that RCU does not wait for us either. */
 		usleep_range(us, us + 1);
 		local_irq_disable();
 	} else {
@@ -77,10 +77,10 @@ static void hugetlb_lock_window(void)
 	}
 }
 
-/* The table is locked, and stays so if the rule holds. */
+/* The table is locked, and stays locked unless the rule is broken. */
 static void hugetlb_zap_window(spinlock_t *ptl)
 {
-	bool broken = hugetlb_broken(HUGETLB_NO_ONE_HOLD);
+	bool broken = hugetlb_broken(HUGETLB_SPLIT_HOLD);
 
 	if (broken)
 		spin_unlock(ptl);

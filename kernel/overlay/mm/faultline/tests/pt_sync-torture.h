@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What tests of vm.pmd_clear_ipi_free need to meet races, and the paths of
- * guests on x86, often, and to prove that they would notice a mistake.
+ * Hooks for tests of vm.pmd_clear_ipi_free, to hit races often, on x86 also in
+ * the paths of guests, and to prove that the tests would notice a bug.
  * Included by pt_sync.c.
  */
 
@@ -15,15 +15,15 @@
 
 u32 pt_sync_broken_rules;
 
-/* === A guest whose hypervisor flushes TLBs ================================= */
+/* === A guest whose hypervisor flushes TLBs ================================ */
 
 #if defined(CONFIG_X86) && defined(CONFIG_PARAVIRT)
 /*
- * Bare x86 flushes TLBs by IPI, frees a page table right after that, and never
- * gets to tlb_remove_table_one().  Behave as a guest: tables are freed by RCU,
- * which is always allowed, and a flush does not wait for a CPU that is in a
- * window with interrupts off.  That CPU has "stopped", and flushes its TLB
- * before it goes on.
+ * Bare-metal x86 flushes TLBs by IPI, frees a page table right after that, and
+ * never gets to tlb_remove_table_one().  Behave like a guest instead: free
+ * tables by RCU, which is always allowed, and do not let a flush wait for a CPU
+ * that is in a window with interrupts off.  That CPU has "stopped", and flushes
+ * its TLB before it resumes.
  */
 #define VCPU_STOPPED	1
 #define VCPU_FLUSH	2
@@ -39,7 +39,7 @@ static void guest_flush_tlb_multi(const struct cpumask *cpus,
 	int cpu;
 
 	cpumask_copy(mask, cpus);
-	/* Pairs with xchg() in vcpu_go(): it sees this, or we wait for it. */
+	/* Pairs with xchg() in vcpu_resume(): it sees this, or we wait. */
 	for_each_cpu(cpu, mask)
 		if (cmpxchg(per_cpu_ptr(&vcpu_state, cpu), VCPU_STOPPED,
 			    VCPU_STOPPED | VCPU_FLUSH) != 0)
@@ -53,7 +53,7 @@ static void vcpu_stop(void)
 		this_cpu_write(vcpu_state, VCPU_STOPPED);
 }
 
-static void vcpu_go(void)
+static void vcpu_resume(void)
 {
 	/* Pairs with cmpxchg() in guest_flush_tlb_multi(). */
 	if (is_guest && irqs_disabled() &&
@@ -61,7 +61,7 @@ static void vcpu_go(void)
 		__flush_tlb_all();
 }
 
-/* Early, before calls of pv_ops are patched. */
+/* Early, before the calls of pv_ops are patched. */
 static int __init guest_setup(char *arg)
 {
 	pv_ops.mmu.tlb_remove_table = tlb_remove_table;
@@ -75,14 +75,14 @@ static void vcpu_stop(void)
 {
 }
 
-static void vcpu_go(void)
+static void vcpu_resume(void)
 {
 }
 #endif
 
-/* === Wider windows ========================================================= */
+/* === Wider windows ======================================================== */
 
-/* Microseconds; interrupts are off in those of get_user_pages_fast(). */
+/* In microseconds; those of get_user_pages_fast() have interrupts off. */
 #define WINDOW_MAX	1000
 
 DEFINE_STATIC_KEY_FALSE(pt_sync_window_key);
@@ -91,15 +91,15 @@ static u32 window_us;
 void __pt_sync_window(void)
 {
 	/*
-	 * Three of four times nothing, else anything up to the limit.  No
-	 * get_random_u32(): perf walks page tables in NMIs.
+	 * No delay three times out of four, else a random one up to the limit.
+	 * Not get_random_u32(): perf walks page tables in NMIs.
 	 */
-	u32 dice = hash_32((u32)local_clock(), 32);
+	u32 rnd = hash_32((u32)local_clock(), 32);
 
-	if (!in_nmi() && !(dice & 3)) {
+	if (!in_nmi() && !(rnd & 3)) {
 		vcpu_stop();
-		udelay((dice >> 2) % (READ_ONCE(window_us) + 1));
-		vcpu_go();
+		udelay((rnd >> 2) % (READ_ONCE(window_us) + 1));
+		vcpu_resume();
 	}
 }
 

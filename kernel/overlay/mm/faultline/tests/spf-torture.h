@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What tests of vm.speculative_page_fault need to meet races often, and to
- * prove that they would notice a mistake.  Included by spf.c.
+ * Hooks for tests of vm.speculative_page_fault, to hit races often, and to
+ * prove that the tests would notice a bug.  Included by spf.c.
  */
 
 #include <linux/init.h>
@@ -18,13 +18,13 @@ bool spf_broken(enum spf_rule rule)
 	return READ_ONCE(broken_rules) & rule;
 }
 
-/* The lock of a page table is held in SPF_WINDOW_CHANGE. */
+/* In SPF_WINDOW_CHANGE, the page table lock is held. */
 void spf_window(enum spf_place place, unsigned long *switched)
 {
 	unsigned long before = switches();
 
 	torture_delay(torture_window_us(&windows[place]));
-	/* As an interrupt that takes so long: the fault does not start again. */
+	/* Like a long interrupt: the fault does not start over. */
 	*switched += switches() - before;
 }
 
@@ -35,7 +35,7 @@ static u32 unnotified;
 
 void spf_copied(struct mm_struct *mm)
 {
-	/* Pairs with notifier_set(): it was there before, for sure. */
+	/* Pairs with notifier_set(): the notifier was there before. */
 	if (READ_ONCE(notified_mm) == mm)
 		WRITE_ONCE(unnotified, unnotified + 1);
 }
@@ -51,7 +51,7 @@ static void notifier_free(struct mmu_notifier *notifier)
 	kfree(notifier);
 }
 
-/* The mm is about to go. */
+/* The mm is about to go away. */
 static void notifier_release(struct mmu_notifier *notifier,
 			     struct mm_struct *mm)
 {
@@ -65,18 +65,18 @@ static const struct mmu_notifier_ops notifier_ops = {
 	.free_notifier	= notifier_free,
 };
 
-/* The writer's mm gets a notifier, for the rest of its life. */
+/* Gives the writer's mm a notifier, for the rest of its life. */
 static int notifier_set(void *data, u64 value)
 {
 	struct mmu_notifier *notifier;
 
-	/* A reference for each, and the mm gives one back. */
+	/* Each call takes a reference, and the mm drops only one. */
 	if (READ_ONCE(notified_mm) == current->mm)
 		return -EBUSY;
 	notifier = mmu_notifier_get(&notifier_ops, current->mm);
 	if (IS_ERR(notifier))
 		return PTR_ERR(notifier);
-	/* From now on every copy has to be announced. */
+	/* From now on the notifier must be called for every copy. */
 	WRITE_ONCE(notified_mm, current->mm);
 	return 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * KUnit tests of the switch table.  Included by toggles.c, so that they see
- * its static functions; they use switches of their own.
+ * KUnit tests of the switch table.  Included by toggles.c, for its static
+ * functions; they use switches of their own.
  */
 
 #include <kunit/test.h>
@@ -38,7 +38,7 @@ static int toggles_test_init(struct kunit *test)
 	return 0;
 }
 
-/* Parses @str as a write to the sysctl would; -1 stands for refused. */
+/* Parses @str like a write to the sysctl; -1 means refused. */
 static long parse(const char *str)
 {
 	unsigned long value;
@@ -114,7 +114,7 @@ static void toggles_test_boot(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, boot(test, "test_second:3", &off), 0);
 	KUNIT_EXPECT_EQ(test, test_second.value, 3UL);
 	KUNIT_EXPECT_FALSE(test, off);
-	/* Too early for a static key: the value waits for toggles_init(). */
+	/* Too early for static keys: toggles_init() applies the value. */
 	KUNIT_EXPECT_EQ(test, test_nr_applied, 0);
 
 	KUNIT_EXPECT_EQ(test, boot(test, "off", &off), 0);
@@ -136,7 +136,7 @@ static void toggles_test_boot_bad(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, off);
 }
 
-/* Whatever is compiled in must be able to go back to upstream behaviour. */
+/* Every switch that is compiled in can go back to upstream behaviour. */
 static void toggles_test_table(struct kunit *test)
 {
 	size_t i;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the tests that break rules have in common: the places where a test
- * stays for a while, and their files in debugfs.
+ * Common to the tests that break rules: delays where races can happen, and
+ * their files in debugfs.
  */
 #ifndef _MM_FAULTLINE_TORTURE_H
 #define _MM_FAULTLINE_TORTURE_H
@@ -10,10 +10,10 @@
 #include <linux/delay.h>
 #include <linux/random.h>
 
-/* Microseconds. */
+/* In microseconds. */
 #define TORTURE_WINDOW_MAX	100000
 
-/* How long to stay this time; half of the visitors are as fast as ever. */
+/* Choose a delay; half of the time there is none. */
 static inline u32 torture_window_us(const u32 *window)
 {
 	u32 us = READ_ONCE(*window);
