@@ -347,7 +347,8 @@ def develop(machine: Host) -> None:
     machine.overlay("tools/faultline.sh", "#!/bin/sh\n", 0o755)
     machine.script("tree").good()
     machine.change("mm/mmap.c", "int mmap_30;\n", "int mmap_30;\nint hook;\n")
-    machine.commit("mm: faultline: hook in mmap\n\nBecause.\n\nOrigin: vendor\nForwarded: no")
+    machine.commit("mm: faultline: hook in mmap\n\nBecause.\n\nTopic: hooks\nOrigin: vendor\n"
+                   "Forwarded: no")
     machine.change("mm/memory.c", "int memory_20;", "int memory_20_changed;")
     machine.change("mm/faultline/core.c", "core", "better_core")
     machine.commit("mm: memory: change Ünicode")

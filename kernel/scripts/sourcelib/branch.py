@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .common import Fail, shown
-from .patchqueue import Queue, series_text
+from .patchqueue import TOPIC, Queue, series_text
 from .repo import UPSTREAM, GitError, Repo, Tree, stamp
 
 OVERLAY_MESSAGE = "faultline: our files\n\nEverything in kernel/overlay, at its path.\n"
@@ -59,6 +59,19 @@ def parse_mail(repo: Repo, data: bytes) -> Mail:
         text = tidy(f"{subject}\n\n{body.read_text(encoding='utf-8')}")
         author = {"name": fields.get("Author", ""), "email": fields.get("Email", "")}
         return Mail(subject, author, fields.get("Date", ""), text, diff.read_bytes())
+
+
+def topic_of(message: str, name: str) -> str:
+    """The folder of a patch: the line `Topic: NAME` in the last paragraph of its message, if any.
+
+    The name is that of the patch, for errors.
+    """
+    last = message.partition("\n\n")[2].rstrip("\n").rpartition("\n\n")[2]
+    topics = re.findall(r"(?m)^Topic:[ \t]*(.*?)[ \t]*$", last)
+    if len(topics) > 1 or topics and not TOPIC.fullmatch(topics[0]):
+        raise Fail(f"{name}: 'Topic: {topics[-1]}' in the message must be one folder name "
+                   "(a-z, 0-9, _ and -), and the only one: correct it")
+    return topics[0] if topics else ""
 
 
 class Builder:
@@ -133,6 +146,11 @@ class Builder:
             if not value:
                 raise Fail(f"{outcome.name} has no '{key}:' header: write the patch with "
                            "git format-patch")
+        topic = topic_of(mail.message, outcome.name)
+        if topic != outcome.name.rpartition("/")[0]:
+            there = f"patches/{topic}" if topic else "patches"
+            raise Fail(f"{outcome.name} belongs in {there}, by the 'Topic:' line of its message: "
+                       "move it (and change series), or correct that line")
         try:
             _, log = self.repo.call("apply", "--cached", "-v", "-p1", "--whitespace=nowarn",
                                     data=mail.diff, env={**self.env, "LC_ALL": "C"})
@@ -186,10 +204,19 @@ def hunk_at(diff: str, path: str, line: str) -> str:
     return f"at line {line}"
 
 
-def slug(subject: str, number: int) -> str:
-    """The file name of a patch with this subject."""
-    words = re.sub(r"[^a-z0-9_.+]+", "-", subject.lower()).strip("-.")
-    return f"{number:04}-{words[:60].rstrip('-.') or 'patch'}.patch"
+def slug(subject: str) -> str:
+    """The file name of a patch with this subject, without the suffix."""
+    words = re.sub(r"[^a-z0-9_.+]+", "-", subject.lower()).strip("-.+_")
+    return words[:72].rstrip("-.") or "patch"
+
+
+def new_name(topic: str, subject: str, taken: list[str]) -> str:
+    """A name below patches/ that is not taken."""
+    stem = f"{topic}/{slug(subject)}" if topic else slug(subject)
+    name, number = f"{stem}.patch", 2
+    while name in taken:
+        name, number = f"{stem}-{number}.patch", number + 1
+    return name
 
 
 class Exporter:
@@ -212,7 +239,7 @@ class Exporter:
                                          "--", *paths)
                 self._check_message(commit, data)
                 patches.append(data)
-        names = self._names([parse_mail(self.repo, data).subject for data in patches])
+        names = self._names([parse_mail(self.repo, data) for data in patches])
         queue = Queue(overlay_only.overlay, list(zip(names, patches)),
                       series_text(self.old.series, names))
         self._check_tree(queue)
@@ -247,20 +274,19 @@ class Exporter:
                 found[path] = (mode, self.repo.call("cat-file", "blob", name)[0])
         return found
 
-    def _names(self, subjects: list[str]) -> list[str]:
-        """Old patches keep their file name; new ones get the number of their place if free."""
-        known: dict[str, list[str]] = {}
+    def _names(self, mails: list[Mail]) -> list[str]:
+        """The topic of the message and the old file name, or for a new patch its subject."""
+        known: dict[tuple[str, str], list[str]] = {}
         for name, data in self.old.patches:
-            known.setdefault(parse_mail(self.repo, data).subject, []).append(name)
-        kept = [known[subject].pop(0) if known.get(subject) else "" for subject in subjects]
-        numbers = {int(name[:4]) for name in kept if name}
-        for place, subject in enumerate(subjects):
-            if not kept[place]:
-                before = int(kept[place - 1][:4]) if place else 0
-                number = before + 1 if before + 1 not in numbers else max(numbers) + 1
-                numbers.add(number)
-                kept[place] = slug(subject, number)
-        return kept
+            topic = name.rpartition("/")[0]
+            known.setdefault((topic, parse_mail(self.repo, data).subject), []).append(name)
+        topics = [topic_of(mail.message, mail.subject) for mail in mails]
+        names = [known[key].pop(0) if known.get(key) else ""
+                 for key in zip(topics, (mail.subject for mail in mails))]
+        for place, (topic, mail) in enumerate(zip(topics, mails)):
+            if not names[place]:
+                names[place] = new_name(topic, mail.subject, names)
+        return names
 
     def _check_message(self, commit: str, data: bytes) -> None:
         message = tidy(self.repo.text("show", "-s", "--format=%B", commit))

@@ -12,7 +12,9 @@ from pathlib import Path
 
 from .common import Fail
 
-PATCH_NAME = re.compile(r"\d{4}-[A-Za-z0-9][A-Za-z0-9._+-]*\.patch$")
+TOPIC = re.compile(r"[a-z0-9][a-z0-9_-]*")
+# Relative to patches/: at most one folder, the topic.
+PATCH_NAME = re.compile(rf"(?:{TOPIC.pattern}/)?[A-Za-z0-9][A-Za-z0-9._+-]*\.patch")
 SERIES_HEAD = ("# SPDX-License-Identifier: GPL-2.0-only\n"
                "# The patches, in the order in which they apply.\n\n")
 
@@ -75,7 +77,7 @@ class Queue:
         """Read what is in the folders, whether series agrees or not."""
         series = kernel / "patches" / "series"
         folder = kernel / "patches"
-        names = sorted(path.name for path in folder.glob("*.patch")) if folder.is_dir() else []
+        names = sorted(patch_files(folder))
         return cls(read_overlay(kernel / "overlay"),
                    [(name, (folder / name).read_bytes()) for name in names],
                    series.read_text(encoding="utf-8") if series.is_file() else "")
@@ -114,13 +116,18 @@ def series_text(old: str, names: list[str]) -> str:
     return (head or ("" if comments else SERIES_HEAD)) + body + pending
 
 
+def patch_files(folder: Path) -> set[str]:
+    """The patches in the folder and below it, relative to it."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*.patch")}
+
+
 def read_patches(folder: Path, names: list[str]) -> list[tuple[str, bytes]]:
     """The patches in the order of the series."""
-    there = {path.name for path in folder.glob("*.patch")} if folder.is_dir() else set()
+    there = patch_files(folder)
     for name in names:
         if not PATCH_NAME.fullmatch(name):
             raise Fail(f"{folder / 'series'} names '{name}': a patch is called "
-                       "NNNN-topic-what.patch; rename it")
+                       "WHAT.patch or TOPIC/WHAT.patch; rename it")
         if names.count(name) > 1:
             raise Fail(f"{folder / 'series'} names {name} twice: remove one of the lines")
         if name not in there:
