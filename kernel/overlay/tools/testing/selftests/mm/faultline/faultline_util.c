@@ -7,12 +7,14 @@
 #include <linux/loop.h>
 #include <linux/userfaultfd.h>
 #include <malloc.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -132,19 +134,6 @@ int vm_sysctl_write(const char *name, long value)
 	return vm_sysctl_write_text(name, text);
 }
 
-void vm_sysctl_flip(const char *name, const atomic_bool *stop,
-		    atomic_long *flips)
-{
-	long value = 0;
-
-	while (!atomic_load(stop)) {
-		if (!vm_sysctl_write(name, value))
-			atomic_fetch_add(flips, 1);
-		value = !value;
-		usleep(3000);
-	}
-}
-
 /* --- a knob of a feature */
 
 const char *vm_knob_set(const struct vm_knob *knob, long value)
@@ -177,14 +166,13 @@ int run_in_child(int (*run)(int argc, char **argv), int argc, char **argv)
 	int status;
 	pid_t pid;
 
-	/* Else the child prints what the parent has in its buffer, too. */
+	/* Otherwise the child prints what the parent has buffered, too. */
 	fflush(stdout);
 	pid = fork();
 	if (!pid)
 		exit(run(argc, argv));
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
-		return -1;
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+	status = reap(pid);
+	return status < 0 || status > 255 ? EXIT_FAILURE : status;
 }
 
 int vm_knob_kept(const struct vm_knob *knob, int (*run)(int argc, char **argv),
@@ -197,7 +185,7 @@ int vm_knob_kept(const struct vm_knob *knob, int (*run)(int argc, char **argv),
 	if (have && vm_sysctl_read(knob->name, &saved))
 		have = false;
 	status = run_in_child(run, argc, argv);
-	if (have && status >= 0)
+	if (have)
 		vm_knob_set(knob, saved);
 	return status;
 }
@@ -209,6 +197,157 @@ bool static_keys_flip(void)
 	return getenv("FAULTLINE_FLIP_OFF") ||
 	       read_text("/proc/cpuinfo", info, sizeof(info)) ||
 	       !strstr(info, "QEMU TCG");
+}
+
+/* --- races */
+
+bool env_number(const char *name, long *value)
+{
+	const char *text = getenv(name);
+	char *end;
+	long n;
+
+	if (!text)
+		return true;
+	errno = 0;
+	n = strtol(text, &end, 10);
+	if (errno || end == text || *end || n <= 0) {
+		fprintf(stderr, "%s=%s: must be a number above 0\n", name,
+			text);
+		return false;
+	}
+	*value = n;
+	return true;
+}
+
+static void *flipper_main(void *arg)
+{
+	struct flipper *f = arg;
+	const struct flips *flips = f->flips;
+	int i, n = static_keys_flip() ? flips->n : flips->n_keyless;
+
+	for (i = 0; !atomic_load(&f->stop); i++) {
+		long value = flips->values[i % n];
+
+		if (!vm_sysctl_write(flips->name, value))
+			atomic_fetch_add(&f->count, 1);
+		if (flips->written)
+			flips->written(i, value);
+		usleep(f->ms * 1000);
+	}
+	return NULL;
+}
+
+int flipper_start(struct flipper *f, const struct flips *flips, int ms)
+{
+	int err;
+
+	f->flips = flips;
+	f->ms = ms;
+	atomic_store(&f->stop, false);
+	err = pthread_create(&f->thread, NULL, flipper_main, f);
+	f->running = !err;
+	return err;
+}
+
+void flipper_stop(struct flipper *f)
+{
+	if (!f->running)
+		return;
+	atomic_store(&f->stop, true);
+	pthread_join(f->thread, NULL);
+	f->running = false;
+}
+
+const char *race_prepare(const struct vm_knob *knob, long value,
+			 const struct flips *flips)
+{
+	const char *why = vm_knob_set(knob, value);
+
+	if (why)
+		return why;
+	if (flips && !flips->n_keyless && !static_keys_flip())
+		return "static keys are not flipped on this emulated CPU";
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		return "a race needs two CPUs";
+	return NULL;
+}
+
+/* --- processes */
+
+void *map_shared(size_t size)
+{
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+pid_t fork_bound(void)
+{
+	pid_t pid = fork();
+
+	if (!pid)
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	return pid;
+}
+
+int reap(pid_t pid)
+{
+	int status;
+
+	if (pid <= 0 || waitpid(pid, &status, 0) != pid)
+		return -1;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+static sigjmp_buf access_env;
+static siginfo_t access_info;
+
+static void on_access_signal(int sig, siginfo_t *info, void *context)
+{
+	access_info = *info;
+	siglongjmp(access_env, sig);
+}
+
+int access_signal(void *addr, bool write, siginfo_t *info)
+{
+	struct sigaction act = {
+		.sa_sigaction = on_access_signal,
+		.sa_flags = SA_SIGINFO,
+	};
+	struct sigaction bus, segv;
+	int sig;
+
+	sigaction(SIGBUS, &act, &bus);
+	sigaction(SIGSEGV, &act, &segv);
+	sig = sigsetjmp(access_env, 1);
+	if (!sig) {
+		if (write)
+			word_write(addr, 1);
+		else
+			word_read(addr);
+	}
+	sigaction(SIGBUS, &bus, NULL);
+	sigaction(SIGSEGV, &segv, NULL);
+	if (sig && info)
+		*info = access_info;
+	return sig;
+}
+
+bool fault_attr_set(const char *attr, const char * const (*settings)[2],
+		    size_t n)
+{
+	char path[128];
+	size_t i;
+
+	for (i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/%s", attr,
+			 settings[i][0]);
+		if (write_text(path, settings[i][1]))
+			return false;
+	}
+	return true;
 }
 
 /* --- /proc */
@@ -248,22 +387,29 @@ long vmstat_read(const char *name)
 	return proc_value("/proc/vmstat", name, ' ');
 }
 
-void vmstat_read_all(const char * const *names, long *values, int n)
+struct counters counters_read(const char * const *names)
 {
+	struct counters c = { .names = names };
 	int i;
 
-	for (i = 0; i < n; i++)
-		values[i] = vmstat_read(names[i]);
+	for (i = 0; names[i]; i++)
+		c.value[i] = vmstat_read(names[i]);
+	return c;
 }
 
-void vmstat_since(const char * const *names, const long *before, long *delta,
-		  int n)
+struct counters counters_since(const struct counters *before)
 {
+	struct counters delta = counters_read(before->names);
 	int i;
 
-	vmstat_read_all(names, delta, n);
-	for (i = 0; i < n; i++)
-		delta[i] -= before[i];
+	for (i = 0; delta.names[i]; i++)
+		delta.value[i] -= before->value[i];
+	return delta;
+}
+
+long counted(const struct counters *before, int which)
+{
+	return vmstat_read(before->names[which]) - before->value[which];
 }
 
 static bool vma_header(const char *line, unsigned long *start,
@@ -463,8 +609,6 @@ __u64 random_next(__u64 *state)
 	return *state;
 }
 
-/* --- userfaultfd */
-
 /* --- block device */
 
 int loop_device(size_t size)
@@ -507,6 +651,8 @@ void loop_device_free(int fd)
 	ioctl(fd, LOOP_CLR_FD);
 	close(fd);
 }
+
+/* --- userfaultfd */
 
 int uffd_open(__u64 features, __u64 *got)
 {

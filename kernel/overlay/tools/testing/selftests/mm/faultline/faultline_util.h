@@ -9,6 +9,7 @@
 
 #include <linux/types.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,9 +37,6 @@ bool vm_sysctl_exists(const char *name);
 int vm_sysctl_read(const char *name, long *value);
 int vm_sysctl_write(const char *name, long value);
 int vm_sysctl_write_text(const char *name, const char *text);
-/* Writes 0 and 1 in turns until @stop; adds to @flips for each that worked. */
-void vm_sysctl_flip(const char *name, const atomic_bool *stop,
-		    atomic_long *flips);
 
 /* --- a sysctl vm.NAME that switches a feature */
 struct vm_knob {
@@ -53,13 +51,12 @@ struct vm_knob {
  */
 const char *vm_knob_set(const struct vm_knob *knob, long value);
 /*
- * Runs a program's tests between reading the knob and writing it back.
- * The processes of the tests leave it as they last had it.  What to exit
- * with, or -1 if the tests could not be run.
+ * Runs a program's tests in a child, as the harness ends by exit(), and writes
+ * the knob back.  Returns the exit status.
  */
 int vm_knob_kept(const struct vm_knob *knob, int (*run)(int argc, char **argv),
 		 int argc, char **argv);
-/* The same without a knob: in a child, as the harness ends by exit(). */
+/* The same without a knob. */
 int run_in_child(int (*run)(int argc, char **argv), int argc, char **argv);
 
 /*
@@ -74,18 +71,83 @@ int run_in_child(int (*run)(int argc, char **argv), int argc, char **argv);
  */
 bool static_keys_flip(void);
 
+/* --- races */
+
+/*
+ * Reads a number above 0 from the environment: the harness owns the command
+ * line.  False if @name is set to something else.
+ */
+bool env_number(const char *name, long *value);
+
+/* What a thread writes to a sysctl, over and over. */
+struct flips {
+	const char *name;
+	long values[6];
+	int n;
+	/* So many of the first values flip no static key.  0: not tested so. */
+	int n_keyless;
+	/* Called after each write; may be NULL. */
+	void (*written)(int turn, long value);
+};
+
+struct flipper {
+	const struct flips *flips;
+	int ms;			/* between two writes */
+	pthread_t thread;
+	bool running;
+	atomic_bool stop;
+	atomic_long count;	/* writes that succeeded, in all runs */
+};
+
+/* 0, or an error number. */
+int flipper_start(struct flipper *f, const struct flips *flips, int ms);
+/* Does nothing if the flipper does not run. */
+void flipper_stop(struct flipper *f);
+
+/*
+ * Sets the knob for a race, which needs two CPUs.  @flips may be NULL.
+ * Returns NULL, or why the race cannot run.
+ */
+const char *race_prepare(const struct vm_knob *knob, long value,
+			 const struct flips *flips);
+
+/* --- processes */
+
+/* Memory that children share, all 0; NULL on failure. */
+void *map_shared(size_t size);
+/* fork(), with a child that dies with its parent. */
+pid_t fork_bound(void);
+/* The exit status of a child; 256 plus the signal, if one killed it; or -1. */
+int reap(pid_t pid);
+/* The signal that an access gets, or 0; @info may be NULL. */
+int access_signal(void *addr, bool write, siginfo_t *info);
+/* Writes pairs of file and text to a fault attribute of debugfs. */
+bool fault_attr_set(const char *attr, const char * const (*settings)[2],
+		    size_t n);
+
 /* --- /proc; -1 when the file has no such line */
 int write_text(const char *path, const char *text);
 int read_text(const char *path, char *buf, size_t size);
 long status_kb(const char *field);
 long meminfo_kb(const char *field);
 long vmstat_read(const char *name);
-/* Several counters of one feature; a kernel without it has none: all are -1. */
-void vmstat_read_all(const char * const *names, long *values, int n);
-/* How much they have grown since they were @before. */
-void vmstat_since(const char * const *names, const long *before, long *delta,
-		  int n);
 int map_count(void);
+
+/*
+ * The counters of one feature.  @names ends with NULL.  A kernel without the
+ * feature has none of them: all values are -1, and all differences 0.
+ */
+#define COUNTERS_MAX	24
+
+struct counters {
+	const char * const *names;
+	long value[COUNTERS_MAX];
+};
+
+struct counters counters_read(const char * const *names);
+struct counters counters_since(const struct counters *before);
+/* The difference of one counter only. */
+long counted(const struct counters *before, int which);
 
 /* Bytes of [addr, addr + len) that some VMA of this process covers. */
 size_t mapped_bytes(const void *addr, size_t len);

@@ -19,7 +19,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -74,7 +73,6 @@ struct world {
 	atomic_long failed;	/* calls that must succeed and did not */
 	atomic_long cannot;	/* the kernel has no such thing */
 	atomic_long offlined;
-	atomic_long flips;
 };
 
 struct player {
@@ -91,9 +89,8 @@ struct player {
 FIXTURE(hugetlb_race) {
 	struct world *w;
 	struct hugetlb_usage usage;
-	struct hugetlb_counters before;
-	pthread_t flipper;
-	bool flipping;
+	struct counters before;
+	struct flipper flipper;
 };
 
 FIXTURE_VARIANT(hugetlb_race) {
@@ -124,24 +121,21 @@ FIXTURE_VARIANT_ADD(hugetlb_race, flip) {
 	.flip = true,
 };
 
-/* Between 1 and the others, static keys are flipped. */
-static void *flip_mode(void *arg)
+/* Mode 0 alone leaves tables shared that are: the trigger ends that. */
+static void unshare_at_times(int turn, long mode)
 {
-	static const long values[] = { 2, 0, 2, 1, 0, 1 };
-	struct world *w = arg;
-	size_t i, n = ARRAY_SIZE(values);
-
-	if (!static_keys_flip())
-		n = 2;
-	for (i = 0; !atomic_load(&w->stop); i++) {
-		if (!vm_sysctl_write(HUGETLB_KNOB, values[i % n]))
-			atomic_fetch_add(&w->flips, 1);
-		if (values[i % n] == MODE_OFF && !(i % 7))
-			vm_sysctl_write(HUGETLB_TRIGGER, 1);
-		usleep(3000);
-	}
-	return NULL;
+	if (mode == MODE_OFF && !(turn % 7))
+		vm_sysctl_write(HUGETLB_TRIGGER, 1);
 }
+
+static const struct flips hugetlb_flips = {
+	.name = HUGETLB_KNOB,
+	.values = { 2, 0, 2, 1, 0, 1 },
+	.n = 6,
+	/* Between 1 and the others, static keys are flipped. */
+	.n_keyless = 2,
+	.written = unshare_at_times,
+};
 
 /* --- pages */
 
@@ -260,7 +254,6 @@ static int play(struct world *w, int id)
 	pthread_t threads[TOUCHERS + 1];
 	int i;
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	sigaction(SIGBUS, &sa, NULL);
 	sigaction(SIGSEGV, &sa, NULL);
 	for (i = 0; i <= TOUCHERS; i++) {
@@ -297,33 +290,30 @@ static void race(struct __test_metadata *_metadata,
 		 const struct race_op *op)
 {
 	bool have = vm_sysctl_exists(HUGETLB_KNOB);
-	struct hugetlb_counters delta;
+	struct counters delta;
 	pid_t pids[PROCESSES];
 	struct world *w = self->w;
 	const char *why;
 	struct stat st;
 	char lost[32];
-	int i, status;
+	int i;
 
 	w->op = op;
 	why = hugetlb_pool_get(POOL + op->extra * PROCESSES);
 	if (why)
 		SKIP(return, "%s", why);
 	hugetlb_usage_read(&self->usage);
-	hugetlb_counters_read(&self->before);
+	self->before = counters_read(hugetlb_counters);
 	w->fd = hugetlb_file(LENGTH);
 	ASSERT_LE(0, w->fd);
 	w->map = hugetlb_map(w->fd, LENGTH);
 	ASSERT_NE(NULL, w->map);
 	for (i = 0; i < PAGES; i++)
 		put_word(w, i);
-	if (variant->flip) {
-		ASSERT_EQ(0, pthread_create(&self->flipper, NULL, flip_mode,
-					    w));
-		self->flipping = true;
-	}
+	if (variant->flip)
+		ASSERT_EQ(0, flipper_start(&self->flipper, &hugetlb_flips, 3));
 	for (i = 0; i < PROCESSES; i++) {
-		pids[i] = fork();
+		pids[i] = fork_bound();
 		ASSERT_LE(0, pids[i]);
 		if (!pids[i])
 			_exit(play(w, i));
@@ -334,25 +324,20 @@ static void race(struct __test_metadata *_metadata,
 	for (i = 0; i < opt_seconds * 10 && !atomic_load(&w->cannot); i++)
 		usleep(100000);
 	atomic_store(&w->stop, true);
-	for (i = 0; i < PROCESSES; i++) {
-		ASSERT_EQ(pids[i], waitpid(pids[i], &status, 0));
-		EXPECT_EQ(0, status);
-	}
-	if (self->flipping) {
-		pthread_join(self->flipper, NULL);
-		self->flipping = false;
-	}
+	for (i = 0; i < PROCESSES; i++)
+		EXPECT_EQ(0, reap(pids[i]));
+	flipper_stop(&self->flipper);
 	EXPECT_EQ(0, munmap(w->map, LENGTH));
-	hugetlb_counters_since(&self->before, &delta);
+	delta = counters_since(&self->before);
 
 	EXPECT_EQ(0, atomic_load(&w->wrong));
 	EXPECT_EQ(0, atomic_load(&w->failed));
 	EXPECT_LT(0, atomic_load(&w->touches));
 	if (variant->flip)
-		EXPECT_LT(0, atomic_load(&w->flips));
+		EXPECT_LT(0, atomic_load(&self->flipper.count));
 	TH_LOG("%ld touches, %ld acts, %ld signals, %ld flips",
 	       atomic_load(&w->touches), atomic_load(&w->acts),
-	       atomic_load(&w->signals), atomic_load(&w->flips));
+	       atomic_load(&w->signals), atomic_load(&self->flipper.count));
 	TH_LOG("fast %ld alloc %ld around %ld retry %ld busy %ld fallback %ld",
 	       delta.value[HUGETLB_FAST], delta.value[HUGETLB_ALLOC],
 	       delta.value[HUGETLB_AROUND], delta.value[HUGETLB_RETRY],
@@ -402,19 +387,15 @@ static bool inject(int percent)
 
 FIXTURE_SETUP(hugetlb_race)
 {
-	const char *why = hugetlb_mode_set(variant->mode);
+	const char *why = race_prepare(&hugetlb_knob, variant->mode,
+				       variant->flip ? &hugetlb_flips : NULL);
 
-	if (!why && variant->flip && !vm_sysctl_exists(HUGETLB_KNOB))
-		why = "this kernel has no vm." HUGETLB_KNOB;
 	if (!why && variant->inject && !inject(variant->inject))
 		why = "needs debugfs, root and CONFIG_HUGETLB_PMD_SHARING_FAULT_INJECTION";
-	if (!why && sysconf(_SC_NPROCESSORS_ONLN) < 2)
-		why = "a race needs two CPUs";
 	if (why)
 		SKIP(return, "%s", why);
-	self->w = mmap(NULL, sizeof(*self->w), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, self->w);
+	self->w = map_shared(sizeof(*self->w));
+	ASSERT_NE(NULL, self->w);
 	self->w->fd = -1;
 }
 
@@ -422,11 +403,8 @@ FIXTURE_TEARDOWN(hugetlb_race)
 {
 	if (variant->inject)
 		inject(0);
-	if (!self->w)
-		return;
 	atomic_store(&self->w->stop, true);
-	if (self->flipping)
-		pthread_join(self->flipper, NULL);
+	flipper_stop(&self->flipper);
 	if (self->w->fd >= 0)
 		close(self->w->fd);
 }
@@ -627,7 +605,6 @@ RACE(replace, .loses = true, .faults = true)
 
 static bool act_fork(struct player *p)
 {
-	int status = 0;
 	pid_t pid = fork();
 	size_t n;
 
@@ -637,7 +614,7 @@ static bool act_fork(struct player *p)
 				_exit(1);
 		_exit(0);
 	}
-	must(p, pid > 0 && waitpid(pid, &status, 0) == pid && !status);
+	must(p, !reap(pid));
 	return true;
 }
 
@@ -793,9 +770,7 @@ RACE(direct)
 
 int main(int argc, char **argv)
 {
-	const char *seconds = getenv("FAULTLINE_SECONDS");
-
-	if (seconds)
-		opt_seconds = atol(seconds);
+	if (!env_number("FAULTLINE_SECONDS", &opt_seconds))
+		return KSFT_FAIL;
 	return hugetlb_kept(test_harness_run, argc, argv);
 }

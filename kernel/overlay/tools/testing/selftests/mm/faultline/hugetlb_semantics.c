@@ -7,7 +7,6 @@
  * changes is only looked at where the kernel has the switch.
  */
 #include <linux/userfaultfd.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
@@ -31,7 +30,7 @@ struct rendezvous {
 FIXTURE(hugetlb) {
 	bool have;		/* the kernel has the switch */
 	struct hugetlb_usage usage;
-	struct hugetlb_counters before;
+	struct counters before;
 	struct rendezvous *meet;
 	int fd;
 };
@@ -62,11 +61,10 @@ FIXTURE_SETUP(hugetlb)
 	if (why)
 		SKIP(return, "%s", why);
 	self->have = vm_sysctl_exists(HUGETLB_KNOB);
-	self->meet = mmap(NULL, sizeof(*self->meet), PROT_READ | PROT_WRITE,
-			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, self->meet);
+	self->meet = map_shared(sizeof(*self->meet));
+	ASSERT_NE(NULL, self->meet);
 	hugetlb_usage_read(&self->usage);
-	hugetlb_counters_read(&self->before);
+	self->before = counters_read(hugetlb_counters);
 	self->fd = hugetlb_file(3 * GIB);
 	ASSERT_LE(0, self->fd);
 }
@@ -89,24 +87,6 @@ static void wait_for(struct rendezvous *m, int stage)
 {
 	while (atomic_load(&m->stage) < stage)
 		usleep(1000);
-}
-
-static int reap(pid_t pid)
-{
-	int status;
-
-	if (waitpid(pid, &status, 0) != pid)
-		return -1;
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 256;
-}
-
-static long counted(const struct hugetlb_counters *before,
-		    enum hugetlb_counter which)
-{
-	struct hugetlb_counters delta;
-
-	hugetlb_counters_since(before, &delta);
-	return delta.value[which];
 }
 
 /* --- who shares */
@@ -391,7 +371,7 @@ TEST_F_TIMEOUT(hugetlb, private, TIMEOUT)
 	ASSERT_NE(NULL, a);
 	for (i = 0; i < 4; i++)
 		huge_write(a, i);
-	hugetlb_counters_read(&self->before);
+	self->before = counters_read(hugetlb_counters);
 	p = mmap(NULL, 4 * huge_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE,
 		 self->fd, 0);
 	ASSERT_NE(MAP_FAILED, p);
@@ -427,30 +407,34 @@ TEST_F_TIMEOUT(hugetlb, private, TIMEOUT)
 #define AROUND		32
 #define FILE_PAGES	(4 * AROUND)
 
-/* A file with FILE_PAGES pages in memory, not mapped; -1: too little of it. */
-static int file_in_memory(FIXTURE_DATA(hugetlb) *self)
+/*
+ * Maps a file with FILE_PAGES pages in memory, none of which is mapped yet.  It
+ * becomes the test's file.  NULL: the test is skipped.
+ */
+static char *map_file_in_memory(struct __test_metadata *_metadata,
+				FIXTURE_DATA(hugetlb) *self)
 {
-	char *p;
-	size_t i;
-	int fd;
+	size_t len = FILE_PAGES * huge_size(), i;
+	char *p = NULL;
 
-	if (hugetlb_pool_get(FILE_PAGES + POOL))
-		return -1;
-	fd = hugetlb_file(FILE_PAGES * huge_size());
-	if (fd < 0)
-		return -1;
-	p = hugetlb_map(fd, FILE_PAGES * huge_size());
-	for (i = 0; p && i < FILE_PAGES; i++)
+	close(self->fd);
+	self->fd = -1;
+	if (!hugetlb_pool_get(FILE_PAGES + POOL))
+		self->fd = hugetlb_file(len);
+	if (self->fd >= 0)
+		p = hugetlb_map(self->fd, len);
+	if (!p)
+		SKIP(return NULL, "too little memory for huge pages");
+	for (i = 0; i < FILE_PAGES; i++)
 		huge_write(p, i);
-	if (!p || munmap(p, FILE_PAGES * huge_size())) {
-		close(fd);
-		return -1;
-	}
+	EXPECT_EQ(0, munmap(p, len));
 	hugetlb_usage_read(&self->usage);
 	/* What is in the file comes back with it. */
 	self->usage.free += FILE_PAGES;
-	hugetlb_counters_read(&self->before);
-	return fd;
+	self->before = counters_read(hugetlb_counters);
+	p = hugetlb_map(self->fd, len);
+	EXPECT_NE(NULL, p);
+	return p;
 }
 
 static long faults_so_far(void)
@@ -487,13 +471,10 @@ TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 	long faults, kb;
 	size_t i;
 	char *p;
-	int fd;
 
-	fd = file_in_memory(self);
-	if (fd < 0)
-		SKIP(return, "too little memory for huge pages");
-	p = hugetlb_map(fd, len);
-	ASSERT_NE(NULL, p);
+	p = map_file_in_memory(_metadata, self);
+	if (!p)
+		return;
 	/* The first one, and what is seen of it. */
 	EXPECT_TRUE(huge_good(p, AROUND + 3));
 	kb = huge_size() / KIB * (fast ? AROUND : 1);
@@ -505,7 +486,7 @@ TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 	/* And all of it. */
 	ASSERT_EQ(0, madvise(p, len, MADV_DONTNEED));
 	EXPECT_EQ(0, status_kb("HugetlbPages"));
-	hugetlb_counters_read(&self->before);
+	self->before = counters_read(hugetlb_counters);
 	faults = faults_so_far();
 	for (i = 0; i < FILE_PAGES; i++)
 		word_read(p + i * huge_size());
@@ -537,7 +518,6 @@ TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 		EXPECT_EQ(1ULL << 3, entries(p, AROUND));
 	}
 	ASSERT_EQ(0, munmap(p, len));
-	close(fd);
 }
 
 /* Not outside of the mapping, nor in a hole, nor behind the end of the file. */
@@ -549,18 +529,15 @@ TEST_F_TIMEOUT(hugetlb, around_bounds, TIMEOUT)
 	struct stat st;
 	char *p, *q;
 	size_t i;
-	int fd;
 
-	fd = file_in_memory(self);
-	if (fd < 0)
-		SKIP(return, "too little memory for huge pages");
-	p = hugetlb_map(fd, len);
-	ASSERT_NE(NULL, p);
+	p = map_file_in_memory(_metadata, self);
+	if (!p)
+		return;
 	q = free_huge_range(GIB);
 	ASSERT_NE(NULL, q);
 	/* Ten pages in the middle of the range, and of another offset. */
 	q = mmap(q + 5 * huge_size(), 10 * huge_size(), PROT_READ | PROT_WRITE,
-		 MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 40 * huge_size());
+		 MAP_SHARED | MAP_FIXED_NOREPLACE, self->fd, 40 * huge_size());
 	ASSERT_NE(MAP_FAILED, q);
 	reserved = hugetlb_sysfs("resv_hugepages");
 	EXPECT_EQ(huge_word(44), word_read(q + 4 * huge_size()));
@@ -569,21 +546,20 @@ TEST_F_TIMEOUT(hugetlb, around_bounds, TIMEOUT)
 		EXPECT_EQ(huge_word(40 + i), word_read(q + i * huge_size()));
 	ASSERT_EQ(0, munmap(q, 10 * huge_size()));
 	/* A hole is not filled. */
-	ASSERT_EQ(0, fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+	ASSERT_EQ(0, fallocate(self->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 			       5 * huge_size(), huge_size()));
 	EXPECT_TRUE(huge_good(p, 4));
 	EXPECT_EQ(fast ? 0xffffffdfULL : 1ULL << 4, entries(p, AROUND));
-	ASSERT_EQ(0, fstat(fd, &st));
+	ASSERT_EQ(0, fstat(self->fd, &st));
 	EXPECT_EQ((FILE_PAGES - 1) * huge_size() / 512, (size_t)st.st_blocks);
 	EXPECT_EQ(0, (long)word_read(p + 5 * huge_size()));
 	/* The file ends in the middle of a range. */
-	ASSERT_EQ(0, ftruncate(fd, 40 * huge_size()));
+	ASSERT_EQ(0, ftruncate(self->fd, 40 * huge_size()));
 	EXPECT_TRUE(huge_good(p, 34));
 	EXPECT_EQ(fast ? 0xffULL : 1ULL << 2,
 		  entries(p + AROUND * huge_size(), AROUND));
 	EXPECT_EQ(reserved, hugetlb_sysfs("resv_hugepages"));
 	ASSERT_EQ(0, munmap(p, len));
-	close(fd);
 }
 
 /* In a page table that is shared, the others have the pages, too. */
@@ -627,17 +603,15 @@ TEST_F_TIMEOUT(hugetlb, around_shared, TIMEOUT)
 TEST_F_TIMEOUT(hugetlb, around_userfaultfd, TIMEOUT)
 {
 	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
-	int fd, uffd = uffd_open(UFFD_FEATURE_MISSING_HUGETLBFS, NULL);
+	int uffd = uffd_open(UFFD_FEATURE_MISSING_HUGETLBFS, NULL);
 	const size_t len = FILE_PAGES * huge_size();
 	char *p;
 
 	if (uffd < 0)
 		SKIP(return, "no userfaultfd");
-	fd = file_in_memory(self);
-	if (fd < 0)
-		SKIP(return, "too little memory for huge pages");
-	p = hugetlb_map(fd, len);
-	ASSERT_NE(NULL, p);
+	p = map_file_in_memory(_metadata, self);
+	if (!p)
+		return;
 	reg.range.start = (uintptr_t)p;
 	reg.range.len = len;
 	ASSERT_EQ(0, ioctl(uffd, UFFDIO_REGISTER, &reg));
@@ -650,37 +624,9 @@ TEST_F_TIMEOUT(hugetlb, around_userfaultfd, TIMEOUT)
 		  popcount(entries(p, AROUND)));
 	close(uffd);
 	ASSERT_EQ(0, munmap(p, len));
-	close(fd);
 }
 
 /* --- errors */
-
-static sigjmp_buf fault_env;
-
-static void on_fault(int sig)
-{
-	siglongjmp(fault_env, sig);
-}
-
-/* The signal that an access gets, or 0. */
-static int access_signal(char *addr, bool write)
-{
-	struct sigaction sa = { .sa_handler = on_fault }, bus, segv;
-	int sig;
-
-	sigaction(SIGBUS, &sa, &bus);
-	sigaction(SIGSEGV, &sa, &segv);
-	sig = sigsetjmp(fault_env, 1);
-	if (!sig) {
-		if (write)
-			word_write(addr, 1);
-		else
-			word_read(addr);
-	}
-	sigaction(SIGBUS, &bus, NULL);
-	sigaction(SIGSEGV, &segv, NULL);
-	return sig;
-}
 
 TEST_F_TIMEOUT(hugetlb, end_of_file, TIMEOUT)
 {
@@ -690,9 +636,9 @@ TEST_F_TIMEOUT(hugetlb, end_of_file, TIMEOUT)
 	huge_write(p, 0);
 	huge_write(p, 1);
 	ASSERT_EQ(0, ftruncate(self->fd, huge_size()));
-	EXPECT_EQ(0, access_signal(p, true));
-	EXPECT_EQ(SIGBUS, access_signal(p + huge_size(), false));
-	EXPECT_EQ(SIGBUS, access_signal(p + huge_size(), true));
+	EXPECT_EQ(0, access_signal(p, true, NULL));
+	EXPECT_EQ(SIGBUS, access_signal(p + huge_size(), false, NULL));
+	EXPECT_EQ(SIGBUS, access_signal(p + huge_size(), true, NULL));
 	ASSERT_EQ(0, ftruncate(self->fd, GIB));
 	EXPECT_TRUE(huge_good(p, 0) || word_read(p) == 1);
 	EXPECT_EQ(0, (long)word_read(p + huge_size()));
@@ -708,12 +654,12 @@ TEST_F_TIMEOUT(hugetlb, pool_empty, TIMEOUT)
 	ASSERT_NE(NULL, p);
 	ASSERT_LT((size_t)pages, 2 * GIB / huge_size());
 	for (i = 0; i < pages; i++)
-		ASSERT_EQ(0, access_signal(p + i * huge_size(), true));
-	EXPECT_EQ(SIGBUS, access_signal(p + i * huge_size(), true));
-	EXPECT_EQ(SIGBUS, access_signal(p + i * huge_size(), false));
+		ASSERT_EQ(0, access_signal(p + i * huge_size(), true, NULL));
+	EXPECT_EQ(SIGBUS, access_signal(p + i * huge_size(), true, NULL));
+	EXPECT_EQ(SIGBUS, access_signal(p + i * huge_size(), false, NULL));
 	/* What is there can still be mapped. */
 	ASSERT_EQ(0, madvise(p, huge_size(), MADV_DONTNEED));
-	EXPECT_EQ(0, access_signal(p, false));
+	EXPECT_EQ(0, access_signal(p, false, NULL));
 	ASSERT_EQ(0, munmap(p, 2 * GIB));
 }
 
@@ -734,9 +680,9 @@ TEST_F_TIMEOUT(hugetlb, read_only, TIMEOUT)
 	huge_write(p, 1);
 	EXPECT_TRUE(huge_good(q, 0));
 	EXPECT_EQ(0, (long)word_read(q + 2 * huge_size()));
-	EXPECT_EQ(SIGSEGV, access_signal(q, true));
+	EXPECT_EQ(SIGSEGV, access_signal(q, true, NULL));
 	/* Mapped by the first of these, but not for writing. */
-	EXPECT_EQ(SIGSEGV, access_signal(q + huge_size(), true));
+	EXPECT_EQ(SIGSEGV, access_signal(q + huge_size(), true, NULL));
 	/* Read first, so that the entry is there, then made writable. */
 	ASSERT_EQ(0, madvise(p, huge_size(), MADV_DONTNEED));
 	ASSERT_EQ(0, mprotect(p, GIB, PROT_READ));
@@ -865,7 +811,7 @@ TEST_F_TIMEOUT(hugetlb, fault_injection, TIMEOUT)
 		SKIP(return, "needs debugfs, root and CONFIG_HUGETLB_PMD_SHARING_FAULT_INJECTION");
 	for (what = injections; what < injections + ARRAY_SIZE(injections);
 	     what++) {
-		hugetlb_counters_read(&self->before);
+		self->before = counters_read(hugetlb_counters);
 		p = hugetlb_map(self->fd, GIB);
 		ASSERT_NE(NULL, p);
 		ASSERT_TRUE(hugetlb_inject(what->name, 100));

@@ -44,7 +44,7 @@ enum hugetlb_counter {
 	HUGETLB_NR_COUNTERS,
 };
 
-static const char * const hugetlb_counter_names[HUGETLB_NR_COUNTERS] = {
+static const char * const hugetlb_counters[HUGETLB_NR_COUNTERS + 1] = {
 	[HUGETLB_SHARED]	= "hugetlb_pmd_shared",
 	[HUGETLB_UNSHARED]	= "hugetlb_pmd_unshared",
 	[HUGETLB_UNSHARE_LAST]	= "hugetlb_pmd_unshare_last",
@@ -57,22 +57,6 @@ static const char * const hugetlb_counter_names[HUGETLB_NR_COUNTERS] = {
 	[HUGETLB_ZAPS]		= "hugetlb_zap_unlocked",
 	[HUGETLB_TWO_PHASE]	= "hugetlb_zap_two_phase",
 };
-
-struct hugetlb_counters {
-	long value[HUGETLB_NR_COUNTERS];
-};
-
-static inline void hugetlb_counters_read(struct hugetlb_counters *c)
-{
-	vmstat_read_all(hugetlb_counter_names, c->value, HUGETLB_NR_COUNTERS);
-}
-
-static inline void hugetlb_counters_since(const struct hugetlb_counters *before,
-					  struct hugetlb_counters *delta)
-{
-	vmstat_since(hugetlb_counter_names, before->value, delta->value,
-		     HUGETLB_NR_COUNTERS);
-}
 
 /* What has to be as before once everything is unmapped and closed. */
 struct hugetlb_usage {
@@ -181,29 +165,34 @@ static inline const char *hugetlb_pool_get(long pages)
 }
 
 /*
+ * Makes page table sharing possible, with @pages free huge pages; NULL, or why
+ * it is not.
+ */
+static inline const char *hugetlb_sharing_get(long pages)
+{
+	const char *why = hugetlb_pool_get(pages);
+
+	if (!why)
+		why = hugetlb_mode_set(MODE_VMA_LOCK);
+	if (!why && vmstat_read("hugetlb_pmd_shared") < 0)
+		why = "this kernel does not share page tables, or does not count it";
+	return why;
+}
+
+/*
  * Makes @percent of the tries of @what fail, a fault attribute of debugfs.
  * False if the kernel has none of that name.
  */
 static inline bool hugetlb_inject(const char *what, int percent)
 {
-	static const struct {
-		const char *file;
-		const char *text;
-	} settings[] = {
+	char chance[16];
+	const char * const settings[][2] = {
 		{ "interval", "1" }, { "times", "-1" }, { "verbose", "0" },
+		{ "probability", chance },
 	};
-	char path[128], text[16];
-	size_t i;
 
-	for (i = 0; i < ARRAY_SIZE(settings); i++) {
-		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/%s", what,
-			 settings[i].file);
-		if (write_text(path, settings[i].text))
-			return false;
-	}
-	snprintf(path, sizeof(path), "/sys/kernel/debug/%s/probability", what);
-	snprintf(text, sizeof(text), "%d", percent);
-	return !write_text(path, text);
+	snprintf(chance, sizeof(chance), "%d", percent);
+	return fault_attr_set(what, settings, ARRAY_SIZE(settings));
 }
 
 static inline size_t huge_size(void)
@@ -263,11 +252,8 @@ static inline int hugetlb_kept(int (*run)(int argc, char **argv), int argc,
 			       char **argv)
 {
 	long pages = hugetlb_sysfs("nr_hugepages");
-	int status;
+	int status = vm_knob_kept(&hugetlb_knob, run, argc, argv);
 
-	status = vm_knob_kept(&hugetlb_knob, run, argc, argv);
-	if (status < 0)
-		return KSFT_FAIL;
 	if (pages >= 0 && pages != hugetlb_sysfs("nr_hugepages"))
 		hugetlb_pool_set(pages);
 	return status;

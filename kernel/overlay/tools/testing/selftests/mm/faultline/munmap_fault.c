@@ -21,7 +21,7 @@
 
 FIXTURE(fault) {
 	struct idle_thread idle;
-	struct munmap_counters before;
+	struct counters before;
 	int nth_fd;
 	int make_fd;
 };
@@ -112,7 +112,6 @@ static long check_rest(char *p, size_t edge)
 	size_t left = mapped_bytes(p, RANGE), gone = RANGE - left, i;
 	char *rest = p + gone, *moved, *whole = p - edge;
 	size_t ps = page_size();
-	int status;
 	pid_t pid;
 
 	if (mapped_bytes(p, gone) || mapped_bytes(rest, left) != left)
@@ -130,7 +129,7 @@ static long check_rest(char *p, size_t edge)
 	pid = fork();
 	if (!pid)
 		_exit(mapped_bytes(rest, left) != left);
-	if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+	if (reap(pid))
 		return not_good("fork() lost it");
 	/* mprotect() can change it and change it back, */
 	if (mprotect(rest, left, PROT_READ) ||
@@ -184,13 +183,13 @@ static bool one_round(char *p, size_t edge, int ret, int err, long *untouched,
 TEST_F_TIMEOUT(fault, each_allocation_once, TIMEOUT)
 {
 	long n, untouched = 0, partial = 0, succeeded = 0;
-	struct munmap_counters d;
+	struct counters d;
 	size_t edge = 3 * page_size();
 	char *p, text[32];
 	unsigned int left;
 	int ret, err;
 
-	munmap_counters_read(&self->before);
+	self->before = counters_read(munmap_counters);
 	for (n = 1; n < 1000; n++) {
 		p = make_range(edge);
 		ASSERT_NE(NULL, p);
@@ -208,7 +207,7 @@ TEST_F_TIMEOUT(fault, each_allocation_once, TIMEOUT)
 		if (left)
 			break;
 	}
-	munmap_counters_since(&self->before, &d);
+	d = counters_since(&self->before);
 	ksft_print_msg("%ld allocations, widened %ld\n", n - 1,
 		       d.value[MUNMAP_WIDENED]);
 	ksft_print_msg("%ld refused, %ld partial, %ld succeeded\n", untouched,
@@ -228,13 +227,13 @@ TEST_F_TIMEOUT(fault, all_from_some_on, TIMEOUT)
 {
 	long space, untouched = 0, partial = 0, succeeded = 0;
 	size_t edge = 3 * page_size();
-	struct munmap_counters d;
+	struct counters d;
 	int ret, err;
 	char text[32];
 	char *p;
 
 	ASSERT_EQ(0, write_text(FAILSLAB "probability", "100"));
-	munmap_counters_read(&self->before);
+	self->before = counters_read(munmap_counters);
 	/* Bytes that may be allocated before it begins. */
 	for (space = 1; space < 96 * 1024 && succeeded < 20; space += 192) {
 		p = make_range(edge);
@@ -249,7 +248,7 @@ TEST_F_TIMEOUT(fault, all_from_some_on, TIMEOUT)
 				      &partial));
 		succeeded += !ret;
 	}
-	munmap_counters_since(&self->before, &d);
+	d = counters_since(&self->before);
 	ksft_print_msg("up to %ld bytes, widened %ld\n", space,
 		       d.value[MUNMAP_WIDENED]);
 	ksft_print_msg("%ld refused, %ld partial, %ld succeeded\n", untouched,
@@ -262,5 +261,5 @@ TEST_F_TIMEOUT(fault, all_from_some_on, TIMEOUT)
 
 int main(int argc, char **argv)
 {
-	return munmap_knob_kept(test_harness_run, argc, argv);
+	return vm_knob_kept(&munmap_knob, test_harness_run, argc, argv);
 }

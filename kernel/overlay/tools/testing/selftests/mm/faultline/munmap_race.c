@@ -77,11 +77,8 @@ struct state {
 	bool on;
 	bool flip;
 	struct idle_thread idle;
-	struct munmap_counters before;
-	pthread_t flipper;
-	bool flipping;
-	atomic_bool stop;
-	atomic_long flips;
+	struct counters before;
+	struct flipper flipper;
 };
 
 FIXTURE(race) {
@@ -106,45 +103,25 @@ FIXTURE_VARIANT_ADD(race, flip) {
 	.flip = true,
 };
 
-static void *flip_knob(void *arg)
-{
-	const long *values;
-	struct state *s = arg;
-	int i, n;
-
-	values = munmap_flip_values(&n);
-	for (i = 0; !atomic_load(&s->stop); i++) {
-		if (!vm_sysctl_write(MUNMAP_KNOB, values[i % n]))
-			atomic_fetch_add(&s->flips, 1);
-		usleep(3000);
-	}
-	return NULL;
-}
-
 FIXTURE_SETUP(race)
 {
-	const char *why = munmap_knob_set(variant->on ? MUNMAP_SMALL_KB : 0);
+	const char *why = race_prepare(&munmap_knob,
+				       variant->on ? MUNMAP_SMALL_KB : 0,
+				       variant->flip ? &munmap_flips : NULL);
 
 	self->s.on = variant->on;
 	self->s.flip = variant->flip;
 	if (why)
 		SKIP(return, "%s", why);
-	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
-		SKIP(return, "a race needs two CPUs");
 	ASSERT_EQ(0, idle_thread_start(&self->s.idle));
-	if (variant->flip) {
-		ASSERT_EQ(0, pthread_create(&self->s.flipper, NULL, flip_knob,
-					    self));
-		self->s.flipping = true;
-	}
-	munmap_counters_read(&self->s.before);
+	if (variant->flip)
+		ASSERT_EQ(0, flipper_start(&self->s.flipper, &munmap_flips, 3));
+	self->s.before = counters_read(munmap_counters);
 }
 
 FIXTURE_TEARDOWN(race)
 {
-	atomic_store(&self->s.stop, true);
-	if (self->s.flipping)
-		pthread_join(self->s.flipper, NULL);
+	flipper_stop(&self->s.flipper);
 	idle_thread_stop(&self->s.idle);
 }
 
@@ -289,9 +266,9 @@ static double race_seconds(const struct state *s)
 /* For tests with a loop of their own: what more_needed() is to the others. */
 static bool met_sections(struct state *s, struct race *r)
 {
-	struct munmap_counters d;
+	struct counters d;
 
-	munmap_counters_since(&s->before, &d);
+	d = counters_since(&s->before);
 	return !s->on || (d.value[MUNMAP_SECTIONS] > d.value[MUNMAP_CALLS] &&
 			  atomic_load(&r->hits));
 }
@@ -300,15 +277,15 @@ static bool met_sections(struct state *s, struct race *r)
 static void expect_raced(struct __test_metadata *_metadata,
 			 struct state *s, struct race *r)
 {
-	struct munmap_counters d;
+	struct counters d;
 
-	munmap_counters_since(&s->before, &d);
+	d = counters_since(&s->before);
 	ksft_print_msg("%ld rounds, %ld acts, %ld inside of the window\n",
 		       r->rounds, atomic_load(&r->acts),
 		       atomic_load(&r->hits));
 	ksft_print_msg("%ld calls in %ld sections, %ld flips\n",
 		       d.value[MUNMAP_CALLS], d.value[MUNMAP_SECTIONS],
-		       atomic_load(&s->flips));
+		       atomic_load(&s->flipper.count));
 	EXPECT_EQ(0, atomic_load(&r->errors));
 	EXPECT_LT(0, r->rounds);
 	if (!s->on) {
@@ -320,7 +297,7 @@ static void expect_raced(struct __test_metadata *_metadata,
 	EXPECT_LT(d.value[MUNMAP_CALLS], d.value[MUNMAP_SECTIONS]);
 	EXPECT_LT(0, atomic_load(&r->hits));
 	if (s->flip)
-		EXPECT_LT(10, atomic_load(&s->flips));
+		EXPECT_LT(10, atomic_load(&s->flipper.count));
 }
 
 static void race_test(struct __test_metadata *_metadata,
@@ -709,17 +686,16 @@ TEST_F_TIMEOUT(race, mseal, TIMEOUT)
 	__u64 last = start + TIMEOUT * 800000000ULL;
 	struct seal_result *result;
 	struct race r = { };
-	int status, sealed = 0;
 	char *probe;
+	int sealed = 0;
 	pid_t pid;
 
 	probe = mmap(NULL, page_size(), PROT_NONE,
 		     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (syscall(SYS_mseal, probe, page_size(), 0))
 		SKIP(return, "no mseal in this kernel");
-	result = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
-		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, result);
+	result = map_shared(sizeof(*result));
+	ASSERT_NE(NULL, result);
 	/* In a child each, as what is sealed cannot be unmapped again. */
 	while (now_ns() < end || r.rounds < 2 * NR_SEAL_ORDERS ||
 	       (!met_sections(&self->s, &r) && now_ns() < last)) {
@@ -727,8 +703,7 @@ TEST_F_TIMEOUT(race, mseal, TIMEOUT)
 		pid = fork();
 		if (!pid)
 			seal_round(result, r.rounds);
-		ASSERT_EQ(pid, waitpid(pid, &status, 0));
-		ASSERT_EQ(0, status);
+		ASSERT_EQ(0, reap(pid));
 		r.acts++;
 		r.rounds++;
 		r.hits += result->inside;
@@ -752,7 +727,6 @@ TEST_F_TIMEOUT(race, mseal, TIMEOUT)
 static void fork_racer(struct race *r, int id)
 {
 	bool inside = r->rounds % 4 ? wait_for_window(r) : false;
-	int status;
 	pid_t pid;
 
 	do {
@@ -771,7 +745,7 @@ static void fork_racer(struct race *r, int id)
 						  page_size());
 		if (inside)
 			atomic_fetch_add(&r->hits, 1);
-		if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+		if (reap(pid))
 			atomic_fetch_add(&r->errors, 1);
 	} while (inside && !atomic_load(&r->done));
 }
@@ -1302,12 +1276,11 @@ TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 	struct kill_page *page;
 	struct race r = { };
 	long base, committed;
-	int status, tries;
+	int tries;
 	pid_t pid;
 
-	page = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
-		    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, page);
+	page = map_shared(sizeof(*page));
+	ASSERT_NE(NULL, page);
 	base = used_kb();
 	committed = meminfo_kb("Committed_AS");
 	while (now_ns() < end ||
@@ -1316,9 +1289,7 @@ TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 		pid = fork();
 		if (!pid)
 			kill_round(page, len);
-		ASSERT_EQ(pid, waitpid(pid, &status, 0));
-		ASSERT_TRUE(WIFSIGNALED(status));
-		ASSERT_EQ(SIGKILL, WTERMSIG(status));
+		ASSERT_EQ(256 + SIGKILL, reap(pid));
 		r.acts++;
 		r.rounds++;
 		/* munmap never came back: it was killed inside. */
@@ -1388,20 +1359,17 @@ TEST_F_TIMEOUT(race, sigkill_shared, TIMEOUT)
 	__u64 last = start + TIMEOUT * 800000000ULL;
 	struct kill_page *page;
 	struct race r = { };
-	int status;
 	pid_t pid;
 
-	page = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
-		    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, page);
+	page = map_shared(sizeof(*page));
+	ASSERT_NE(NULL, page);
 	while (now_ns() < end ||
 	       (!met_sections(&self->s, &r) && now_ns() < last)) {
 		memset(page, 0, sizeof(*page));
 		pid = fork();
 		if (!pid)
 			kill_sharer(page, RANGE);
-		ASSERT_EQ(pid, waitpid(pid, &status, 0));
-		ASSERT_EQ(0, status);
+		ASSERT_EQ(0, reap(pid));
 		r.acts++;
 		r.rounds++;
 		r.hits += !atomic_load(&page->returned);
@@ -1417,8 +1385,8 @@ static void fuzz_racer(struct race *r, int id)
 {
 	__u64 seed = TAG + id * 7919 + r->rounds * 104729;
 	struct kept_mapping slot[SLOTS] = { };
-	int status, i;
 	pid_t pid;
+	int i;
 
 	while (!atomic_load(&r->done)) {
 		struct kept_mapping *k = &slot[random_next(&seed) % SLOTS];
@@ -1449,8 +1417,7 @@ static void fuzz_racer(struct race *r, int id)
 			pid = fork();
 			if (!pid)
 				_exit(!!bad_pages(k->addr, k->len, k->tag));
-			if (pid > 0 && (waitpid(pid, &status, 0) != pid ||
-					status))
+			if (pid > 0 && reap(pid))
 				atomic_fetch_add(&r->errors, 1);
 		} else if (what < 4) {
 			/* Moves, growing by pages that are still empty. */
@@ -1520,31 +1487,11 @@ TEST_F_TIMEOUT(race, fuzz, TIMEOUT)
 	EXPECT_GT(size + (long)(RANGE / KIB), status_kb("VmSize"));
 }
 
-/* NAME=VALUE from the environment: the harness owns the command line. */
-static bool number_from_env(const char *name, long *value)
-{
-	const char *text = getenv(name);
-	char *end;
-	long n;
-
-	if (!text)
-		return true;
-	errno = 0;
-	n = strtol(text, &end, 10);
-	if (errno || end == text || *end || n <= 0) {
-		fprintf(stderr, "%s=%s: must be a number above 0\n", name,
-			text);
-		return false;
-	}
-	*value = n;
-	return true;
-}
-
 int main(int argc, char **argv)
 {
 	/* Seconds of a race by time, and mappings of the race by count. */
-	if (!number_from_env("FAULTLINE_SECONDS", &opt_seconds) ||
-	    !number_from_env("FAULTLINE_COUNT", &opt_count))
+	if (!env_number("FAULTLINE_SECONDS", &opt_seconds) ||
+	    !env_number("FAULTLINE_COUNT", &opt_count))
 		return KSFT_FAIL;
-	return munmap_knob_kept(test_harness_run, argc, argv);
+	return vm_knob_kept(&munmap_knob, test_harness_run, argc, argv);
 }

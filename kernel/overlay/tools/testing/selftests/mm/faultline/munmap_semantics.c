@@ -32,7 +32,7 @@
 struct state {
 	bool on;
 	struct idle_thread idle;
-	struct munmap_counters before;
+	struct counters before;
 	struct trace_session trace;
 	long vm_size;
 	long vm_lck;
@@ -74,7 +74,7 @@ FIXTURE_TEARDOWN(munmap)
 /* Notes where memory and counters stand, before the mapping is made. */
 static void note_base(struct state *s)
 {
-	munmap_counters_read(&s->before);
+	s->before = counters_read(munmap_counters);
 	s->vm_size = status_kb("VmSize");
 	s->vm_lck = status_kb("VmLck");
 	s->vm_pte = status_kb("VmPTE");
@@ -93,10 +93,10 @@ static void expect_base(struct __test_metadata *_metadata,
 static void expect_sections(struct __test_metadata *_metadata,
 			    struct state *s)
 {
-	struct munmap_counters d;
+	struct counters d;
 	int i;
 
-	munmap_counters_since(&s->before, &d);
+	d = counters_since(&s->before);
 	if (s->on) {
 		EXPECT_EQ(1, d.value[MUNMAP_CALLS]);
 		EXPECT_LT(1, d.value[MUNMAP_SECTIONS]);
@@ -106,7 +106,7 @@ static void expect_sections(struct __test_metadata *_metadata,
 		EXPECT_EQ(0, d.value[i]);
 		if (d.value[i])
 			ksft_print_msg("%s moved with the switch off\n",
-				       munmap_counter_names[i]);
+				       munmap_counters[i]);
 	}
 }
 
@@ -114,9 +114,9 @@ static void expect_sections(struct __test_metadata *_metadata,
 static void expect_whole(struct __test_metadata *_metadata,
 			 struct state *s)
 {
-	struct munmap_counters d;
+	struct counters d;
 
-	munmap_counters_since(&s->before, &d);
+	d = counters_since(&s->before);
 	EXPECT_EQ(0, d.value[MUNMAP_CALLS]);
 	EXPECT_EQ(0, d.value[MUNMAP_SECTIONS]);
 }
@@ -422,7 +422,7 @@ TEST_F_TIMEOUT(munmap, mixed_and_holes, TIMEOUT)
 	EXPECT_EQ(0, mlock(base + 7 * part, 4 * page_size()));
 	EXPECT_EQ(0, munmap(base + 7 * part + 5 * MIB, 5 * MIB));
 
-	munmap_counters_read(&self->s.before);
+	self->s.before = counters_read(munmap_counters);
 	ASSERT_EQ(0, munmap(base, 8 * part));
 	expect_unmapped(_metadata, base, 8 * part);
 	expect_base(_metadata, &self->s);
@@ -590,7 +590,7 @@ TEST_F_TIMEOUT(munmap, sealed, TIMEOUT)
 	EXPECT_EQ(EPERM, errno);
 	EXPECT_EQ(BIG, mapped_bytes(p, BIG));
 	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
-	munmap_counters_read(&self->s.before);
+	self->s.before = counters_read(munmap_counters);
 	/* What is not sealed behaves as before. */
 	EXPECT_EQ(0, munmap(p, BIG - 2 * ps));
 	EXPECT_EQ(2 * ps, mapped_bytes(p, BIG));
@@ -636,7 +636,6 @@ TEST_F_TIMEOUT(munmap, map_count_limit, TIMEOUT)
 
 TEST_F_TIMEOUT(munmap, single_threaded, TIMEOUT)
 {
-	int status;
 	pid_t pid;
 
 	note_base(&self->s);
@@ -646,8 +645,7 @@ TEST_F_TIMEOUT(munmap, single_threaded, TIMEOUT)
 
 		_exit(!p || munmap(p, BIG) || mapped_bytes(p, BIG));
 	}
-	ASSERT_EQ(pid, waitpid(pid, &status, 0));
-	EXPECT_EQ(0, status);
+	EXPECT_EQ(0, reap(pid));
 	expect_whole(_metadata, &self->s);
 }
 
@@ -691,7 +689,6 @@ TEST_F_TIMEOUT(munmap, little_memory, TIMEOUT)
 TEST_F_TIMEOUT(munmap, atomic_calls, TIMEOUT)
 {
 	char *p, *q, *brk;
-	int status;
 	pid_t pid;
 
 	p = map_filled(BIG, TAG);
@@ -730,12 +727,11 @@ TEST_F_TIMEOUT(munmap, atomic_calls, TIMEOUT)
 
 		_exit(idle_thread_start(&idle));
 	}
-	ASSERT_EQ(pid, waitpid(pid, &status, 0));
-	EXPECT_EQ(0, status);
+	EXPECT_EQ(0, reap(pid));
 	expect_whole(_metadata, &self->s);
 
 	/* The same memory by munmap(): here sections are right. */
-	munmap_counters_read(&self->s.before);
+	self->s.before = counters_read(munmap_counters);
 	ASSERT_EQ(0, munmap(p, BIG));
 	expect_sections(_metadata, &self->s);
 }
@@ -843,7 +839,7 @@ TEST_F_TIMEOUT(munmap, uncut_perf_buffer, TIMEOUT)
  */
 TEST_F_TIMEOUT(munmap, growsdown, TIMEOUT)
 {
-	struct munmap_counters d;
+	struct counters d;
 	size_t len = 8 * MIB;
 	char *p, *stack;
 
@@ -857,7 +853,7 @@ TEST_F_TIMEOUT(munmap, growsdown, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, BIG));
 	expect_unmapped(_metadata, p, BIG);
 	expect_whole(_metadata, &self->s);
-	munmap_counters_since(&self->s.before, &d);
+	d = counters_since(&self->s.before);
 	EXPECT_EQ(variant->on, d.value[MUNMAP_ATOMIC]);
 }
 
@@ -925,12 +921,10 @@ TEST_F_TIMEOUT(munmap, uncut_pfnmap, TIMEOUT)
 {
 	struct vvar_result *r;
 	const char *why;
-	int status;
 	pid_t pid;
 
-	r = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
-		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, r);
+	r = map_shared(sizeof(*r));
+	ASSERT_NE(NULL, r);
 	if (!find_mapping("[vvar]", &r->addr, &r->len) ||
 	    r->len < 2 * page_size())
 		SKIP(return, "no [vvar] of several pages on this machine");
@@ -943,8 +937,7 @@ TEST_F_TIMEOUT(munmap, uncut_pfnmap, TIMEOUT)
 		unmap_vvar(r);
 		syscall(__NR_exit_group, 0);
 	}
-	ASSERT_EQ(pid, waitpid(pid, &status, 0));
-	ASSERT_EQ(0, status);
+	ASSERT_EQ(0, reap(pid));
 	stop_trace(_metadata, &self->s);
 	if (!r->moved)
 		SKIP(return, "[vvar] cannot be moved on this machine");
@@ -1018,7 +1011,7 @@ static void unmap_uffd(struct __test_metadata *_metadata,
 		       struct state *s, bool events)
 {
 	struct uffd_reader r = { };
-	struct munmap_counters d;
+	struct counters d;
 	pthread_t thread;
 	__u64 got = 0;
 	int stop[2];
@@ -1035,11 +1028,11 @@ static void unmap_uffd(struct __test_metadata *_metadata,
 	ASSERT_EQ(0, pipe(stop));
 	r.stop_fd = stop[0];
 	ASSERT_EQ(0, pthread_create(&thread, NULL, uffd_read, &r));
-	munmap_counters_read(&s->before);
+	s->before = counters_read(munmap_counters);
 	EXPECT_EQ(0, munmap(p, BIG));
 	atomic_store(&r.unmap_returned, true);
 	expect_unmapped(_metadata, p, BIG);
-	munmap_counters_since(&s->before, &d);
+	d = counters_since(&s->before);
 	EXPECT_EQ(1, write(stop[1], "x", 1));
 	pthread_join(thread, NULL);
 
@@ -1074,7 +1067,7 @@ TEST_F_TIMEOUT(munmap, uffd_no_event, TIMEOUT)
 TEST_F_TIMEOUT(munmap, trace_is_consistent, TIMEOUT)
 {
 	unsigned long start, end, next, sections = 0, value;
-	struct munmap_counters d;
+	struct counters d;
 	const char *pos;
 	char line[512];
 	char *p;
@@ -1091,7 +1084,7 @@ TEST_F_TIMEOUT(munmap, trace_is_consistent, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, BIG));
 	ASSERT_EQ(0, trace_stop(&self->s.trace));
 	expect_sections(_metadata, &self->s);
-	munmap_counters_since(&self->s.before, &d);
+	d = counters_since(&self->s.before);
 
 	pos = trace_next(self->s.trace.text, "munmap_section_begin", line,
 			 sizeof(line));
@@ -1134,5 +1127,5 @@ TEST_F_TIMEOUT(munmap, trace_is_consistent, TIMEOUT)
 
 int main(int argc, char **argv)
 {
-	return munmap_knob_kept(test_harness_run, argc, argv);
+	return vm_knob_kept(&munmap_knob, test_harness_run, argc, argv);
 }

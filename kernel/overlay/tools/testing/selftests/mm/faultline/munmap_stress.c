@@ -54,7 +54,6 @@ static struct shared {
 	atomic_long ops;
 	atomic_long errors;
 	atomic_long munmaps;
-	atomic_long flips;
 	char first_error[160];
 } *shared;
 
@@ -284,7 +283,6 @@ struct mapping {
 
 static void oracle_op(struct mapping *m, __u64 *seed)
 {
-	int status;
 	pid_t pid;
 
 	if (!m->addr) {
@@ -308,7 +306,7 @@ static void oracle_op(struct mapping *m, __u64 *seed)
 		pid = fork();
 		if (!pid)
 			_exit(!!bad_pages(m->addr, m->len, m->tag));
-		if (pid > 0 && (waitpid(pid, &status, 0) != pid || status))
+		if (pid > 0 && reap(pid))
 			note_error("wrong content in a child", m->addr,
 				   m->len);
 		break;
@@ -357,7 +355,7 @@ static void *oracle_main(void *arg)
 	return NULL;
 }
 
-/* --- walkers of page tables, and the knob */
+/* --- walkers of page tables */
 
 static void *proc_main(void *arg)
 {
@@ -384,20 +382,6 @@ static void *proc_main(void *arg)
 		}
 		write_text("/proc/self/clear_refs", i % 2 ? "1" : "4");
 		atomic_fetch_add(&shared->ops, 1);
-	}
-	return NULL;
-}
-
-static void *flip_main(void *arg)
-{
-	const long *values;
-	int i, n;
-
-	values = munmap_flip_values(&n);
-	for (i = 0; !atomic_load(&shared->stop); i++) {
-		if (!vm_sysctl_write(MUNMAP_KNOB, values[i % n]))
-			atomic_fetch_add(&shared->flips, 1);
-		poll(NULL, 0, 7);
 	}
 	return NULL;
 }
@@ -547,10 +531,10 @@ static int stress(int argc, char **argv)
 {
 	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
 	struct sigaction sa = { .sa_handler = on_fault };
-	struct munmap_counters before, d;
+	struct counters before, d;
 	long base, rounds = 0, kills = 0;
 	__u64 end, seed = opt.seed;
-	pthread_t flipper;
+	struct flipper flipper = { };
 	const char *why;
 	bool good = true;
 	int kmsg, tries, i;
@@ -563,15 +547,14 @@ static int stress(int argc, char **argv)
 		ksft_test_result_skip("%s: %s\n", test_name, why);
 		ksft_finished();
 	}
-	shared = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
-		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (shared == MAP_FAILED)
+	shared = map_shared(sizeof(*shared));
+	if (!shared)
 		ksft_exit_fail_perror("mmap");
 	setrlimit(RLIMIT_MEMLOCK, &unlimited);
 	sigaction(SIGSEGV, &sa, NULL);
 	sigaction(SIGBUS, &sa, NULL);
 	kmsg = kmsg_open();
-	munmap_counters_read(&before);
+	before = counters_read(munmap_counters);
 	base = used_kb();
 
 	end = now_ns() + opt.seconds * 1000000000ULL;
@@ -586,12 +569,11 @@ static int stress(int argc, char **argv)
 			ms = left;
 		atomic_store(&shared->stop, false);
 		if (opt.section_kb < 0 &&
-		    pthread_create(&flipper, NULL, flip_main, NULL))
+		    flipper_start(&flipper, &munmap_flips, 7))
 			ksft_exit_fail_msg("cannot start a thread\n");
 		good = start_and_end(ms, by_kill);
 		atomic_store(&shared->stop, true);
-		if (opt.section_kb < 0)
-			pthread_join(flipper, NULL);
+		flipper_stop(&flipper);
 		rounds++;
 		kills += by_kill;
 		ksft_print_msg("%ld operations, %ld errors\n",
@@ -604,14 +586,14 @@ static int stress(int argc, char **argv)
 			break;
 		poll(NULL, 0, 100);
 	}
-	munmap_counters_since(&before, &d);
+	d = counters_since(&before);
 	ksft_print_msg("%ld processes (%ld killed), %ld operations\n", rounds,
 		       kills, atomic_load(&shared->ops));
 	ksft_print_msg("%ld long unmaps, %ld flips\n",
 		       atomic_load(&shared->munmaps),
-		       atomic_load(&shared->flips));
+		       atomic_load(&flipper.count));
 	for (i = 0; i < MUNMAP_NR_COUNTERS; i++)
-		ksft_print_msg("%s %ld\n", munmap_counter_names[i],
+		ksft_print_msg("%s %ld\n", munmap_counters[i],
 			       d.value[i]);
 	if (shared->errors) {
 		ksft_print_msg("first error: %s\n", shared->first_error);
@@ -640,5 +622,5 @@ static int stress(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	parse_options(argc, argv);
-	return munmap_knob_kept(stress, argc, argv);
+	return vm_knob_kept(&munmap_knob, stress, argc, argv);
 }

@@ -64,7 +64,6 @@ struct world {
 	atomic_long failed;
 	atomic_long acts;
 	atomic_long walks[8];
-	atomic_long flips;
 	atomic_int turn;
 };
 
@@ -72,7 +71,8 @@ FIXTURE(pt_sync_race) {
 	struct world *w;
 	struct table_usage usage;
 	struct hugetlb_usage pool;
-	struct pt_sync_counters before;
+	struct counters before;
+	struct flipper flipper;
 };
 
 FIXTURE_VARIANT(pt_sync_race) {
@@ -355,14 +355,6 @@ static bool walkers_start(struct world *w, struct walker *k,
 	return true;
 }
 
-static void *flip(void *arg)
-{
-	struct world *w = arg;
-
-	vm_sysctl_flip(PT_SYNC_KNOB, &w->stop, &w->flips);
-	return NULL;
-}
-
 /* --- collapse */
 
 static __u64 collapse_word(size_t index)
@@ -595,26 +587,21 @@ static int sharer_process(struct world *w)
 
 FIXTURE_SETUP(pt_sync_race)
 {
-	const char *why = vm_knob_set(&pt_sync_knob, variant->mode);
+	const char *why = race_prepare(&pt_sync_knob, variant->mode,
+				       variant->flip ? &pt_sync_flips : NULL);
 
-	if (!why && variant->flip && !vm_sysctl_exists(PT_SYNC_KNOB))
-		why = "this kernel has no vm." PT_SYNC_KNOB;
-	if (!why && variant->flip && !static_keys_flip())
-		why = "static keys are not flipped on this emulated CPU";
-	if (!why && sysconf(_SC_NPROCESSORS_ONLN) < 2)
-		why = "a race needs two CPUs";
 	if (why)
 		SKIP(return, "%s", why);
-	self->w = mmap(NULL, sizeof(*self->w), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, self->w);
+	self->w = map_shared(sizeof(*self->w));
+	ASSERT_NE(NULL, self->w);
 	self->w->loop = -1;
-	pt_sync_counters_read(&self->before);
+	self->before = counters_read(pt_sync_counters);
 	table_usage_read(&self->usage);
 }
 
 FIXTURE_TEARDOWN(pt_sync_race)
 {
+	flipper_stop(&self->flipper);
 	pt_sync_window(0);
 }
 
@@ -624,35 +611,29 @@ static void run(struct __test_metadata *_metadata,
 		const FIXTURE_VARIANT(pt_sync_race) *variant,
 		int (*const *process)(struct world *w), int n, int window)
 {
-	struct pt_sync_counters delta;
+	struct counters delta;
 	struct world *w = self->w;
-	pthread_t flipper;
 	pid_t pids[2];
-	int i, status;
+	int i;
 
 	if (!pt_sync_window(window))
 		TH_LOG("the kernel cannot widen the windows");
 	if (variant->flip)
-		ASSERT_EQ(0, pthread_create(&flipper, NULL, flip, w));
+		ASSERT_EQ(0, flipper_start(&self->flipper, &pt_sync_flips, 3));
 	for (i = 0; i < n; i++) {
-		pids[i] = fork();
+		pids[i] = fork_bound();
 		ASSERT_LE(0, pids[i]);
-		if (!pids[i]) {
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (!pids[i])
 			_exit(process[i](w));
-		}
 	}
 	for (i = 0; i < opt_seconds * 10; i++)
 		usleep(100000);
 	atomic_store(&w->stop, true);
-	for (i = 0; i < n; i++) {
-		ASSERT_EQ(pids[i], waitpid(pids[i], &status, 0));
-		EXPECT_EQ(0, status);
-	}
-	if (variant->flip) {
-		pthread_join(flipper, NULL);
-		EXPECT_LT(0, atomic_load(&w->flips));
-	}
+	for (i = 0; i < n; i++)
+		EXPECT_EQ(0, reap(pids[i]));
+	flipper_stop(&self->flipper);
+	if (variant->flip)
+		EXPECT_LT(0, atomic_load(&self->flipper.count));
 
 	EXPECT_EQ(0, atomic_load(&w->wrong));
 	EXPECT_EQ(0, atomic_load(&w->failed));
@@ -662,9 +643,9 @@ static void run(struct __test_metadata *_metadata,
 	EXPECT_LT(0, atomic_load(&w->walks[1]));
 	for (i = 0; i < (int)ARRAY_SIZE(walks); i++)
 		TH_LOG("%s: %ld", walks[i].name, atomic_load(&w->walks[i]));
-	pt_sync_counters_since(&self->before, &delta);
+	delta = counters_since(&self->before);
 	TH_LOG("%ld acts, %ld flips", atomic_load(&w->acts),
-	       atomic_load(&w->flips));
+	       atomic_load(&self->flipper.count));
 	TH_LOG("sent %ld %ld %ld, avoided %ld %ld %ld, fallback %ld, retry %ld",
 	       delta.value[PT_SYNC_IPI_COLLAPSE],
 	       delta.value[PT_SYNC_IPI_UNSHARE],
@@ -709,15 +690,11 @@ TEST_F_TIMEOUT(pt_sync_race, unshare, TIMEOUT)
 		owner_process, sharer_process,
 	};
 	const size_t pages = SECRET_FIRST + SECRET_PAGES;
-	const char *why = hugetlb_pool_get(pages + 4);
-	struct hugetlb_counters before, delta;
+	const char *why = hugetlb_sharing_get(pages + 4);
+	struct counters before, delta;
 	struct world *w = self->w;
 	size_t i;
 
-	if (!why)
-		why = hugetlb_mode_set(MODE_VMA_LOCK);
-	if (!why && vmstat_read("hugetlb_pmd_shared") < 0)
-		why = "this kernel does not share page tables, or does not count it";
 	if (why)
 		SKIP(return, "%s", why);
 	hugetlb_usage_read(&self->pool);
@@ -732,9 +709,9 @@ TEST_F_TIMEOUT(pt_sync_race, unshare, TIMEOUT)
 		huge_write(w->map, i);
 	/* Only two are to share the table; the file keeps the pages. */
 	ASSERT_EQ(0, munmap(w->map, GIB));
-	hugetlb_counters_read(&before);
+	before = counters_read(hugetlb_counters);
 	run(_metadata, self, variant, process, 2, UNSHARE_WINDOW);
-	hugetlb_counters_since(&before, &delta);
+	delta = counters_since(&before);
 	EXPECT_LT(0, delta.value[HUGETLB_UNSHARE_LAST]);
 	close(w->fd);
 	EXPECT_TRUE(hugetlb_usage_returns(&self->pool));
@@ -747,11 +724,7 @@ static int run_all(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	const char *seconds = getenv("FAULTLINE_SECONDS");
-	int status;
-
-	if (seconds)
-		opt_seconds = atol(seconds);
-	status = vm_knob_kept(&pt_sync_knob, run_all, argc, argv);
-	return status < 0 ? KSFT_FAIL : status;
+	if (!env_number("FAULTLINE_SECONDS", &opt_seconds))
+		return KSFT_FAIL;
+	return vm_knob_kept(&pt_sync_knob, run_all, argc, argv);
 }

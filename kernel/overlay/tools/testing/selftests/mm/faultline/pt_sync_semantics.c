@@ -29,7 +29,7 @@ FIXTURE(pt_sync) {
 	bool have;		/* the kernel has the switch */
 	long others;		/* CPUs that a broadcast goes to */
 	struct table_usage usage;
-	struct pt_sync_counters before;
+	struct counters before;
 	struct trace_session trace;
 	bool tracing;
 	struct steps *steps;
@@ -59,11 +59,10 @@ FIXTURE_SETUP(pt_sync)
 		SKIP(return, "%s", why);
 	self->have = vm_sysctl_exists(PT_SYNC_KNOB);
 	self->others = sysconf(_SC_NPROCESSORS_ONLN) - 1;
-	self->steps = mmap(NULL, sizeof(*self->steps), PROT_READ | PROT_WRITE,
-			   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, self->steps);
+	self->steps = map_shared(sizeof(*self->steps));
+	ASSERT_NE(NULL, self->steps);
 	self->tracing = !trace_start(&self->trace, "csd");
-	pt_sync_counters_read(&self->before);
+	self->before = counters_read(pt_sync_counters);
 	table_usage_read(&self->usage);
 }
 
@@ -71,15 +70,6 @@ FIXTURE_TEARDOWN(pt_sync)
 {
 	if (self->tracing)
 		trace_free(&self->trace);
-}
-
-static long counted(const struct pt_sync_counters *before,
-		    enum pt_sync_counter which)
-{
-	struct pt_sync_counters delta;
-
-	pt_sync_counters_since(before, &delta);
-	return delta.value[which];
 }
 
 /* How many CPUs were asked to run @func, since the trace was started. */
@@ -129,13 +119,6 @@ static void wait_step(struct steps *steps, int n)
 {
 	while (__atomic_load_n(&steps->now, __ATOMIC_ACQUIRE) < n)
 		usleep(1000);
-}
-
-static bool child_ok(pid_t pid)
-{
-	int status;
-
-	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
 }
 
 /* --- a table makes room for a huge page */
@@ -323,17 +306,13 @@ TEST_F_TIMEOUT(pt_sync, khugepaged_charges, TIMEOUT)
 TEST_F_TIMEOUT(pt_sync, unshare, TIMEOUT)
 {
 	bool sent = variant->mode != MODE_IPI_FREE;
-	struct hugetlb_counters before, delta;
-	const char *why = hugetlb_pool_get(4);
+	struct counters before, delta;
+	const char *why = hugetlb_sharing_get(4);
 	struct steps *steps = self->steps;
 	pid_t pids[2];
 	char *p;
 	int fd, i;
 
-	if (!why)
-		why = hugetlb_mode_set(MODE_VMA_LOCK);
-	if (!why && vmstat_read("hugetlb_pmd_shared") < 0)
-		why = "this kernel does not share page tables, or does not count it";
 	if (why)
 		SKIP(return, "%s", why);
 	fd = hugetlb_file(GIB);
@@ -341,7 +320,7 @@ TEST_F_TIMEOUT(pt_sync, unshare, TIMEOUT)
 	p = hugetlb_map(fd, GIB);
 	ASSERT_NE(NULL, p);
 	huge_write(p, 0);
-	hugetlb_counters_read(&before);
+	before = counters_read(hugetlb_counters);
 	for (i = 0; i < 2; i++) {
 		pids[i] = fork();
 		ASSERT_LE(0, pids[i]);
@@ -356,16 +335,16 @@ TEST_F_TIMEOUT(pt_sync, unshare, TIMEOUT)
 		wait_step(steps, 2 * i + 1);
 		step(steps, 2 * i + 2);
 	}
-	hugetlb_counters_since(&before, &delta);
+	delta = counters_since(&before);
 	EXPECT_EQ(2, delta.value[HUGETLB_SHARED]);
 	/* Step 4 has been taken: the first goes. */
-	EXPECT_TRUE(child_ok(pids[0]));
+	EXPECT_EQ(0, reap(pids[0]));
 	if (self->have)
 		EXPECT_EQ(0, counted(&self->before,
 				     sent ? PT_SYNC_IPI_UNSHARE :
 					    PT_SYNC_AVOIDED_UNSHARE));
 	step(steps, 5);
-	EXPECT_TRUE(child_ok(pids[1]));
+	EXPECT_EQ(0, reap(pids[1]));
 	expect_waits(_metadata, self, sent, PT_SYNC_IPI_UNSHARE, 1);
 	EXPECT_TRUE(huge_good(p, 0));
 	EXPECT_EQ(0, munmap(p, GIB));
@@ -439,7 +418,5 @@ static int run_all(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	int status = vm_knob_kept(&pt_sync_knob, run_all, argc, argv);
-
-	return status < 0 ? KSFT_FAIL : status;
+	return vm_knob_kept(&pt_sync_knob, run_all, argc, argv);
 }

@@ -36,7 +36,7 @@ enum pt_sync_counter {
 	PT_SYNC_NR_COUNTERS,
 };
 
-static const char * const pt_sync_counter_names[PT_SYNC_NR_COUNTERS] = {
+static const char * const pt_sync_counters[PT_SYNC_NR_COUNTERS + 1] = {
 	[PT_SYNC_IPI_COLLAPSE]		= "pt_sync_ipi_collapse",
 	[PT_SYNC_IPI_UNSHARE]		= "pt_sync_ipi_unshare",
 	[PT_SYNC_IPI_TABLE]		= "pt_sync_ipi_table",
@@ -47,26 +47,16 @@ static const char * const pt_sync_counter_names[PT_SYNC_NR_COUNTERS] = {
 	[PT_SYNC_RETRY]			= "gup_fast_unshare_retry",
 };
 
-struct pt_sync_counters {
-	long value[PT_SYNC_NR_COUNTERS];
-};
-
-static inline void pt_sync_counters_read(struct pt_sync_counters *c)
-{
-	vmstat_read_all(pt_sync_counter_names, c->value, PT_SYNC_NR_COUNTERS);
-}
-
-static inline void pt_sync_counters_since(const struct pt_sync_counters *before,
-					  struct pt_sync_counters *delta)
-{
-	vmstat_since(pt_sync_counter_names, before->value, delta->value,
-		     PT_SYNC_NR_COUNTERS);
-}
-
 static const struct vm_knob pt_sync_knob = {
 	.name = PT_SYNC_KNOB,
 	.stock = MODE_STOCK,
 	.refused = " does not take this value here",
+};
+
+static const struct flips pt_sync_flips = {
+	.name = PT_SYNC_KNOB,
+	.values = { MODE_STOCK, MODE_IPI_FREE },
+	.n = 2,
 };
 
 /*
@@ -175,20 +165,14 @@ static inline bool fail_hasty_allocations(bool on)
 		{ "min-order", "0" }, { "task-filter", "Y" },
 		{ "ignore-gfp-wait", "Y" }, { "probability", "100" },
 	};
-	char path[128];
-	size_t i;
 
 	if (!on)
 		return !write_text("/proc/thread-self/make-it-fail", "0") &&
 		       !write_text("/sys/kernel/debug/fail_page_alloc/probability",
 				   "0");
-	for (i = 0; i < ARRAY_SIZE(settings); i++) {
-		snprintf(path, sizeof(path), "/sys/kernel/debug/fail_page_alloc/%s",
-			 settings[i][0]);
-		if (write_text(path, settings[i][1]))
-			return false;
-	}
-	return !write_text("/proc/thread-self/make-it-fail", "1");
+	return fault_attr_set("fail_page_alloc", settings,
+			      ARRAY_SIZE(settings)) &&
+	       !write_text("/proc/thread-self/make-it-fail", "1");
 }
 
 #endif /* PT_SYNC_UTIL_H */

@@ -25,7 +25,6 @@
 #include <stdatomic.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -75,7 +74,6 @@ struct race {
 	atomic_long wrong;
 	atomic_long acts;
 	atomic_long changes;
-	atomic_long flips;
 	struct thread threads[THREADS];
 	pthread_t ids[THREADS];
 };
@@ -87,7 +85,8 @@ static char *map_of(struct race *r)
 
 FIXTURE(spf_race) {
 	struct race *r;
-	struct spf_counters before;
+	struct counters before;
+	struct flipper flipper;
 };
 
 FIXTURE_VARIANT(spf_race) {
@@ -416,12 +415,11 @@ static bool change_shape(struct race *r, __u64 dice)
 /* For a while all pages are the child's as well. */
 static bool change_fork(struct race *r, __u64 dice)
 {
-	pid_t pid = fork();
+	pid_t pid = fork_bound();
 
 	if (pid < 0)
 		return false;
 	if (!pid) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (dice % 2)
 			usleep(dice % 2000);
 		_exit(0);
@@ -516,14 +514,6 @@ static const change changes[] = {
 	change_pin,
 };
 
-static void *flip(void *arg)
-{
-	struct race *r = arg;
-
-	vm_sysctl_flip(SPF_KNOB, &r->stop, &r->flips);
-	return NULL;
-}
-
 static void widen(bool wide)
 {
 	size_t i;
@@ -558,26 +548,23 @@ static bool parse_windows(const char *text)
 
 FIXTURE_SETUP(spf_race)
 {
-	const char *why = vm_knob_set(&spf_knob, variant->value);
+	const char *why = race_prepare(&spf_knob, variant->value,
+				       variant->flip ? &spf_flips : NULL);
 
 	if (!why && variant->wide && !spf_torture("lock_window_us", 0))
 		why = "the kernel cannot widen the windows";
-	if (!why && variant->flip && !static_keys_flip())
-		why = "static keys are not flipped on this emulated CPU";
-	if (!why && sysconf(_SC_NPROCESSORS_ONLN) < 2)
-		why = "a race needs two CPUs";
 	if (why)
 		SKIP(return, "%s", why);
-	self->r = mmap(NULL, sizeof(*self->r), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, self->r);
+	self->r = map_shared(sizeof(*self->r));
+	ASSERT_NE(NULL, self->r);
 	if (variant->wide)
 		widen(true);
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 }
 
 FIXTURE_TEARDOWN(spf_race)
 {
+	flipper_stop(&self->flipper);
 	if (variant->wide)
 		widen(false);
 }
@@ -587,16 +574,16 @@ static void tell(struct __test_metadata *_metadata,
 		 const FIXTURE_VARIANT(spf_race) *variant)
 {
 	struct race *r = self->r;
-	struct spf_counters d;
+	struct counters d;
 	long escapes = 0;
 	int i;
 
 	for (i = 0; i < THREADS; i++)
 		escapes += r->threads[i].escapes;
-	spf_counters_since(&self->before, &d);
+	d = counters_since(&self->before);
 	TH_LOG("%ld acts, %ld signals, %ld changes, %ld flips",
 	       atomic_load(&r->acts), escapes, atomic_load(&r->changes),
-	       atomic_load(&r->flips));
+	       atomic_load(&self->flipper.count));
 	TH_LOG("zero %ld anon %ld cow %ld reuse %ld access %ld raced %ld",
 	       d.value[SPF_ZERO], d.value[SPF_ANON], d.value[SPF_COW],
 	       d.value[SPF_REUSE], d.value[SPF_ACCESS], d.value[SPF_RACED]);
@@ -613,7 +600,7 @@ static void tell(struct __test_metadata *_metadata,
 	EXPECT_LT(0, atomic_load(&r->acts));
 	EXPECT_LT(0, atomic_load(&r->changes));
 	if (variant->flip) {
-		EXPECT_LT(0, atomic_load(&r->flips));
+		EXPECT_LT(0, atomic_load(&self->flipper.count));
 	} else if (variant->value) {
 		EXPECT_LT(0, spf_successes(&d));
 	} else if (self->before.value[0] >= 0) {
@@ -630,18 +617,15 @@ static void run(struct __test_metadata *_metadata,
 		void *(*act)(void *arg), body main_thread)
 {
 	struct race *r = self->r;
-	pthread_t flipper;
 	pid_t pid;
-	int status;
 
 	r->len = len;
 	r->pages = len / page_size();
 	if (variant->flip)
-		ASSERT_EQ(0, pthread_create(&flipper, NULL, flip, r));
-	pid = fork();
+		ASSERT_EQ(0, flipper_start(&self->flipper, &spf_flips, 3));
+	pid = fork_bound();
 	ASSERT_LE(0, pid);
 	if (!pid) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		atomic_store(&r->map, (uintptr_t)map_new(len, r->huge));
 		if (!map_of(r) || !start(r, act))
 			_exit(1);
@@ -649,11 +633,8 @@ static void run(struct __test_metadata *_metadata,
 		finish(r);
 		_exit(0);
 	}
-	ASSERT_EQ(pid, waitpid(pid, &status, 0));
-	EXPECT_EQ(0, status);
-	atomic_store(&r->stop, true);
-	if (variant->flip)
-		pthread_join(flipper, NULL);
+	EXPECT_EQ(0, reap(pid));
+	flipper_stop(&self->flipper);
 	tell(_metadata, self, variant);
 }
 
@@ -1012,14 +993,11 @@ static int notified_process(struct race *r, __u64 dice)
 	int i;
 
 	fill_pages(map, r->len, TAG);
-	child = fork();
+	child = fork_bound();
 	if (child < 0)
 		return 1;
-	if (!child) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		for (;;)
-			pause();
-	}
+	while (!child)
+		pause();
 	for (i = 0; i < 2; i++) {
 		struct thread *t = &r->threads[i];
 
@@ -1054,14 +1032,11 @@ static void stop_notifier(struct race *r)
 
 	while (time_left(r, began)) {
 		__u64 dice = random_next(&seed);
-		int status;
 		pid_t pid = fork();
 
-		if (pid < 0)
-			break;
 		if (!pid)
 			_exit(notified_process(r, dice));
-		if (waitpid(pid, &status, 0) != pid || status)
+		if (reap(pid))
 			break;
 		if (spf_torture_read("unnotified")) {
 			atomic_fetch_add(&r->wrong, 1);
@@ -1132,14 +1107,11 @@ static bool move_once(struct race *r, __u64 dice)
 	/* All of a table, and a child that has the page as well. */
 	word_write(m.from, TAG);
 	word_write(m.from + len - page_size(), TAG);
-	child = fork();
+	child = fork_bound();
 	if (child < 0)
 		return false;
-	if (!child) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		for (;;)
-			pause();
-	}
+	while (!child)
+		pause();
 	if (pthread_create(&reader, NULL, read_new_place, &m) ||
 	    pthread_create(&writer, NULL, write_old_place, &m))
 		return false;
@@ -1258,17 +1230,16 @@ TEST_F_TIMEOUT(spf_race, fork_order, TIMEOUT)
 
 int main(int argc, char **argv)
 {
-	const char *seconds = getenv("FAULTLINE_SECONDS");
 	const char *widths = getenv("FAULTLINE_WINDOWS");
 	int status;
 
-	if (seconds)
-		opt_seconds = atol(seconds);
+	if (!env_number("FAULTLINE_SECONDS", &opt_seconds))
+		return KSFT_FAIL;
 	if (widths && !parse_windows(widths))
 		ksft_exit_fail_msg("FAULTLINE_WINDOWS: find=US lock=US ... sleep=US\n");
 	if (!spf_swap_start())
 		ksft_print_msg("no swap: keep_swap only makes pages old\n");
 	status = vm_knob_kept(&spf_knob, test_harness_run, argc, argv);
 	spf_swap_stop();
-	return status < 0 ? KSFT_FAIL : status;
+	return status;
 }

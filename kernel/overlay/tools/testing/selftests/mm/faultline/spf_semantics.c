@@ -9,7 +9,6 @@
 #include <linux/perf_event.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -31,7 +30,7 @@
 static bool have_swap;
 
 FIXTURE(spf) {
-	struct spf_counters before;
+	struct counters before;
 	size_t ps;
 	char *map;
 };
@@ -78,8 +77,8 @@ FIXTURE_SETUP(spf)
 	self->map = map_ready(PAGES, PROT_READ | PROT_WRITE, -1);
 	ASSERT_NE(NULL, self->map);
 	/* The text of /proc/vmstat, and what reading it needs. */
-	spf_counters_read(&self->before);
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
+	self->before = counters_read(spf_counters);
 }
 
 FIXTURE_TEARDOWN(spf)
@@ -88,46 +87,17 @@ FIXTURE_TEARDOWN(spf)
 
 /* What the counter has to be at least, and about at most, with the switch on. */
 #define EXPECT_COUNT(counter, n) do {					\
-	struct spf_counters delta;					\
+	long grown = counted(&self->before, counter);			\
 									\
-	spf_counters_since(&self->before, &delta);			\
 	if (variant->value) {						\
-		EXPECT_LE((n), delta.value[counter]);			\
-		EXPECT_GE((n) + SLACK, delta.value[counter]);		\
+		EXPECT_LE((n), grown);					\
+		EXPECT_GE((n) + SLACK, grown);				\
 	} else if (self->before.value[counter] >= 0) {			\
-		EXPECT_EQ(0, delta.value[counter]);			\
+		EXPECT_EQ(0, grown);					\
 	}								\
 } while (0)
 
-static sigjmp_buf escape;
 static siginfo_t signal_info;
-
-static void on_signal(int sig, siginfo_t *info, void *context)
-{
-	signal_info = *info;
-	siglongjmp(escape, sig);
-}
-
-/* What a read or write there gets: a signal, or 0. */
-static int access_signal(void *addr, bool write)
-{
-	struct sigaction act = {
-		.sa_sigaction = on_signal,
-		.sa_flags = SA_SIGINFO,
-	};
-	int sig;
-
-	sigaction(SIGSEGV, &act, NULL);
-	sigaction(SIGBUS, &act, NULL);
-	sig = sigsetjmp(escape, 1);
-	if (!sig) {
-		if (write)
-			word_write(addr, 1);
-		else
-			word_read(addr);
-	}
-	return sig;
-}
 
 static void *page(FIXTURE_DATA(spf) *self, size_t i)
 {
@@ -225,7 +195,7 @@ TEST_F(spf, kernel_reads)
 TEST_F(spf, fork_copies)
 {
 	size_t i, bad = 0;
-	int pipes[2], status;
+	int pipes[2];
 	char byte = 0;
 	pid_t pid;
 
@@ -241,20 +211,18 @@ TEST_F(spf, fork_copies)
 		fill_pages(self->map, PAGES * self->ps, TAG + 1);
 		_exit(bad || bad_pages(self->map, PAGES * self->ps, TAG + 1));
 	}
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	for (i = 0; i < PAGES; i++)
 		word_write(page(self, i), page_word(TAG + 2, i));
 	EXPECT_COUNT(SPF_COW, PAGES);
 	ASSERT_EQ(1, write(pipes[1], &byte, 1));
-	ASSERT_EQ(pid, waitpid(pid, &status, 0));
-	EXPECT_EQ(0, status);
+	EXPECT_EQ(0, reap(pid));
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG + 2));
 }
 
 /* The page that is to be copied cannot be read: one SIGBUS, and nothing else. */
 TEST_F(spf, broken_memory)
 {
-	struct spf_counters delta;
 	pid_t pid;
 
 	if (!spf_torture("broken_rules", 0))
@@ -267,14 +235,13 @@ TEST_F(spf, broken_memory)
 		_exit(0);
 	}
 	spf_torture("broken_rules", SPF_BAD_MEMORY);
-	spf_counters_read(&self->before);
-	EXPECT_EQ(variant->value ? SIGBUS : 0, access_signal(self->map, true));
+	self->before = counters_read(spf_counters);
+	EXPECT_EQ(variant->value ? SIGBUS : 0, access_signal(self->map, true, &signal_info));
 	spf_torture("broken_rules", 0);
 	ASSERT_LE(0, pid);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
-	spf_counters_since(&self->before, &delta);
-	EXPECT_EQ(variant->value, delta.value[SPF_HWPOISON]);
+	EXPECT_EQ(variant->value, counted(&self->before, SPF_HWPOISON));
 	if (variant->value)
 		EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
 }
@@ -290,7 +257,7 @@ TEST_F(spf, fork_and_reuse)
 	if (!pid)
 		_exit(0);
 	ASSERT_EQ(pid, waitpid(pid, NULL, 0));
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	fill_pages(self->map, PAGES * self->ps, TAG + 1);
 	EXPECT_COUNT(SPF_REUSE, PAGES);
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG + 1));
@@ -315,7 +282,7 @@ TEST_F(spf, private_file)
 	/* The pages of the file are upstream's, and so is the first write. */
 	EXPECT_EQ(0, bad_pages(map, len, TAG));
 	word_write(map, TAG);
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	for (i = 1; i <= PAGES; i++)
 		word_write(map + i * self->ps, page_word(TAG + 1, i));
 	for (i = 1; i <= PAGES; i++) {
@@ -354,7 +321,7 @@ TEST_F(spf, private_file_of_program)
 	for (i = 0; i < pages; i++)
 		word_read(map + i * self->ps);
 	word_write(map, TAG);
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	for (i = 1; i < pages; i++) {
 		__u64 second, word;
 		char *p = map + i * self->ps;
@@ -365,15 +332,10 @@ TEST_F(spf, private_file_of_program)
 		EXPECT_EQ(page_word(TAG, i), word_read(p));
 		EXPECT_EQ(second, word_read(p + sizeof(word)));
 	}
-	{
-		struct spf_counters delta;
-
-		spf_counters_since(&self->before, &delta);
-		/* In an initramfs the program is in shmem. */
-		if (variant->value)
-			EXPECT_LE((long)pages - 1, delta.value[SPF_COW] +
-				  delta.value[SPF_UNSUPPORTED]);
-	}
+	/* In an initramfs the program is in shmem. */
+	if (variant->value)
+		EXPECT_LE((long)pages - 1, counted(&self->before, SPF_COW) +
+			  counted(&self->before, SPF_UNSUPPORTED));
 	close(fd);
 }
 
@@ -414,7 +376,7 @@ TEST_F(spf, perf_events)
 	EXPECT_LE(variant->value ? PAGES : 0, perf_count(good));
 	EXPECT_GE(variant->value ? PAGES + SLACK : 0, perf_count(good));
 	ASSERT_EQ(0, mprotect(page(self, 0), self->ps, PROT_NONE));
-	EXPECT_EQ(SIGSEGV, access_signal(page(self, 0), false));
+	EXPECT_EQ(SIGSEGV, access_signal(page(self, 0), false, &signal_info));
 	EXPECT_LE(variant->value ? 1 : 0, perf_count(failed));
 	EXPECT_GE(variant->value ? SLACK : 0, perf_count(failed));
 	close(good);
@@ -476,7 +438,7 @@ TEST_F(spf, policy_falls_back)
 	ret = syscall(SYS_mbind, self->map, PAGES * self->ps, MPOL_BIND, &nodes,
 		      8 * sizeof(nodes), 0);
 	ASSERT_EQ(0, ret);
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	fill_pages(self->map, PAGES * self->ps, TAG);
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
 	EXPECT_COUNT(SPF_UNSUPPORTED, PAGES);
@@ -524,7 +486,7 @@ TEST_F(spf, userfaultfd_falls_back)
 	if (fd < 0)
 		SKIP(return, "no userfaultfd in this kernel");
 	ASSERT_EQ(0, ioctl(fd, UFFDIO_REGISTER, &reg));
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	ASSERT_EQ(0, pthread_create(&thread, NULL, fill_by_uffd, &fd));
 	for (i = 0; i < PAGES; i++) {
 		EXPECT_EQ(TAG + (uintptr_t)page(self, i),
@@ -532,29 +494,21 @@ TEST_F(spf, userfaultfd_falls_back)
 	}
 	pthread_join(thread, &result);
 	EXPECT_EQ(NULL, result);
-	{
-		struct spf_counters delta;
-
-		spf_counters_since(&self->before, &delta);
-		if (variant->value)
-			EXPECT_LE(PAGES, delta.value[SPF_UNSUPPORTED]);
-	}
+	if (variant->value)
+		EXPECT_LE(PAGES, counted(&self->before, SPF_UNSUPPORTED));
 	close(fd);
 }
 
 TEST_F(spf, swap_falls_back)
 {
-	struct spf_counters delta;
-
 	if (!have_swap)
 		SKIP(return, "no swap");
 	fill_pages(self->map, PAGES * self->ps, TAG);
 	ASSERT_EQ(0, madvise(self->map, PAGES * self->ps, MADV_PAGEOUT));
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
-	spf_counters_since(&self->before, &delta);
 	if (variant->value)
-		EXPECT_LT(0, delta.value[SPF_PTE]);
+		EXPECT_LT(0, counted(&self->before, SPF_PTE));
 }
 
 /* --- signals */
@@ -564,23 +518,23 @@ TEST_F(spf, signals)
 	void *addr = page(self, 3);
 
 	ASSERT_EQ(0, mprotect(addr, self->ps, PROT_NONE));
-	EXPECT_EQ(SIGSEGV, access_signal(addr, false));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, false, &signal_info));
 	EXPECT_EQ(SEGV_ACCERR, signal_info.si_code);
 	EXPECT_EQ(addr, signal_info.si_addr);
-	EXPECT_EQ(SIGSEGV, access_signal(addr, true));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, true, &signal_info));
 	EXPECT_EQ(SEGV_ACCERR, signal_info.si_code);
 	EXPECT_COUNT(SPF_NO_ACCESS, 2);
 
 	ASSERT_EQ(0, mprotect(addr, self->ps, PROT_READ));
-	EXPECT_EQ(0, access_signal(addr, false));
-	EXPECT_EQ(SIGSEGV, access_signal(addr, true));
+	EXPECT_EQ(0, access_signal(addr, false, &signal_info));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, true, &signal_info));
 	EXPECT_EQ(SEGV_ACCERR, signal_info.si_code);
 	EXPECT_COUNT(SPF_NO_ACCESS, 3);
 
 	ASSERT_EQ(0, munmap(addr, self->ps));
-	EXPECT_EQ(SIGSEGV, access_signal(addr, false));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, false, &signal_info));
 	EXPECT_EQ(SEGV_MAPERR, signal_info.si_code);
-	EXPECT_EQ(SIGSEGV, access_signal(addr, true));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, true, &signal_info));
 	EXPECT_EQ(SEGV_MAPERR, signal_info.si_code);
 	EXPECT_COUNT(SPF_NO_VMA, 2);
 }
@@ -659,7 +613,7 @@ TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 {
 	static const char dir[] = "/tmp/spf-cgroup";
 	size_t limit = 32 * MIB, len = 24 * MIB, i;
-	struct spf_counters delta;
+	struct counters delta;
 	char *map, *junk;
 	int fd;
 
@@ -675,11 +629,11 @@ TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 	fd = -1;
 	if (junk)
 		fd = madvise(junk, limit - 2 * MIB, MADV_FREE);
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	if (!fd)
 		for (i = 0; i < len / self->ps; i++)
 			word_write(map + i * self->ps, page_word(TAG, i));
-	spf_counters_since(&self->before, &delta);
+	delta = counters_since(&self->before);
 	memory_limit_off(dir);
 	ASSERT_EQ(0, fd);
 	EXPECT_EQ(0, bad_pages(map, len, TAG));
@@ -695,20 +649,18 @@ TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 /* No memory at once, ever: every fault goes by the way that may sleep. */
 TEST_F(spf, never_memory_at_once)
 {
-	struct spf_counters delta;
 	size_t i;
 
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	if (!spf_fail_at_once(100))
 		SKIP(return, "no fault injection in this kernel");
 	for (i = 0; i < PAGES; i++)
 		word_write(page(self, i), page_word(TAG, i));
 	spf_fail_at_once(0);
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
-	spf_counters_since(&self->before, &delta);
 	if (variant->value) {
-		EXPECT_LE(PAGES, delta.value[SPF_SLEEP]);
-		EXPECT_LE(PAGES, delta.value[SPF_ANON]);
+		EXPECT_LE(PAGES, counted(&self->before, SPF_SLEEP));
+		EXPECT_LE(PAGES, counted(&self->before, SPF_ANON));
 	}
 }
 
@@ -734,7 +686,7 @@ TEST_F(spf, large_folios)
 	word_write(map, TAG);
 	word_write(map + len / 2, TAG);
 	madvise(map, len, MADV_HUGEPAGE);
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	before = status_kb("RssAnon");
 	for (i = 0; i < len; i += step)
 		if (i % (len / 2))
@@ -760,5 +712,5 @@ int main(int argc, char **argv)
 	have_swap = spf_swap_start();
 	status = vm_knob_kept(&spf_knob, test_harness_run, argc, argv);
 	spf_swap_stop();
-	return status < 0 ? KSFT_FAIL : status;
+	return status;
 }

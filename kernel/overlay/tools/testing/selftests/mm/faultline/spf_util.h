@@ -43,7 +43,7 @@ enum spf_counter {
 	SPF_NR_COUNTERS,
 };
 
-static const char * const spf_counter_names[SPF_NR_COUNTERS] = {
+static const char * const spf_counters[SPF_NR_COUNTERS + 1] = {
 	[SPF_ZERO]		= "spf_zero",
 	[SPF_ANON]		= "spf_anon",
 	[SPF_COW]		= "spf_cow",
@@ -66,24 +66,8 @@ static const char * const spf_counter_names[SPF_NR_COUNTERS] = {
 	[SPF_SKIPPED]		= "spf_skipped",
 };
 
-struct spf_counters {
-	long value[SPF_NR_COUNTERS];
-};
-
-static inline void spf_counters_read(struct spf_counters *c)
-{
-	vmstat_read_all(spf_counter_names, c->value, SPF_NR_COUNTERS);
-}
-
-static inline void spf_counters_since(const struct spf_counters *before,
-				      struct spf_counters *delta)
-{
-	vmstat_since(spf_counter_names, before->value, delta->value,
-		     SPF_NR_COUNTERS);
-}
-
 /* Page faults that were handled without locks. */
-static inline long spf_successes(const struct spf_counters *delta)
+static inline long spf_successes(const struct counters *delta)
 {
 	long sum = 0;
 	int i;
@@ -97,6 +81,12 @@ static const struct vm_knob spf_knob = {
 	.name = SPF_KNOB,
 	.stock = 0,
 	.refused = " does not take this value here",
+};
+
+static const struct flips spf_flips = {
+	.name = SPF_KNOB,
+	.values = { 0, 1 },
+	.n = 2,
 };
 
 #define SPF_ZRAM	"/dev/zram0"
@@ -172,17 +162,10 @@ static inline bool spf_fail_at_once(int percent)
 		{ "verbose", "0" }, { "times", "-1" }, { "interval", "1" },
 		{ "probability", chance },
 	};
-	char path[128];
-	size_t i;
 
 	snprintf(chance, sizeof(chance), "%d", percent);
-	for (i = 0; i < ARRAY_SIZE(settings); i++) {
-		snprintf(path, sizeof(path),
-			 "/sys/kernel/debug/fail_page_alloc/%s",
-			 settings[i][0]);
-		if (write_text(path, settings[i][1]))
-			return false;
-	}
+	if (!fault_attr_set("fail_page_alloc", settings, ARRAY_SIZE(settings)))
+		return false;
 	write_text("/proc/self/make-it-fail", percent ? "1" : "0");
 	return true;
 }

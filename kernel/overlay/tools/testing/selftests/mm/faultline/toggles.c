@@ -451,8 +451,6 @@ int main(int argc, char **argv)
 	for (i = 0; i < nr_toggles; i++)
 		find_max(&toggles[i]);
 	status = run_in_child(test_harness_run, argc, argv);
-	if (status < 0)
-		return KSFT_FAIL;
 	for (t = toggles; t < toggles + nr_toggles; t++)
 		if (t->at_start >= 0 && value_of(t) != t->at_start)
 			vm_sysctl_write(t->name, t->at_start);
