@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the Faultline selftests share.
+ * Helpers of the Faultline selftests.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@
 #include "faultline_util.h"
 
 /*
- * An arena of malloc per thread would come and go as 64 MiB of VmSize in the
+ * A malloc arena per thread would add and remove 64 MiB of VmSize in the
  * middle of a test that compares VmSize.
  */
 static void __attribute__((constructor)) one_malloc_arena(void)
@@ -50,8 +50,8 @@ size_t pmd_size(void)
 				text, sizeof(text)))
 		size = strtoul(text, NULL, 10);
 	/*
-	 * A kernel without THP does not say.  There, a table of base pages is
-	 * taken to fill a page with its 8-byte entries, as on most machines.
+	 * A kernel without THP does not report it.  Assume that a table fills
+	 * a base page with 8-byte entries, as on most machines.
 	 */
 	if (!size)
 		size = page_size() * (page_size() / sizeof(__u64));
@@ -166,7 +166,7 @@ int run_in_child(int (*run)(int argc, char **argv), int argc, char **argv)
 	int status;
 	pid_t pid;
 
-	/* Otherwise the child prints what the parent has buffered, too. */
+	/* Otherwise the child prints the buffered output again. */
 	fflush(stdout);
 	pid = fork();
 	if (!pid)
@@ -212,7 +212,7 @@ bool env_number(const char *name, long *value)
 	errno = 0;
 	n = strtol(text, &end, 10);
 	if (errno || end == text || *end || n <= 0) {
-		fprintf(stderr, "%s=%s: must be a number above 0\n", name,
+		fprintf(stderr, "%s=%s: must be a positive number\n", name,
 			text);
 		return false;
 	}
@@ -430,7 +430,7 @@ int map_count(void)
 	if (!f)
 		return -1;
 	while (fgets(line, sizeof(line), f))
-		/* The vsyscall page is shown, but is no VMA of this mm. */
+		/* The vsyscall page is listed, but not a VMA of this mm. */
 		if (!strstr(line, "[vsyscall]"))
 			n++;
 	fclose(f);
@@ -519,7 +519,7 @@ void *map_filled(size_t len, __u64 tag)
 		 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return NULL;
-	/* Fails where there are no huge pages: then it is not needed. */
+	/* Fails on a kernel without THP, which does not need it. */
 	madvise(p, len, MADV_NOHUGEPAGE);
 	fill_pages(p, len, tag);
 	return p;
@@ -558,7 +558,7 @@ static void *idle_main(void *arg)
 	struct idle_thread *idle = arg;
 	char c;
 
-	/* Ends when the writing side is closed. */
+	/* Returns when the write end is closed. */
 	while (read(idle->pipe[0], &c, 1) < 0 && errno == EINTR)
 		;
 	return NULL;
@@ -602,7 +602,7 @@ __u64 now_ns(void)
 
 __u64 random_next(__u64 *state)
 {
-	/* xorshift64: repeatable from its seed, which must not be 0 */
+	/* xorshift64: reproducible from its seed, which must not be 0 */
 	*state ^= *state << 13;
 	*state ^= *state >> 7;
 	*state ^= *state << 17;
@@ -622,7 +622,7 @@ int loop_device(size_t size)
 	file = memfd_create("loop", MFD_CLOEXEC);
 	if (file < 0 || ftruncate(file, size))
 		goto out;
-	/* Another process may take the free one first. */
+	/* Another process may take the free device first. */
 	for (tries = 0; dev < 0 && tries < 100; tries++) {
 		n = ioctl(control, LOOP_CTL_GET_FREE);
 		if (n < 0)
@@ -671,7 +671,7 @@ int uffd_open(__u64 features, __u64 *got)
 	return fd;
 }
 
-/* --- messages of the kernel */
+/* --- kernel messages */
 
 int kmsg_open(void)
 {
@@ -688,7 +688,7 @@ bool kmsg_next(int fd, char *buf, size_t size)
 
 	do {
 		len = read(fd, buf, size - 1);
-	} while (len < 0 && errno == EPIPE);	/* some were overwritten */
+	} while (len < 0 && errno == EPIPE);	/* messages were overwritten */
 	if (len <= 0)
 		return false;
 	buf[len] = '\0';
@@ -715,7 +715,7 @@ int trace_start(struct trace_session *t, const char *system)
 	memset(t, 0, sizeof(*t));
 	snprintf(path, sizeof(path), "%s/instances", root);
 	if (access(path, F_OK))
-		/* Fails when it cannot be mounted: the test below says so. */
+		/* The check below reports a failure. */
 		mount("tracefs", root, "tracefs", 0, NULL);
 	if (access(path, F_OK))
 		return -ENOENT;
@@ -727,7 +727,7 @@ int trace_start(struct trace_session *t, const char *system)
 	if (mkdir(t->dir, 0700))
 		return -errno;
 	ret = trace_write(t, "buffer_size_kb", "1024");
-	/* Names of tasks are not needed, and cost two events of the scheduler. */
+	/* Task names are not needed and would cost two scheduler events. */
 	trace_write(t, "trace_options", "norecord-cmd");
 	snprintf(path, sizeof(path), "events/%s/enable", system);
 	if (!ret)

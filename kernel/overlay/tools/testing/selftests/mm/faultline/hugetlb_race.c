@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * hugetlb page table sharing against everything that takes pages and page
- * tables away.
+ * hugetlb page table sharing against everything that removes pages and page
+ * tables.
  *
- * Some processes map one file at the same address, so that their tables can be
- * shared.  In each, threads read and write pages: a page must hold the word
- * of its offset in the file, or 0 where a test takes pages out of the file.
- * One more thread per process does what the test is about.  In the end, the
- * pool of huge pages and the count of shared tables must be as before.
+ * Several processes map one file at the same address, so that they can share
+ * page tables.  In each of them, threads read and write pages: a page must hold
+ * the word of its file offset, or 0 where a test removes pages from the file.
+ * One more thread per process performs the operation under test.  At the end,
+ * the huge page pool and the count of shared tables must be as before.
  *
- * Variants: the three modes; "inject", where faults of mode 2 find their table
- * changed or busy all the time; "flip", where the mode changes all the time.
+ * Variants: the three modes; "inject", where faults in mode 2 often find their
+ * table changed or busy; "flip", where the mode changes continuously.
  */
 #include <fcntl.h>
 #include <linux/mempolicy.h>
@@ -29,12 +29,12 @@
 #define TIMEOUT		900
 #define PROCESSES	3
 #define TOUCHERS	2
-/* Pages in use: half of them in each of two page tables. */
+/* Pages in use, half of them in each of two page tables. */
 #define PAGES		32
-/* Some more, for pages that are on their way out of the file. */
+/* Spare pages, as removed pages may not be free yet. */
 #define POOL		(PAGES + 32)
 #define LENGTH		(2 * GIB)
-/* A page that a soft offline takes is lost to the pool. */
+/* A page that is soft-offlined is lost to the pool. */
 #define MAX_OFFLINE	6
 
 #ifndef MADV_SOFT_OFFLINE
@@ -48,19 +48,19 @@ struct player;
 
 /* One test. */
 struct race_op {
-	/* Does one step; false if the kernel cannot do it at all. */
+	/* Performs one step; false if the kernel does not support it. */
 	bool (*act)(struct player *p);
-	/* Pages may vanish from the file, and be read as 0. */
+	/* Pages may vanish from the file and read as 0. */
 	bool loses;
-	/* Parts of the mapping may be away, or not to be written. */
+	/* Parts of the mapping may be unmapped or read-only. */
 	bool faults;
-	/* Only the first process has threads that touch pages. */
+	/* Only the first process has touchers. */
 	bool lone;
-	/* More pages of the pool than PAGES; for each process. */
+	/* Additional pool pages, for each process. */
 	long extra;
 };
 
-/* In memory that all processes have. */
+/* In memory shared by all processes. */
 struct world {
 	const struct race_op *op;
 	int fd;
@@ -70,8 +70,8 @@ struct world {
 	atomic_long signals;
 	atomic_long acts;
 	atomic_long wrong;
-	atomic_long failed;	/* calls that must succeed and did not */
-	atomic_long cannot;	/* the kernel has no such thing */
+	atomic_long failed;	/* calls that must not fail, but did */
+	atomic_long cannot;	/* the kernel does not support the step */
 	atomic_long offlined;
 };
 
@@ -82,7 +82,7 @@ struct player {
 	int pipe[2];
 	int loop;
 	__u64 generation;
-	char *spare;		/* address space to move things to */
+	char *spare;		/* address space for mremap() */
 	int uffd;
 };
 
@@ -121,8 +121,8 @@ FIXTURE_VARIANT_ADD(hugetlb_race, flip) {
 	.flip = true,
 };
 
-/* Mode 0 alone leaves tables shared that are: the trigger ends that. */
-static void unshare_at_times(int turn, long mode)
+/* Mode 0 only prevents new sharing; the trigger unshares. */
+static void trigger_unshare(int turn, long mode)
 {
 	if (mode == MODE_OFF && !(turn % 7))
 		vm_sysctl_write(HUGETLB_TRIGGER, 1);
@@ -132,9 +132,9 @@ static const struct flips hugetlb_flips = {
 	.name = HUGETLB_KNOB,
 	.values = { 2, 0, 2, 1, 0, 1 },
 	.n = 6,
-	/* Between 1 and the others, static keys are flipped. */
+	/* Changes from and to mode 1 flip static keys. */
 	.n_keyless = 2,
-	.written = unshare_at_times,
+	.written = trigger_unshare,
 };
 
 /* --- pages */
@@ -161,7 +161,7 @@ static size_t any_page(struct player *p)
 static void put_word(const struct world *w, size_t n)
 {
 	word_write(page_at(w, n), huge_word(n));
-	/* Far away in the same page: a page of another size would show. */
+	/* Far away in the same page, to detect a page of another size. */
 	word_write((char *)page_at(w, n) + huge_size() / 2, huge_word(n));
 }
 
@@ -204,7 +204,7 @@ static void touch(struct player *p)
 	atomic_fetch_add(&w->touches, 1);
 }
 
-/* --- what the threads do */
+/* --- threads */
 
 static void *toucher(void *arg)
 {
@@ -246,7 +246,7 @@ static void must(struct player *p, bool success)
 		atomic_fetch_add(&p->w->failed, 1);
 }
 
-/* One process of the race; the parent stops it by world.stop. */
+/* One process of the race; runs until world.stop. */
 static int play(struct world *w, int id)
 {
 	struct sigaction sa = { .sa_handler = on_fault };
@@ -267,7 +267,7 @@ static int play(struct world *w, int id)
 	}
 	if (pipe(players[TOUCHERS].pipe))
 		return 1;
-	/* Neighbours of the map, and not where whole tables can be shared. */
+	/* Not aligned, so that no whole table can be shared there. */
 	players[TOUCHERS].spare = free_huge_range(GIB);
 	if (!players[TOUCHERS].spare)
 		return 2;
@@ -318,7 +318,7 @@ static void race(struct __test_metadata *_metadata,
 		if (!pids[i])
 			_exit(play(w, i));
 	}
-	/* Else page tables never are empty: we would keep them as they are. */
+	/* This process would keep page tables from becoming empty. */
 	if (op->lone)
 		EXPECT_EQ(0, munmap(w->map, LENGTH));
 	for (i = 0; i < opt_seconds * 10 && !atomic_load(&w->cannot); i++)
@@ -375,7 +375,7 @@ static void race(struct __test_metadata *_metadata,
 	self->usage.free -= atomic_load(&w->offlined);
 	EXPECT_TRUE(hugetlb_usage_returns(&self->usage));
 	if (atomic_load(&w->cannot))
-		SKIP(return, "this kernel cannot do that");
+		SKIP(return, "not supported by this kernel");
 	EXPECT_LT(0, atomic_load(&w->acts));
 }
 
@@ -421,7 +421,7 @@ FIXTURE_TEARDOWN(hugetlb_race)
 
 /* --- the races */
 
-/* Takes page tables out of use that others share. */
+/* Unshares page tables that other processes share. */
 static bool act_discard(struct player *p)
 {
 	size_t n = any_page(p);
@@ -457,13 +457,13 @@ static bool act_punch(struct player *p)
 
 RACE(punch, .loses = true)
 
-/* Where only this process writes to, in each page. */
+/* The word of a page that only this process writes. */
 static void *own_word(struct player *p, size_t n)
 {
 	return (char *)page_at(p->w, n) + (1 + p->id) * page_size();
 }
 
-/* The signal that reading a word gets, or 0. */
+/* The signal that reading a word raises, or 0. */
 static int read_signal(const void *addr, __u64 *word)
 {
 	sigjmp_buf env;
@@ -478,8 +478,8 @@ static int read_signal(const void *addr, __u64 *word)
 }
 
 /*
- * What was in a hole is gone when the call returns, although others fault
- * on its neighbours and map what is still there.
+ * The content of a hole is gone when the call returns, although other threads
+ * fault on its neighbours and map pages that are still there.
  */
 static bool act_punch_exact(struct player *p)
 {
@@ -496,7 +496,7 @@ static bool act_punch_exact(struct player *p)
 
 RACE(punch_exact, .loses = true)
 
-/* Entries of a page go, and the page itself. */
+/* Zaps the entries of a page, or removes the page. */
 static bool act_forget(struct player *p)
 {
 	size_t n = any_page(p);
@@ -509,26 +509,26 @@ static bool act_forget(struct player *p)
 
 RACE(forget, .loses = true)
 
-/* What was behind the new end is gone, too, and nothing is in the file there. */
+/* Everything beyond the new end is gone, from page tables and the file. */
 static bool act_truncate_exact(struct player *p)
 {
 	size_t n = any_page(p), m;
 	struct stat st;
 	__u64 word = 0;
 
-	/* Others would change the size meanwhile. */
+	/* Only one process may change the size. */
 	if (p->id) {
 		usleep(1000);
 		return true;
 	}
 	for (m = 0; m < PAGES; m++)
 		word_write(own_word(p, m), ++p->generation);
-	/* So that many pages are mapped at once, on both sides of the end. */
+	/* Faults then map many pages at once, on both sides of the end. */
 	must(p, !madvise(p->w->map, LENGTH, MADV_DONTNEED));
 	must(p, !ftruncate(p->w->fd, page_offset(n)));
 	must(p, !fstat(p->w->fd, &st) &&
 	     (size_t)st.st_blocks <= page_offset(n) / 512);
-	/* For a fault that began before. */
+	/* Time for a fault that is already in flight. */
 	if (random_next(&p->seed) % 2)
 		usleep(random_next(&p->seed) % 10000);
 	for (m = n; m < PAGES; m++)
@@ -544,8 +544,8 @@ static bool act_truncate_exact(struct player *p)
 RACE(truncate_exact, .loses = true, .faults = true)
 
 /*
- * A page table that some processes share is left by all of them, one way or
- * the other, while a thread of the first one faults in it.
+ * All processes stop sharing a page table, each in its own way, while a thread
+ * of the first one faults on it.
  */
 static bool act_leave(struct player *p)
 {
@@ -554,7 +554,7 @@ static bool act_leave(struct player *p)
 		return true;
 	}
 	must(p, !munmap(p->w->map, LENGTH));
-	/* Else the table that is freed is the next one at once. */
+	/* Otherwise the freed table is reused at once. */
 	usleep(random_next(&p->seed) % 10000);
 	must(p, map_again(p, 0, LENGTH));
 	word_read(page_at(p->w, 0));
@@ -564,7 +564,7 @@ static bool act_leave(struct player *p)
 
 RACE(leave, .lone = true)
 
-/* All of a page table, or a half: then the other one must not be shared. */
+/* A whole page table, or half of it: the rest must not be shared then. */
 static bool act_unmap(struct player *p)
 {
 	size_t offset = random_next(&p->seed) % 2 * GIB;
@@ -578,8 +578,8 @@ static bool act_unmap(struct player *p)
 RACE(unmap, .faults = true)
 
 /*
- * Where half of a mapping was comes other memory: it must not show in the
- * file, nor the file in it.
+ * Other memory replaces half of a table: it must not show up in the file, nor
+ * the file in it.
  */
 static bool act_replace(struct player *p)
 {
@@ -592,7 +592,7 @@ static bool act_replace(struct player *p)
 	must(p, q == addr);
 	if (q != addr)
 		return true;
-	/* Never a page in use: others of this process may write there. */
+	/* Not a page in use: other threads may write there. */
 	for (i = 1; i <= 8; i++)
 		word_write(q + huge_size() + i * ps, i);
 	for (i = 1; i <= 8; i++)
@@ -632,7 +632,7 @@ static bool act_protect(struct player *p)
 
 RACE(protect, .faults = true)
 
-/* Away and back; less than a whole page table. */
+/* Moves less than a whole page table away and back. */
 static bool act_move(struct player *p)
 {
 	char *from = p->w->map + random_next(&p->seed) % 2 * GIB;
@@ -650,7 +650,7 @@ static bool act_move(struct player *p)
 
 RACE(move, .faults = true)
 
-/* Registering for write protection unshares; nothing is protected. */
+/* Registering for write protection unshares; nothing gets protected. */
 static bool act_userfaultfd(struct player *p)
 {
 	struct uffdio_register reg = {
@@ -674,7 +674,7 @@ static bool act_userfaultfd(struct player *p)
 
 RACE(userfaultfd)
 
-/* To the other node and back; numa=fake=2 makes one. */
+/* To the other node and back; use numa=fake=2 to get one. */
 static bool act_migrate(struct player *p)
 {
 	void *pages[PAGES];
@@ -685,7 +685,7 @@ static bool act_migrate(struct player *p)
 		pages[i] = page_at(p->w, i);
 		nodes[i] = random_next(&p->seed) % 2;
 	}
-	/* A page that is busy stays: that is no error of move_pages(). */
+	/* A busy page stays; move_pages() does not fail then. */
 	return syscall(SYS_move_pages, 0, (unsigned long)PAGES, pages, nodes,
 		       status, MPOL_MF_MOVE_ALL) >= 0;
 }
@@ -704,7 +704,7 @@ static bool act_offline(struct player *p)
 	if (madvise(page_at(p->w, any_page(p)), page_size(),
 		    MADV_SOFT_OFFLINE)) {
 		atomic_fetch_sub(&p->w->offlined, 1);
-		/* Busy, or not there: try another one. */
+		/* Otherwise busy or not present: try another one. */
 		if (errno == EINVAL || errno == EPERM)
 			return false;
 	} else {
@@ -715,7 +715,7 @@ static bool act_offline(struct player *p)
 
 RACE(offline, .extra = MAX_OFFLINE)
 
-/* get_user_pages_fast() walks the tables without any lock. */
+/* get_user_pages_fast() walks page tables without a lock. */
 static bool act_pin(struct player *p)
 {
 	size_t n = any_page(p);
@@ -727,7 +727,7 @@ static bool act_pin(struct player *p)
 
 	if (vmsplice(p->pipe[1], &iov, 1, 0) != sizeof(word))
 		return false;
-	/* Others take the table away while the pipe has the page. */
+	/* Unshare the table while the pipe has the page. */
 	must(p, !madvise(page_at(p->w, n), huge_size(), MADV_DONTNEED));
 	must(p, read(p->pipe[0], &word, sizeof(word)) == sizeof(word));
 	if (!word_allowed(p->w, n, word))
@@ -740,13 +740,13 @@ RACE(pin)
 #define SECTOR		512
 
 /*
- * A device writes a word that was never there before, into a part of the page
- * that is this process's: we must read it, also through a new page table entry.
+ * A device writes a fresh word into this process's part of a page: reads must
+ * return it, also through a new page table entry.
  */
 static bool act_direct(struct player *p)
 {
 	char space[2 * SECTOR];
-	/* Aligned, as O_DIRECT wants it. */
+	/* Aligned for O_DIRECT. */
 	char *buffer = space + SECTOR - (uintptr_t)space % SECTOR;
 	char *page = (char *)page_at(p->w, any_page(p));
 	char *sector = page + (1 + p->id) * SECTOR;

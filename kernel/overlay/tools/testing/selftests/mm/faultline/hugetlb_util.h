@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the selftests of hugetlb page table sharing have in common: the
- * switch, its counters, the pool of huge pages, and files whose pages tell
- * which offset they belong to.
+ * Helpers of the selftests for hugetlb page table sharing: the switch, its
+ * counters, the pool of huge pages, and files whose pages identify their
+ * offset.
  */
 #ifndef HUGETLB_UTIL_H
 #define HUGETLB_UTIL_H
@@ -58,7 +58,7 @@ static const char * const hugetlb_counters[HUGETLB_NR_COUNTERS + 1] = {
 	[HUGETLB_TWO_PHASE]	= "hugetlb_zap_two_phase",
 };
 
-/* What has to be as before once everything is unmapped and closed. */
+/* State that must be as before once everything is unmapped and closed. */
 struct hugetlb_usage {
 	long total;
 	long free;
@@ -68,7 +68,7 @@ struct hugetlb_usage {
 	long table_refs;
 };
 
-/* A file of the pool of huge pages. */
+/* A sysfs file of the huge page pool. */
 static inline void hugetlb_path(char *path, size_t size, const char *name)
 {
 	snprintf(path, size, "/sys/kernel/mm/hugepages/hugepages-%zukB/%s",
@@ -118,8 +118,8 @@ static inline bool hugetlb_usage_same(const struct hugetlb_usage *before,
 }
 
 /*
- * Pages are given back when the last user is gone, and an exit that was
- * waited for may still be on its way through a worker.
+ * Pages are freed with their last user, and the exit of a reaped process may
+ * still be pending in a worker.
  */
 static inline bool hugetlb_usage_returns(const struct hugetlb_usage *before)
 {
@@ -138,7 +138,7 @@ static inline bool hugetlb_usage_returns(const struct hugetlb_usage *before)
 static const struct vm_knob hugetlb_knob = {
 	.name = HUGETLB_KNOB,
 	.stock = MODE_VMA_LOCK,
-	.refused = " does not take this value",
+	.refused = " rejects this value",
 };
 
 static inline const char *hugetlb_mode_set(long mode)
@@ -146,27 +146,27 @@ static inline const char *hugetlb_mode_set(long mode)
 	return vm_knob_set(&hugetlb_knob, mode);
 }
 
-/* Makes at least @pages huge pages free; NULL, or why not. */
+/* Makes at least @pages huge pages free; returns NULL or the reason why not. */
 static inline const char *hugetlb_pool_get(long pages)
 {
 	long lack = pages - (hugetlb_sysfs("free_hugepages") -
 			     hugetlb_sysfs("resv_hugepages"));
 
 	if (hugetlb_sysfs("nr_hugepages") < 0)
-		return "this kernel has no huge pages of PMD size";
+		return "this kernel has no PMD-sized huge pages";
 	if (lack <= 0)
 		return NULL;
 	if (hugetlb_pool_set(hugetlb_sysfs("nr_hugepages") + lack))
 		return "needs root to reserve huge pages";
 	if (hugetlb_sysfs("free_hugepages") -
 	    hugetlb_sysfs("resv_hugepages") < pages)
-		return "too little memory for the huge pages";
+		return "not enough memory for the huge pages";
 	return NULL;
 }
 
 /*
- * Makes page table sharing possible, with @pages free huge pages; NULL, or why
- * it is not.
+ * Enables page table sharing and makes @pages huge pages free; returns NULL or
+ * the reason why not.
  */
 static inline const char *hugetlb_sharing_get(long pages)
 {
@@ -175,13 +175,13 @@ static inline const char *hugetlb_sharing_get(long pages)
 	if (!why)
 		why = hugetlb_mode_set(MODE_VMA_LOCK);
 	if (!why && vmstat_read("hugetlb_pmd_shared") < 0)
-		why = "this kernel does not share page tables, or does not count it";
+		why = "this kernel does not share page tables or does not count it";
 	return why;
 }
 
 /*
- * Makes @percent of the tries of @what fail, a fault attribute of debugfs.
- * False if the kernel has none of that name.
+ * Makes @percent of the attempts of @what fail, a fault attribute in debugfs.
+ * Returns false if the kernel lacks it.
  */
 static inline bool hugetlb_inject(const char *what, int percent)
 {
@@ -212,7 +212,7 @@ static inline int hugetlb_file(size_t size)
 	return fd;
 }
 
-/* Maps a file at @addr, which is free; NULL on failure. */
+/* Maps a file at the free address @addr; NULL on failure. */
 static inline char *hugetlb_map_at(void *addr, int fd, size_t len, int prot)
 {
 	char *p = mmap(addr, len, prot,
@@ -228,7 +228,7 @@ static inline char *hugetlb_map(int fd, size_t len)
 			      PROT_READ | PROT_WRITE);
 }
 
-/* Page @index of a file, wherever it is mapped, holds this or 0. */
+/* The content of page @index of a file, unless it is 0. */
 static inline __u64 huge_word(size_t index)
 {
 	return page_word(HUGETLB_TAG, index);
@@ -245,8 +245,7 @@ static inline bool huge_good(char *map, size_t index)
 }
 
 /*
- * Runs a program's tests, and puts the mode and the number of huge pages back
- * that they found.
+ * Runs a program's tests, then restores the mode and the number of huge pages.
  */
 static inline int hugetlb_kept(int (*run)(int argc, char **argv), int argc,
 			       char **argv)

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Section-wise munmap under everything that can meet it, for as long as asked.
+ * Section-wise munmap against everything that can race with it, for a given
+ * time.
  *
- * A process with many threads works on two kinds of memory.  The playground
- * is a part of the address space where everybody may do anything, and where
- * only the kernel's own checks (KASAN, lockdep, DEBUG_VM) tell right from
- * wrong.  The private mappings of the oracle threads lie wherever the kernel
- * puts them, and every page must hold what was written there.  Some of the
- * processes are killed in the middle.  At the end, all memory must be back.
+ * A process with many threads works on two kinds of memory.  The playground is
+ * a part of the address space where all threads may do anything, and where only
+ * the kernel's own checks (KASAN, lockdep, DEBUG_VM) find errors.  The oracle
+ * threads have private mappings at addresses chosen by the kernel, and every
+ * page must hold the content that was written there.  Some of the processes are
+ * killed halfway.  At the end, all memory must be free again.
  *
  * One test in KTAP; see usage().
  */
@@ -33,7 +34,7 @@
 #include "../../kselftest.h"
 #include "munmap_util.h"
 
-/* Far below where mmap(NULL) looks, so that no oracle's mapping gets here. */
+/* Far below the area of mmap(NULL), so that no oracle mapping gets here. */
 #define PLAYGROUND	((char *)0x100000000000UL)
 #define LANE		(32 * MIB)
 #define LANES		4
@@ -44,7 +45,7 @@ static const char test_name[] = "munmap_stress";
 
 static struct {
 	long seconds;
-	long section_kb;	/* -1: flip it all the time */
+	long section_kb;	/* -1: change it continuously */
 	__u64 seed;
 } opt = { .seconds = 30, .section_kb = -1, .seed = 1 };
 
@@ -64,7 +65,7 @@ static void note_error(const char *what, const void *addr, size_t len)
 			 "%s at %p, %zu bytes", what, addr, len);
 }
 
-/* --- touching memory that may not be there */
+/* --- accesses to memory that may be unmapped */
 
 static __thread sigjmp_buf touch_jmp;
 static __thread atomic_bool touching;
@@ -72,7 +73,7 @@ static __thread atomic_bool touching;
 static void on_fault(int sig)
 {
 	if (!atomic_load(&touching)) {
-		note_error("a fault where memory must be", NULL, 0);
+		note_error("unexpected fault", NULL, 0);
 		_exit(1);
 	}
 	siglongjmp(touch_jmp, 1);
@@ -97,7 +98,7 @@ static char *any_place(__u64 *seed, size_t *len)
 	size_t pages = PLAYGROUND_LEN / page_size();
 	size_t first = random_next(seed) % pages;
 
-	/* Short and long, and with no regard to lanes. */
+	/* Short and long, regardless of lanes. */
 	*len = random_next(seed) % 3 ? 64 * page_size() : LANE;
 	*len = (1 + random_next(seed) % (*len / page_size())) * page_size();
 	if (*len > PLAYGROUND_LEN - first * page_size())
@@ -122,7 +123,7 @@ static void populate(char *p, size_t len, __u64 *seed)
 	}
 }
 
-/* Fills a lane with something and takes it away again, by one of the ways. */
+/* Populates a lane with some kind of memory and unmaps it in some way. */
 static void lane_op(__u64 *seed, int memfd)
 {
 	char *p = PLAYGROUND + random_next(seed) % LANES * LANE;
@@ -163,7 +164,7 @@ static void lane_op(__u64 *seed, int memfd)
 	cut = random_next(seed) % 64 * page_size();
 	switch (random_next(seed) % 4) {
 	case 0:
-		/* May meet a VMA that others have cut: then it fails. */
+		/* Fails if another thread has cut the VMA. */
 		mremap(p, LANE, cut + page_size(), 0);
 		break;
 	case 1:
@@ -273,7 +274,7 @@ static void *poke_main(void *arg)
 	return NULL;
 }
 
-/* --- mappings whose content is known */
+/* --- mappings with known content */
 
 struct mapping {
 	char *addr;
@@ -311,7 +312,7 @@ static void oracle_op(struct mapping *m, __u64 *seed)
 				   m->len);
 		break;
 	case 1:
-		/* Content stays: read what is there before and after. */
+		/* mprotect() preserves the content. */
 		mprotect(m->addr, m->len, PROT_READ);
 		if (bad_pages(m->addr, m->len, m->tag))
 			note_error("wrong content", m->addr, m->len);
@@ -413,8 +414,8 @@ static void run_process(void)
 }
 
 /*
- * Starts a process and ends it after @ms, by asking or by SIGKILL.  True if
- * it ended as it should.
+ * Starts a process and ends it after @ms, by the stop flag or by SIGKILL.
+ * Returns true if it ended as expected.
  */
 static bool start_and_end(long ms, bool by_kill)
 {
@@ -439,7 +440,7 @@ static bool start_and_end(long ms, bool by_kill)
 		return true;
 	if (!status)
 		return true;
-	ksft_print_msg("the process ended with status 0x%x\n", status);
+	ksft_print_msg("the process exited with status 0x%x\n", status);
 	return false;
 }
 
@@ -449,7 +450,7 @@ static long used_kb(void)
 	       meminfo_kb("Shmem");
 }
 
-/* Kernel messages since the beginning that tell of damage. */
+/* The number of kernel messages since the start that report damage. */
 static int kernel_complaints(int kmsg)
 {
 	static const char * const signs[] = {
@@ -477,10 +478,10 @@ static void usage(FILE *f)
 {
 	fprintf(f,
 		"Usage: munmap_stress [-d SECONDS] [-k KBYTES] [-s SEED]\n"
-		"  -d  how long (default 30)\n"
-		"  -k  vm." MUNMAP_KNOB " for all of it\n"
-		"      (default: change it all the time, 0 included)\n"
-		"  -s  where the random choices begin (default 1)\n");
+		"  -d  duration (default 30)\n"
+		"  -k  value of vm." MUNMAP_KNOB "\n"
+		"      (default: change it continuously, including 0)\n"
+		"  -s  seed of the random choices (default 1)\n");
 }
 
 static long number_option(int c, long min)
@@ -491,7 +492,7 @@ static long number_option(int c, long min)
 	errno = 0;
 	n = strtol(optarg, &end, 10);
 	if (errno || end == optarg || *end || n < min) {
-		fprintf(stderr, "munmap_stress: -%c %s: must be a number from %ld on\n",
+		fprintf(stderr, "munmap_stress: -%c %s: must be a number of at least %ld\n",
 			c, optarg, min);
 		exit(KSFT_FAIL);
 	}
@@ -600,15 +601,15 @@ static int stress(int argc, char **argv)
 		good = false;
 	}
 	if (used_kb() >= base + (long)(LANE / KIB) / 2) {
-		ksft_print_msg("%ld kB were not given back\n",
+		ksft_print_msg("%ld kB were not freed\n",
 			       used_kb() - base);
 		good = false;
 	}
 	if (kmsg >= 0 && kernel_complaints(kmsg))
 		good = false;
-	/* A test that never met the code under test is none. */
+	/* A run that never reached the code under test proves nothing. */
 	if (opt.section_kb && d.value[MUNMAP_SECTIONS] <= d.value[MUNMAP_CALLS]) {
-		ksft_print_msg("no munmap was done in sections\n");
+		ksft_print_msg("no munmap in sections\n");
 		good = false;
 	}
 	if (!opt.section_kb && d.value[MUNMAP_CALLS]) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the selftests of section-wise munmap share: its knob and its counters.
+ * Helpers of the section-wise munmap selftests: the knob and the counters.
  */
 #ifndef MUNMAP_UTIL_H
 #define MUNMAP_UTIL_H
@@ -9,7 +9,7 @@
 #include "faultline_util.h"
 
 #define MUNMAP_KNOB		"munmap_section_kbytes"
-/* The smallest section: one page table of base pages.  Most interior cuts. */
+/* The smallest section, one page table: the most cuts inside a range. */
 #define MUNMAP_SMALL_KB		((long)(pmd_size() / KIB))
 
 enum munmap_counter {
@@ -46,7 +46,7 @@ static const struct flips munmap_flips = {
 	.name = MUNMAP_KNOB,
 	.values = { 2048, 16384, 2048, 65536, 2048, 0 },
 	.n = 6,
-	/* All but the last: going to 0 and back flips static keys. */
+	/* All but the last: writing 0 and back flips static keys. */
 	.n_keyless = 5,
 };
 

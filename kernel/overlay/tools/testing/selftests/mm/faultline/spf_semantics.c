@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What page faults do, with vm.speculative_page_fault off and on: contents,
- * accounting and signals are the same.  The counters tell which faults took no
- * locks, and why the others did.
+ * Page faults with vm.speculative_page_fault off and on: contents, accounting
+ * and signals are the same.  The counters tell which faults took no locks, and
+ * why the others did.
  */
 #include <fcntl.h>
 #include <linux/mempolicy.h>
@@ -22,9 +22,9 @@
 
 #define TIMEOUT		120
 #define TAG		0x7370665f73656d01ULL
-/* With the page before them, in one page table: that of 64 KiB pages has 32. */
+/* Shares a table with the page before: 32 entries with 64 KiB pages. */
 #define PAGES		24
-/* What the test itself may fault in beside it: its stack, messages. */
+/* Faults of the test itself: its stack, messages. */
 #define SLACK		16
 
 static bool have_swap;
@@ -48,8 +48,8 @@ FIXTURE_VARIANT_ADD(spf, speculative) {
 };
 
 /*
- * Private memory of base pages that has a page table and an anon_vma: the page
- * before the ones of the test is written.
+ * Private memory of base pages with a page table and an anon_vma: the page
+ * before those of the test is written.
  */
 static char *map_ready(size_t pages, int prot, int fd)
 {
@@ -76,7 +76,7 @@ FIXTURE_SETUP(spf)
 	self->ps = page_size();
 	self->map = map_ready(PAGES, PROT_READ | PROT_WRITE, -1);
 	ASSERT_NE(NULL, self->map);
-	/* The text of /proc/vmstat, and what reading it needs. */
+	/* Twice, to fault in the memory needed for reading /proc/vmstat. */
 	self->before = counters_read(spf_counters);
 	self->before = counters_read(spf_counters);
 }
@@ -85,7 +85,7 @@ FIXTURE_TEARDOWN(spf)
 {
 }
 
-/* What the counter has to be at least, and about at most, with the switch on. */
+/* With the switch on, the counter has grown by @n, plus at most SLACK. */
 #define EXPECT_COUNT(counter, n) do {					\
 	long grown = counted(&self->before, counter);			\
 									\
@@ -104,7 +104,7 @@ static void *page(FIXTURE_DATA(spf) *self, size_t i)
 	return self->map + i * self->ps;
 }
 
-/* Pages of the mapping that are its own memory; at first one, before the map. */
+/* Anonymous pages of the mapping; initially one, before the map. */
 static long anon_pages(FIXTURE_DATA(spf) *self)
 {
 	return smaps_kb(self->map - self->ps, (PAGES + 2) * self->ps,
@@ -130,9 +130,9 @@ TEST_F(spf, read_maps_zero)
 	EXPECT_LE(PAGES, faults);
 	EXPECT_GE(PAGES + SLACK, faults);
 	EXPECT_COUNT(SPF_ZERO, PAGES);
-	/* The zero page is nobody's. */
+	/* The zero page is not anonymous. */
 	EXPECT_EQ(1, anon_pages(self));
-	/* And gives way to a page of our own. */
+	/* A write replaces it. */
 	for (i = 0; i < PAGES; i++)
 		word_write(page(self, i), page_word(TAG, i));
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
@@ -151,7 +151,7 @@ TEST_F(spf, write_maps_memory)
 	EXPECT_GE(PAGES + SLACK, faults);
 	EXPECT_COUNT(SPF_ANON, PAGES);
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
-	/* Nothing else is in the pages. */
+	/* The rest of the pages is zero. */
 	for (i = 0; i < PAGES; i++)
 		for (j = sizeof(__u64); j < self->ps; j += sizeof(__u64))
 			ASSERT_EQ(0, word_read((char *)page(self, i) + j));
@@ -159,7 +159,7 @@ TEST_F(spf, write_maps_memory)
 	EXPECT_EQ(0, munmap(self->map, PAGES * self->ps));
 }
 
-/* The kernel writes to memory of ours; upstream takes mmap_lock for that. */
+/* The kernel writes to user memory; upstream takes mmap_lock for that. */
 TEST_F(spf, kernel_writes)
 {
 	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
@@ -178,7 +178,7 @@ TEST_F(spf, kernel_reads)
 
 	ASSERT_LE(0, null);
 	ASSERT_EQ(0, pipe(pipes));
-	/* /dev/null does not look; a pipe does. */
+	/* /dev/null does not read the memory; a pipe does. */
 	for (i = 0; i < PAGES; i++) {
 		__u64 word = TAG;
 
@@ -191,7 +191,7 @@ TEST_F(spf, kernel_reads)
 	close(null);
 }
 
-/* Whose word is in the page: the child's or ours. */
+/* Parent and child each see their own word in a page. */
 TEST_F(spf, fork_copies)
 {
 	size_t i, bad = 0;
@@ -220,13 +220,13 @@ TEST_F(spf, fork_copies)
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG + 2));
 }
 
-/* The page that is to be copied cannot be read: one SIGBUS, and nothing else. */
+/* The page to be copied cannot be read: one SIGBUS, and nothing else. */
 TEST_F(spf, broken_memory)
 {
 	pid_t pid;
 
 	if (!spf_torture("broken_rules", 0))
-		SKIP(return, "the kernel cannot pretend that");
+		SKIP(return, "this kernel cannot simulate broken memory");
 	ASSERT_EQ(0, madvise(self->map, PAGES * self->ps, MADV_DONTDUMP));
 	fill_pages(self->map, PAGES * self->ps, TAG);
 	pid = fork();
@@ -236,7 +236,7 @@ TEST_F(spf, broken_memory)
 	}
 	spf_torture("broken_rules", SPF_BAD_MEMORY);
 	self->before = counters_read(spf_counters);
-	EXPECT_EQ(variant->value ? SIGBUS : 0, access_signal(self->map, true, &signal_info));
+	EXPECT_EQ(variant->value ? SIGBUS : 0, access_signal(self->map, true, NULL));
 	spf_torture("broken_rules", 0);
 	ASSERT_LE(0, pid);
 	kill(pid, SIGKILL);
@@ -246,7 +246,7 @@ TEST_F(spf, broken_memory)
 		EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
 }
 
-/* The child is gone: its parent's pages need no copy. */
+/* After the child's exit, its parent's pages need no copy. */
 TEST_F(spf, fork_and_reuse)
 {
 	pid_t pid;
@@ -279,7 +279,7 @@ TEST_F(spf, private_file)
 	}
 	map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
 	ASSERT_NE(MAP_FAILED, map);
-	/* The pages of the file are upstream's, and so is the first write. */
+	/* Upstream code maps file pages and handles the first write. */
 	EXPECT_EQ(0, bad_pages(map, len, TAG));
 	word_write(map, TAG);
 	self->before = counters_read(spf_counters);
@@ -288,7 +288,7 @@ TEST_F(spf, private_file)
 	for (i = 1; i <= PAGES; i++) {
 		EXPECT_EQ(page_word(TAG + 1, i), word_read(map + i * self->ps));
 	}
-	/* A shmem file may have a policy for its memory. */
+	/* A shmem file may have a memory policy. */
 	EXPECT_COUNT(SPF_UNSUPPORTED, PAGES);
 	for (i = 0; i <= PAGES; i++) {
 		__u64 word;
@@ -300,7 +300,7 @@ TEST_F(spf, private_file)
 	close(fd);
 }
 
-/* The same with a file that has pages like those of a disk. */
+/* The same with a file whose pages are like those of a disk. */
 TEST_F(spf, private_file_of_program)
 {
 	size_t pages, i, len;
@@ -332,14 +332,14 @@ TEST_F(spf, private_file_of_program)
 		EXPECT_EQ(page_word(TAG, i), word_read(p));
 		EXPECT_EQ(second, word_read(p + sizeof(word)));
 	}
-	/* In an initramfs the program is in shmem. */
+	/* In an initramfs, the program may be in shmem. */
 	if (variant->value)
 		EXPECT_LE((long)pages - 1, counted(&self->before, SPF_COW) +
 			  counted(&self->before, SPF_UNSUPPORTED));
 	close(fd);
 }
 
-/* Software events of perf: how many of this process since. */
+/* Opens a perf software event of this process. */
 static int perf_event(__u64 config)
 {
 	struct perf_event_attr attr = {
@@ -368,7 +368,7 @@ TEST_F(spf, perf_events)
 
 	if (self->before.value[0] < 0 || (good < 0 && errno == ENOENT &&
 					  !variant->value))
-		SKIP(return, "no such events in this kernel");
+		SKIP(return, "this kernel has no such events");
 	ASSERT_LE(0, good);
 	ASSERT_LE(0, failed);
 	for (i = 0; i < PAGES; i++)
@@ -376,20 +376,20 @@ TEST_F(spf, perf_events)
 	EXPECT_LE(variant->value ? PAGES : 0, perf_count(good));
 	EXPECT_GE(variant->value ? PAGES + SLACK : 0, perf_count(good));
 	ASSERT_EQ(0, mprotect(page(self, 0), self->ps, PROT_NONE));
-	EXPECT_EQ(SIGSEGV, access_signal(page(self, 0), false, &signal_info));
+	EXPECT_EQ(SIGSEGV, access_signal(page(self, 0), false, NULL));
 	EXPECT_LE(variant->value ? 1 : 0, perf_count(failed));
 	EXPECT_GE(variant->value ? SLACK : 0, perf_count(failed));
 	close(good);
 	close(failed);
 }
 
-/* --- what falls back */
+/* --- faults that fall back */
 
 TEST_F(spf, first_write_falls_back)
 {
 	char *map = map_ready(PAGES, PROT_READ, -1) - self->ps;
 
-	/* There is a table, and no anon_vma. */
+	/* There is a table, but no anon_vma. */
 	word_read(map);
 	ASSERT_EQ(0, mprotect(map, PAGES * self->ps, PROT_READ | PROT_WRITE));
 	word_write(map + self->ps, TAG);
@@ -411,7 +411,7 @@ TEST_F(spf, no_table_falls_back)
 		word_write(map + i * pmd_size(), TAG);
 	for (i = 0; i < 4; i++)
 		EXPECT_EQ(TAG, word_read(map + i * pmd_size()));
-	/* The first one is the first write as well. */
+	/* The first one falls back as the first write. */
 	EXPECT_COUNT(SPF_NO_TABLE, 3);
 }
 
@@ -429,12 +429,12 @@ TEST_F(spf, shared_falls_back)
 
 TEST_F(spf, policy_falls_back)
 {
-	/* One of them may have no memory. */
+	/* Both nodes, as one of them may have no memory. */
 	unsigned long nodes = 3;
 	long ret;
 
 	if (access("/proc/self/numa_maps", F_OK))
-		SKIP(return, "no memory policies in this kernel");
+		SKIP(return, "this kernel has no memory policies");
 	ret = syscall(SYS_mbind, self->map, PAGES * self->ps, MPOL_BIND, &nodes,
 		      8 * sizeof(nodes), 0);
 	ASSERT_EQ(0, ret);
@@ -444,7 +444,7 @@ TEST_F(spf, policy_falls_back)
 	EXPECT_COUNT(SPF_UNSUPPORTED, PAGES);
 }
 
-/* Somebody else fills the pages, and is told of each. */
+/* Fills the pages, one for each event. */
 static void *fill_by_uffd(void *arg)
 {
 	int fd = *(int *)arg;
@@ -484,7 +484,7 @@ TEST_F(spf, userfaultfd_falls_back)
 	size_t i;
 
 	if (fd < 0)
-		SKIP(return, "no userfaultfd in this kernel");
+		SKIP(return, "this kernel has no userfaultfd");
 	ASSERT_EQ(0, ioctl(fd, UFFDIO_REGISTER, &reg));
 	self->before = counters_read(spf_counters);
 	ASSERT_EQ(0, pthread_create(&thread, NULL, fill_by_uffd, &fd));
@@ -539,7 +539,7 @@ TEST_F(spf, signals)
 	EXPECT_COUNT(SPF_NO_VMA, 2);
 }
 
-/* The kernel's accesses fail, and say so. */
+/* The kernel's accesses fail with EFAULT. */
 TEST_F(spf, kernel_access_fails)
 {
 	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
@@ -556,7 +556,7 @@ TEST_F(spf, kernel_access_fails)
 	close(zero);
 }
 
-/* Not inlined, as it calls itself. */
+/* Recursive, so it is not inlined. */
 static __u64 deep(int depth)
 {
 	__u64 frame[512];
@@ -570,9 +570,9 @@ TEST_F(spf, stack_grows)
 	EXPECT_EQ(200 * 201 / 2, deep(200));
 }
 
-/* --- memory that is short */
+/* --- memory shortage */
 
-/* A control group of this process alone, with a limit; false without memcg. */
+/* Moves this process to a group with a limit; false without memcg. */
 static bool memory_limit(const char *dir, size_t bytes)
 {
 	char path[128], text[32];
@@ -606,8 +606,8 @@ static void memory_limit_off(const char *dir)
 }
 
 /*
- * A group has a limit, and its memory is full of pages of a file, which can be
- * had back.  A fault that finds none left at once waits, without locks.
+ * The memory of a group with a limit is full of lazily freed pages, which can
+ * be reclaimed.  A fault that finds no free memory waits without locks.
  */
 TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 {
@@ -615,27 +615,26 @@ TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 	size_t limit = 32 * MIB, len = 24 * MIB, i;
 	struct counters delta;
 	char *map, *junk;
-	int fd;
+	int err = -1;
 
 	mkdir("/tmp", 01777);
 	if (!memory_limit(dir, limit)) {
 		memory_limit_off(dir);
-		SKIP(return, "no memory control groups here");
+		SKIP(return, "no memory cgroups here");
 	}
 	map = map_ready(len / self->ps, PROT_READ | PROT_WRITE, -1);
 	ASSERT_NE(NULL, map);
-	/* As much again of memory that is given up at once when it is asked. */
+	/* Fill the group with memory that reclaim frees at once. */
 	junk = map_filled(limit - 2 * MIB, TAG);
-	fd = -1;
 	if (junk)
-		fd = madvise(junk, limit - 2 * MIB, MADV_FREE);
+		err = madvise(junk, limit - 2 * MIB, MADV_FREE);
 	self->before = counters_read(spf_counters);
-	if (!fd)
+	if (!err)
 		for (i = 0; i < len / self->ps; i++)
 			word_write(map + i * self->ps, page_word(TAG, i));
 	delta = counters_since(&self->before);
 	memory_limit_off(dir);
-	ASSERT_EQ(0, fd);
+	ASSERT_EQ(0, err);
 	EXPECT_EQ(0, bad_pages(map, len, TAG));
 	TH_LOG("%ld of %zu faults waited, %ld gave up, %ld skipped",
 	       delta.value[SPF_SLEEP], len / self->ps,
@@ -646,14 +645,14 @@ TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 	}
 }
 
-/* No memory at once, ever: every fault goes by the way that may sleep. */
+/* Non-sleeping allocations always fail: every fault takes the sleeping path. */
 TEST_F(spf, never_memory_at_once)
 {
 	size_t i;
 
 	self->before = counters_read(spf_counters);
 	if (!spf_fail_at_once(100))
-		SKIP(return, "no fault injection in this kernel");
+		SKIP(return, "this kernel has no fault injection");
 	for (i = 0; i < PAGES; i++)
 		word_write(page(self, i), page_word(TAG, i));
 	spf_fail_at_once(0);
@@ -667,8 +666,8 @@ TEST_F(spf, never_memory_at_once)
 #define THP_64K	"/sys/kernel/mm/transparent_hugepage/hugepages-64kB/"
 
 /*
- * Folios of several pages, where they are wanted.  The upper half of a page
- * table and the lower half of the next: no huge page fits in.
+ * Folios of several pages, where they are enabled.  The range is the upper half
+ * of one page table and the lower half of the next: no huge page fits.
  */
 TEST_F(spf, large_folios)
 {
@@ -677,12 +676,12 @@ TEST_F(spf, large_folios)
 	char *map;
 
 	if (write_text(THP_64K "enabled", "madvise"))
-		SKIP(return, "no folios of 64 KiB in this kernel");
+		SKIP(return, "this kernel has no 64 KiB folios");
 	map = mmap((char *)free_range(4 * len) + len / 2, len,
 		   PROT_READ | PROT_WRITE,
 		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 	ASSERT_NE(MAP_FAILED, map);
-	/* The tables, and the anon_vma. */
+	/* Allocate the tables and the anon_vma. */
 	word_write(map, TAG);
 	word_write(map + len / 2, TAG);
 	madvise(map, len, MADV_HUGEPAGE);
@@ -696,7 +695,7 @@ TEST_F(spf, large_folios)
 			  word_read(map + i));
 	}
 	write_text(THP_64K "enabled", "never");
-	/* Each fault maps all of the folio. */
+	/* Each fault maps the whole folio. */
 	EXPECT_COUNT(SPF_ANON, (long)(len / step) - 2);
 	EXPECT_LE((long)((len - 2 * step) / KIB) - 256,
 		  status_kb("RssAnon") - before);

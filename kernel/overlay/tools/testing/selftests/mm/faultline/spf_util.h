@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the selftests of vm.speculative_page_fault have in common: the switch,
- * its counters, and the options of CONFIG_SPF_TORTURE.
+ * Helpers of the selftests for vm.speculative_page_fault: the switch, its
+ * counters, and the options of CONFIG_SPF_TORTURE.
  */
 #ifndef SPF_UTIL_H
 #define SPF_UTIL_H
@@ -66,7 +66,7 @@ static const char * const spf_counters[SPF_NR_COUNTERS + 1] = {
 	[SPF_SKIPPED]		= "spf_skipped",
 };
 
-/* Page faults that were handled without locks. */
+/* Page faults handled without locks. */
 static inline long spf_successes(const struct counters *delta)
 {
 	long sum = 0;
@@ -80,7 +80,7 @@ static inline long spf_successes(const struct counters *delta)
 static const struct vm_knob spf_knob = {
 	.name = SPF_KNOB,
 	.stock = 0,
-	.refused = " does not take this value here",
+	.refused = " rejects this value here",
 };
 
 static const struct flips spf_flips = {
@@ -92,7 +92,7 @@ static const struct flips spf_flips = {
 #define SPF_ZRAM	"/dev/zram0"
 #define SPF_SWAP_SIZE	(128 * MIB)
 
-/* Swap in compressed memory; true if there is swap now, or was before. */
+/* Swaps to compressed memory; true if swap is on now. */
 static inline bool spf_swap_start(void)
 {
 	size_t ps = page_size();
@@ -129,7 +129,7 @@ static inline void spf_swap_stop(void)
 /* For spf_broken_rules of CONFIG_SPF_TORTURE: see the admin guide. */
 #define SPF_BAD_MEMORY	0x100
 
-/* Options of CONFIG_SPF_TORTURE; false if the kernel has none. */
+/* Sets an option of CONFIG_SPF_TORTURE; false if the kernel lacks it. */
 static inline bool spf_torture(const char *option, unsigned int value)
 {
 	char path[64], text[16];
@@ -139,7 +139,7 @@ static inline bool spf_torture(const char *option, unsigned int value)
 	return !write_text(path, text);
 }
 
-/* -1 if there is none. */
+/* Returns -1 if the kernel lacks the option. */
 static inline long spf_torture_read(const char *option)
 {
 	char path[64], text[32];
@@ -149,9 +149,9 @@ static inline long spf_torture_read(const char *option)
 }
 
 /*
- * Of so many percent of the allocations of this process, and of its children,
- * memory is not had at once, so that they have to wait; 0 ends it.  False if
- * the kernel has no fault injection.
+ * Makes this percentage of the non-sleeping allocations of this process and its
+ * children fail, so that they have to wait; 0 stops it.  Returns false if the
+ * kernel has no fault injection.
  */
 static inline bool spf_fail_at_once(int percent)
 {
