@@ -301,41 +301,75 @@ int reap(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 }
 
-static sigjmp_buf access_env;
-static siginfo_t access_info;
+static __thread sigjmp_buf *fault_env;
+static __thread siginfo_t fault_info;
 
-static void on_access_signal(int sig, siginfo_t *info, void *context)
+static void on_fault(int sig, siginfo_t *info, void *context)
 {
-	access_info = *info;
-	siglongjmp(access_env, sig);
+	if (!fault_env)
+		_exit(100 + sig);
+	fault_info = *info;
+	siglongjmp(*fault_env, sig);
+}
+
+void catch_faults(void)
+{
+	struct sigaction act = {
+		.sa_sigaction = on_fault,
+		/* Not blocked in the handler, so there is no mask to restore. */
+		.sa_flags = SA_SIGINFO | SA_NODEFER,
+	};
+
+	sigaction(SIGSEGV, &act, NULL);
+	sigaction(SIGBUS, &act, NULL);
+}
+
+int try_read(const void *addr, __u64 *word)
+{
+	sigjmp_buf env;
+	int sig;
+
+	fault_env = &env;
+	sig = sigsetjmp(env, 0);
+	if (!sig)
+		*word = word_read(addr);
+	atomic_signal_fence(memory_order_seq_cst);
+	fault_env = NULL;
+	return sig;
+}
+
+int try_write(void *addr, __u64 word)
+{
+	sigjmp_buf env;
+	int sig;
+
+	fault_env = &env;
+	sig = sigsetjmp(env, 0);
+	if (!sig)
+		word_write(addr, word);
+	atomic_signal_fence(memory_order_seq_cst);
+	fault_env = NULL;
+	return sig;
 }
 
 int access_signal(void *addr, bool write, siginfo_t *info)
 {
-	struct sigaction act = {
-		.sa_sigaction = on_access_signal,
-		.sa_flags = SA_SIGINFO,
-	};
 	struct sigaction bus, segv;
+	__u64 word;
 	int sig;
 
-	sigaction(SIGBUS, &act, &bus);
-	sigaction(SIGSEGV, &act, &segv);
-	sig = sigsetjmp(access_env, 1);
-	if (!sig) {
-		if (write)
-			word_write(addr, 1);
-		else
-			word_read(addr);
-	}
+	sigaction(SIGBUS, NULL, &bus);
+	sigaction(SIGSEGV, NULL, &segv);
+	catch_faults();
+	sig = write ? try_write(addr, 1) : try_read(addr, &word);
 	sigaction(SIGBUS, &bus, NULL);
 	sigaction(SIGSEGV, &segv, NULL);
 	if (sig && info)
-		*info = access_info;
+		*info = fault_info;
 	return sig;
 }
 
-bool fault_attr_set(const char *attr, const char * const (*settings)[2],
+bool fault_attr_set(const char *attr, const struct fault_setting *settings,
 		    size_t n)
 {
 	char path[128];
@@ -343,8 +377,8 @@ bool fault_attr_set(const char *attr, const char * const (*settings)[2],
 
 	for (i = 0; i < n; i++) {
 		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/%s", attr,
-			 settings[i][0]);
-		if (write_text(path, settings[i][1]))
+			 settings[i].file);
+		if (write_text(path, settings[i].text))
 			return false;
 	}
 	return true;

@@ -119,10 +119,23 @@ void *map_shared(size_t size);
 pid_t fork_bound(void);
 /* Exit status of a child; 256 + signal if one killed it; -1 on failure. */
 int reap(pid_t pid);
-/* The signal that an access raises, or 0; @info may be NULL. */
+/*
+ * Accesses that may raise SIGSEGV or SIGBUS, after catch_faults().  Both return
+ * the signal or 0.  Any other access that raises one ends the process.
+ */
+void catch_faults(void);
+int try_read(const void *addr, __u64 *word);
+int try_write(void *addr, __u64 word);
+/* The same for a single access; @info may be NULL. */
 int access_signal(void *addr, bool write, siginfo_t *info);
-/* Writes { file, text } pairs to a fault attribute in debugfs. */
-bool fault_attr_set(const char *attr, const char * const (*settings)[2],
+
+struct fault_setting {
+	const char *file;
+	const char *text;
+};
+
+/* Configures a fault attribute in debugfs; false if the kernel lacks it. */
+bool fault_attr_set(const char *attr, const struct fault_setting *settings,
 		    size_t n);
 
 /* --- /proc; returns -1 if the file has no such line */

@@ -15,7 +15,6 @@
 #include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
@@ -158,11 +157,14 @@ static size_t any_page(struct player *p)
 	return random_next(&p->seed) % PAGES;
 }
 
-static void put_word(const struct world *w, size_t n)
+/* Returns the signal that this raises, or 0. */
+static int put_word(const struct world *w, size_t n)
 {
-	word_write(page_at(w, n), huge_word(n));
+	int sig = try_write(page_at(w, n), huge_word(n));
+
 	/* Far away in the same page, to detect a page of another size. */
-	word_write((char *)page_at(w, n) + huge_size() / 2, huge_word(n));
+	return sig ? sig : try_write((char *)page_at(w, n) + huge_size() / 2,
+				     huge_word(n));
 }
 
 static bool word_allowed(const struct world *w, size_t n, __u64 word)
@@ -170,37 +172,22 @@ static bool word_allowed(const struct world *w, size_t n, __u64 word)
 	return word == huge_word(n) || (w->op->loses && !word);
 }
 
-static __thread sigjmp_buf *fault_env;
-
-static void on_fault(int sig)
-{
-	if (!fault_env)
-		_exit(100 + sig);
-	siglongjmp(*fault_env, sig);
-}
-
 static void touch(struct player *p)
 {
 	struct world *w = p->w;
 	size_t n = any_page(p);
-	sigjmp_buf env;
-	bool write = random_next(&p->seed) % 2;
+	__u64 word, other;
 
-	fault_env = &env;
-	if (sigsetjmp(env, 1)) {
-		fault_env = NULL;
+	if ((random_next(&p->seed) % 2 && put_word(w, n)) ||
+	    try_read(page_at(w, n), &word) ||
+	    try_read((char *)page_at(w, n) + huge_size() / 2, &other)) {
 		atomic_fetch_add(&w->signals, 1);
 		if (!w->op->faults)
 			atomic_fetch_add(&w->wrong, 1);
 		return;
 	}
-	if (write)
-		put_word(w, n);
-	if (!word_allowed(w, n, word_read(page_at(w, n))) ||
-	    !word_allowed(w, n, word_read((char *)page_at(w, n) +
-					  huge_size() / 2)))
+	if (!word_allowed(w, n, word) || !word_allowed(w, n, other))
 		atomic_fetch_add(&w->wrong, 1);
-	fault_env = NULL;
 	atomic_fetch_add(&w->touches, 1);
 }
 
@@ -249,13 +236,11 @@ static void must(struct player *p, bool success)
 /* One process of the race; runs until world.stop. */
 static int play(struct world *w, int id)
 {
-	struct sigaction sa = { .sa_handler = on_fault };
 	struct player players[TOUCHERS + 1];
 	pthread_t threads[TOUCHERS + 1];
 	int i;
 
-	sigaction(SIGBUS, &sa, NULL);
-	sigaction(SIGSEGV, &sa, NULL);
+	catch_faults();
 	for (i = 0; i <= TOUCHERS; i++) {
 		players[i] = (struct player) {
 			.w = w,
@@ -463,20 +448,6 @@ static void *own_word(struct player *p, size_t n)
 	return (char *)page_at(p->w, n) + (1 + p->id) * page_size();
 }
 
-/* The signal that reading a word raises, or 0. */
-static int read_signal(const void *addr, __u64 *word)
-{
-	sigjmp_buf env;
-	int sig;
-
-	fault_env = &env;
-	sig = sigsetjmp(env, 1);
-	if (!sig)
-		*word = word_read(addr);
-	fault_env = NULL;
-	return sig;
-}
-
 /*
  * The content of a hole is gone when the call returns, although other threads
  * fault on its neighbours and map pages that are still there.
@@ -532,11 +503,11 @@ static bool act_truncate_exact(struct player *p)
 	if (random_next(&p->seed) % 2)
 		usleep(random_next(&p->seed) % 10000);
 	for (m = n; m < PAGES; m++)
-		if (read_signal(own_word(p, m), &word) != SIGBUS)
+		if (try_read(own_word(p, m), &word) != SIGBUS)
 			atomic_fetch_add(&p->w->wrong, 1);
 	must(p, !ftruncate(p->w->fd, LENGTH));
 	for (m = n; m < PAGES; m++)
-		if (read_signal(own_word(p, m), &word) || word)
+		if (try_read(own_word(p, m), &word) || word)
 			atomic_fetch_add(&p->w->wrong, 1);
 	return true;
 }

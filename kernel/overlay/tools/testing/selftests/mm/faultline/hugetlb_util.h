@@ -186,7 +186,7 @@ static inline const char *hugetlb_sharing_get(long pages)
 static inline bool hugetlb_inject(const char *what, int percent)
 {
 	char chance[16];
-	const char * const settings[][2] = {
+	const struct fault_setting settings[] = {
 		{ "interval", "1" }, { "times", "-1" }, { "verbose", "0" },
 		{ "probability", chance },
 	};

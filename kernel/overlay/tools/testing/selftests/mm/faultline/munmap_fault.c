@@ -147,14 +147,22 @@ static long check_rest(char *p, size_t edge)
 	return left;
 }
 
+/* The outcomes of all rounds of a test. */
+struct tally {
+	long untouched;
+	long partial;
+	long succeeded;
+};
+
 /* Checks one munmap that met a fault; false if it misbehaved. */
-static bool one_round(char *p, size_t edge, int ret, int err, long *untouched,
-		      long *partial)
+static bool one_round(char *p, size_t edge, int ret, int err,
+		      struct tally *tally)
 {
 	long left;
 	bool good;
 
 	if (!ret) {
+		tally->succeeded++;
 		good = !mapped_bytes(p, RANGE) &&
 		       mapped_bytes(p - edge, edge) == edge &&
 		       mapped_bytes(p + RANGE, edge) == edge;
@@ -163,9 +171,9 @@ static bool one_round(char *p, size_t edge, int ret, int err, long *untouched,
 		left = check_rest(p, edge);
 		good = good && left > 0;
 		if (left == RANGE)
-			(*untouched)++;
+			tally->untouched++;
 		else
-			(*partial)++;
+			tally->partial++;
 	}
 	/* Without a fault, unmapping the rest succeeds. */
 	good = good && !munmap(p - edge, RANGE + 2 * edge) &&
@@ -175,6 +183,20 @@ static bool one_round(char *p, size_t edge, int ret, int err, long *untouched,
 	return good;
 }
 
+static void expect_tally(struct __test_metadata *_metadata,
+			 const struct tally *tally,
+			 const struct counters *before, bool on)
+{
+	long widened = counted(before, MUNMAP_WIDENED);
+
+	ksft_print_msg("%ld refused, %ld partial, %ld succeeded, %ld widened\n",
+		       tally->untouched, tally->partial, tally->succeeded,
+		       widened);
+	EXPECT_LT(0, tally->untouched);
+	EXPECT_EQ(0, tally->partial);
+	EXPECT_EQ(on, widened > 0);
+}
+
 /*
  * The 1st, 2nd, 3rd ... allocation fails, until the call makes no more of them.
  * A single failure after the beginning must not fail the call: the rest is then
@@ -182,12 +204,12 @@ static bool one_round(char *p, size_t edge, int ret, int err, long *untouched,
  */
 TEST_F_TIMEOUT(fault, each_allocation_once, TIMEOUT)
 {
-	long n, untouched = 0, partial = 0, succeeded = 0;
-	struct counters d;
+	struct tally tally = { };
 	size_t edge = 3 * page_size();
 	char *p, text[32];
 	unsigned int left;
 	int ret, err;
+	long n;
 
 	self->before = counters_read(munmap_counters);
 	for (n = 1; n < 1000; n++) {
@@ -200,23 +222,15 @@ TEST_F_TIMEOUT(fault, each_allocation_once, TIMEOUT)
 		ASSERT_LT(0, pread(self->nth_fd, text, sizeof(text), 0));
 		left = strtoul(text, NULL, 10);
 		set_open(self->nth_fd, "0");
-		ASSERT_TRUE(one_round(p, edge, ret, err, &untouched,
-				      &partial));
-		succeeded += !ret;
+		ASSERT_TRUE(one_round(p, edge, ret, err, &tally));
 		/* Not triggered: there is no allocation left to fail. */
 		if (left)
 			break;
 	}
-	d = counters_since(&self->before);
-	ksft_print_msg("%ld allocations, widened %ld\n", n - 1,
-		       d.value[MUNMAP_WIDENED]);
-	ksft_print_msg("%ld refused, %ld partial, %ld succeeded\n", untouched,
-		       partial, succeeded);
+	ksft_print_msg("%ld allocations\n", n - 1);
 	EXPECT_LT(1, n);
 	EXPECT_GT(1000, n);
-	EXPECT_LT(0, untouched);
-	EXPECT_EQ(0, partial);
-	EXPECT_EQ(variant->on, d.value[MUNMAP_WIDENED] > 0);
+	expect_tally(_metadata, &tally, &self->before, variant->on);
 }
 
 /*
@@ -226,17 +240,16 @@ TEST_F_TIMEOUT(fault, each_allocation_once, TIMEOUT)
  */
 TEST_F_TIMEOUT(fault, all_from_some_on, TIMEOUT)
 {
-	long space, untouched = 0, partial = 0, succeeded = 0;
+	struct tally tally = { };
 	size_t edge = 3 * page_size();
-	struct counters d;
+	char *p, text[32];
 	int ret, err;
-	char text[32];
-	char *p;
+	long space;
 
 	ASSERT_EQ(0, write_text(FAILSLAB "probability", "100"));
 	self->before = counters_read(munmap_counters);
 	/* Bytes that may be allocated before the failures begin. */
-	for (space = 1; space < 96 * 1024 && succeeded < 20; space += 192) {
+	for (space = 1; space < 96 * 1024 && tally.succeeded < 20; space += 192) {
 		p = make_range(edge);
 		ASSERT_NE(NULL, p);
 		snprintf(text, sizeof(text), "%ld", space);
@@ -245,19 +258,11 @@ TEST_F_TIMEOUT(fault, all_from_some_on, TIMEOUT)
 		ret = munmap(p, RANGE);
 		err = errno;
 		set_open(self->make_fd, "0");
-		ASSERT_TRUE(one_round(p, edge, ret, err, &untouched,
-				      &partial));
-		succeeded += !ret;
+		ASSERT_TRUE(one_round(p, edge, ret, err, &tally));
 	}
-	d = counters_since(&self->before);
-	ksft_print_msg("up to %ld bytes, widened %ld\n", space,
-		       d.value[MUNMAP_WIDENED]);
-	ksft_print_msg("%ld refused, %ld partial, %ld succeeded\n", untouched,
-		       partial, succeeded);
-	EXPECT_LT(0, untouched);
-	EXPECT_LT(0, succeeded);
-	EXPECT_EQ(0, partial);
-	EXPECT_EQ(variant->on, d.value[MUNMAP_WIDENED] > 0);
+	ksft_print_msg("up to %ld bytes\n", space);
+	EXPECT_LT(0, tally.succeeded);
+	expect_tally(_metadata, &tally, &self->before, variant->on);
 }
 
 int main(int argc, char **argv)

@@ -15,7 +15,6 @@
 #include <linux/capability.h>
 #include <linux/mempolicy.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ipc.h>
@@ -263,14 +262,18 @@ static double race_seconds(const struct state *s)
 	return s->on ? opt_seconds : opt_seconds / 4.0;
 }
 
-/* For tests with their own loop, in place of more_needed(). */
-static bool met_sections(struct state *s, struct race *r)
+/* For tests with their own loop: more time, as in run_race(). */
+static bool time_left(struct state *s, struct race *r, __u64 start)
 {
+	__u64 now = now_ns() - start;
 	struct counters d;
 
+	if (now < race_seconds(s) * 1e9)
+		return true;
 	d = counters_since(&s->before);
-	return !s->on || (d.value[MUNMAP_SECTIONS] > d.value[MUNMAP_CALLS] &&
-			  atomic_load(&r->hits));
+	return s->on && (d.value[MUNMAP_SECTIONS] <= d.value[MUNMAP_CALLS] ||
+			 !atomic_load(&r->hits)) &&
+	       now < TIMEOUT * 800000000ULL;
 }
 
 /* The window must have existed and must have been hit. */
@@ -682,8 +685,7 @@ static void seal_round(struct seal_result *result, int round)
 
 TEST_F_TIMEOUT(race, mseal, TIMEOUT)
 {
-	__u64 start = now_ns(), end = start + race_seconds(&self->s) * 1e9;
-	__u64 last = start + TIMEOUT * 800000000ULL;
+	__u64 start = now_ns();
 	struct seal_result *result;
 	struct race r = { };
 	char *probe;
@@ -697,8 +699,8 @@ TEST_F_TIMEOUT(race, mseal, TIMEOUT)
 	result = map_shared(sizeof(*result));
 	ASSERT_NE(NULL, result);
 	/* Each round needs a child, as a sealed mapping is permanent. */
-	while (now_ns() < end || r.rounds < 2 * NR_SEAL_ORDERS ||
-	       (!met_sections(&self->s, &r) && now_ns() < last)) {
+	while (r.rounds < 2 * NR_SEAL_ORDERS ||
+	       time_left(&self->s, &r, start)) {
 		memset(result, 0, sizeof(*result));
 		pid = fork();
 		if (!pid)
@@ -761,13 +763,6 @@ TEST_F_TIMEOUT(race, fork, TIMEOUT)
 
 /* --- readers: the old content or SIGSEGV, never zeros */
 
-static __thread sigjmp_buf segv_jmp;
-
-static void on_segv(int sig)
-{
-	siglongjmp(segv_jmp, 1);
-}
-
 static void read_racer(struct race *r, int id)
 {
 	__u64 seed = TAG + id + r->rounds * MAX_RACERS;
@@ -775,11 +770,9 @@ static void read_racer(struct race *r, int id)
 
 	while (!atomic_load(&r->done)) {
 		size_t index = random_next(&seed) % pages;
-		char *page = r->start + index * page_size();
+		__u64 word;
 
-		if (!sigsetjmp(segv_jmp, 1)) {
-			__u64 word = word_read(page);
-
+		if (!try_read(r->start + index * page_size(), &word)) {
 			if (word != page_word(r->tag, index))
 				atomic_fetch_add(&r->errors, 1);
 			atomic_fetch_add(&r->acts, 1);
@@ -795,9 +788,8 @@ TEST_F_TIMEOUT(race, never_zero, TIMEOUT)
 	static const struct race_ops ops = {
 		.racers = 2, .racer = read_racer,
 	};
-	struct sigaction sa = { .sa_handler = on_segv };
 
-	ASSERT_EQ(0, sigaction(SIGSEGV, &sa, NULL));
+	catch_faults();
 	race_test(_metadata, &self->s, &ops, NULL);
 }
 
@@ -1270,8 +1262,7 @@ TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 {
 	struct trace_session trace = { };
 	bool traced = !trace_start(&trace, "faultline");
-	__u64 start = now_ns(), end = start + race_seconds(&self->s) * 1e9;
-	__u64 last = start + TIMEOUT * 800000000ULL;
+	__u64 start = now_ns();
 	size_t len = 2 * RANGE;
 	struct kill_page *page;
 	struct race r = { };
@@ -1283,8 +1274,7 @@ TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 	ASSERT_NE(NULL, page);
 	base = used_kb();
 	committed = meminfo_kb("Committed_AS");
-	while (now_ns() < end ||
-	       (!met_sections(&self->s, &r) && now_ns() < last)) {
+	while (time_left(&self->s, &r, start)) {
 		memset(page, 0, sizeof(*page));
 		pid = fork();
 		if (!pid)
@@ -1355,16 +1345,14 @@ static void kill_sharer(struct kill_page *page, size_t len)
 
 TEST_F_TIMEOUT(race, sigkill_shared, TIMEOUT)
 {
-	__u64 start = now_ns(), end = start + race_seconds(&self->s) * 1e9;
-	__u64 last = start + TIMEOUT * 800000000ULL;
+	__u64 start = now_ns();
 	struct kill_page *page;
 	struct race r = { };
 	pid_t pid;
 
 	page = map_shared(sizeof(*page));
 	ASSERT_NE(NULL, page);
-	while (now_ns() < end ||
-	       (!met_sections(&self->s, &r) && now_ns() < last)) {
+	while (time_left(&self->s, &r, start)) {
 		memset(page, 0, sizeof(*page));
 		pid = fork();
 		if (!pid)

@@ -17,7 +17,6 @@
 #include <getopt.h>
 #include <linux/mempolicy.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -63,32 +62,6 @@ static void note_error(const char *what, const void *addr, size_t len)
 	if (!atomic_fetch_add(&shared->errors, 1))
 		snprintf(shared->first_error, sizeof(shared->first_error),
 			 "%s at %p, %zu bytes", what, addr, len);
-}
-
-/* --- accesses to memory that may be unmapped */
-
-static __thread sigjmp_buf touch_jmp;
-static __thread atomic_bool touching;
-
-static void on_fault(int sig)
-{
-	if (!atomic_load(&touching)) {
-		note_error("unexpected fault", NULL, 0);
-		_exit(1);
-	}
-	siglongjmp(touch_jmp, 1);
-}
-
-static void touch(char *p, bool write)
-{
-	atomic_store(&touching, true);
-	if (!sigsetjmp(touch_jmp, 1)) {
-		if (write)
-			word_write(p, 1);
-		else
-			word_read(p);
-	}
-	atomic_store(&touching, false);
 }
 
 /* --- the playground */
@@ -205,6 +178,7 @@ static void poke(__u64 *seed)
 	char *p, *to, buf[64];
 	size_t len, to_len;
 	int status;
+	__u64 word;
 	pid_t pid;
 
 	p = any_place(seed, &len);
@@ -252,10 +226,10 @@ static void poke(__u64 *seed)
 			waitpid(pid, &status, 0);
 		break;
 	case 11:
-		touch(p, true);
+		try_write(p, 1);
 		break;
 	case 12:
-		touch(p, false);
+		try_read(p, &word);
 		break;
 	default:
 		madvise(p, len, advice[random_next(seed) % ARRAY_SIZE(advice)]);
@@ -436,9 +410,8 @@ static bool start_and_end(long ms, bool by_kill)
 		atomic_store(&shared->stop, true);
 	if (waitpid(pid, &status, 0) != pid)
 		return false;
-	if (by_kill)
-		return true;
-	if (!status)
+	if (by_kill ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL :
+		      !status)
 		return true;
 	ksft_print_msg("the process exited with status 0x%x\n", status);
 	return false;
@@ -531,7 +504,6 @@ static void parse_options(int argc, char **argv)
 static int stress(int argc, char **argv)
 {
 	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
-	struct sigaction sa = { .sa_handler = on_fault };
 	struct counters before, d;
 	long base, rounds = 0, kills = 0;
 	__u64 end, seed = opt.seed;
@@ -552,8 +524,7 @@ static int stress(int argc, char **argv)
 	if (!shared)
 		ksft_exit_fail_perror("mmap");
 	setrlimit(RLIMIT_MEMLOCK, &unlimited);
-	sigaction(SIGSEGV, &sa, NULL);
-	sigaction(SIGBUS, &sa, NULL);
+	catch_faults();
 	kmsg = kmsg_open();
 	before = counters_read(munmap_counters);
 	base = used_kb();

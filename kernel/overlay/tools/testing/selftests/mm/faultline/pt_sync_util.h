@@ -160,7 +160,7 @@ static inline bool pt_sync_window(int us)
  */
 static inline bool fail_hasty_allocations(bool on)
 {
-	static const char * const settings[][2] = {
+	static const struct fault_setting settings[] = {
 		{ "interval", "1" }, { "times", "-1" }, { "verbose", "0" },
 		{ "min-order", "0" }, { "task-filter", "Y" },
 		{ "ignore-gfp-wait", "Y" }, { "probability", "100" },

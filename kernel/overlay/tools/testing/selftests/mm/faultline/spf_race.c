@@ -19,7 +19,6 @@
 #include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
@@ -111,43 +110,6 @@ FIXTURE_VARIANT_ADD(spf_race, flip) {
 	.value = 1,
 	.flip = true,
 };
-
-/* --- accesses that may fault fatally */
-
-static __thread sigjmp_buf escape;
-
-static void on_signal(int sig)
-{
-	siglongjmp(escape, sig);
-}
-
-static void catch_signals(void)
-{
-	struct sigaction act = {
-		.sa_handler = on_signal,
-		/* Then there is no mask to restore. */
-		.sa_flags = SA_NODEFER,
-	};
-
-	sigaction(SIGSEGV, &act, NULL);
-	sigaction(SIGBUS, &act, NULL);
-}
-
-static bool try_write(void *addr, __u64 word)
-{
-	if (sigsetjmp(escape, 0))
-		return false;
-	word_write(addr, word);
-	return true;
-}
-
-static bool try_read(const void *addr, __u64 *word)
-{
-	if (sigsetjmp(escape, 0))
-		return false;
-	*word = word_read(addr);
-	return true;
-}
 
 /* --- mapping */
 
@@ -243,14 +205,13 @@ static void *keep(void *arg)
 		} else if (dice < 12) {
 			word = page_word(TAG + t->id, t->acts);
 			if (try_write(p, word))
-				t->last[index] = word;
-			else
 				t->escapes++;
+			else
+				t->last[index] = word;
 		} else if (try_read(p, &word)) {
-			if (word != t->last[index])
-				atomic_fetch_add(&r->wrong, 1);
-		} else {
 			t->escapes++;
+		} else if (word != t->last[index]) {
+			atomic_fetch_add(&r->wrong, 1);
 		}
 		end(r);
 		t->acts++;
@@ -314,8 +275,8 @@ static void *scribble(void *arg)
 		size_t index = random_next(&t->seed) % r->pages;
 		__u64 *p = slot(t, map_of(r), index);
 
-		if (random_next(&t->seed) % 4 ? !try_write(p, TAG + t->acts) :
-						!try_read(p, &word))
+		if (random_next(&t->seed) % 4 ? try_write(p, TAG + t->acts) :
+						try_read(p, &word))
 			t->escapes++;
 		t->acts++;
 	}
@@ -326,7 +287,7 @@ static bool start(struct race *r, void *(*act)(void *arg))
 {
 	int i;
 
-	catch_signals();
+	catch_faults();
 	for (i = 0; i < THREADS; i++) {
 		struct thread *t = &r->threads[i];
 
@@ -569,8 +530,8 @@ FIXTURE_TEARDOWN(spf_race)
 }
 
 static void report(struct __test_metadata *_metadata,
-		 FIXTURE_DATA(spf_race) *self,
-		 const FIXTURE_VARIANT(spf_race) *variant)
+		   FIXTURE_DATA(spf_race) *self,
+		   const FIXTURE_VARIANT(spf_race) *variant)
 {
 	struct race *r = self->r;
 	struct counters d;

@@ -156,7 +156,7 @@ static inline long spf_torture_read(const char *option)
 static inline bool spf_fail_at_once(int percent)
 {
 	char chance[16];
-	const char * const settings[][2] = {
+	const struct fault_setting settings[] = {
 		{ "task-filter", "Y" }, { "ignore-gfp-highmem", "N" },
 		{ "ignore-gfp-wait", "Y" }, { "min-order", "0" },
 		{ "verbose", "0" }, { "times", "-1" }, { "interval", "1" },
