@@ -316,7 +316,7 @@ void catch_faults(void)
 {
 	struct sigaction act = {
 		.sa_sigaction = on_fault,
-		/* Not blocked in the handler, so there is no mask to restore. */
+		/* No signal is blocked, so no mask needs restoring. */
 		.sa_flags = SA_SIGINFO | SA_NODEFER,
 	};
 

@@ -249,7 +249,8 @@ TEST_F_TIMEOUT(fault, all_from_some_on, TIMEOUT)
 	ASSERT_EQ(0, write_text(FAILSLAB "probability", "100"));
 	self->before = counters_read(munmap_counters);
 	/* Bytes that may be allocated before the failures begin. */
-	for (space = 1; space < 96 * 1024 && tally.succeeded < 20; space += 192) {
+	for (space = 1; space < 96 * KIB && tally.succeeded < 20;
+	     space += 192) {
 		p = make_range(edge);
 		ASSERT_NE(NULL, p);
 		snprintf(text, sizeof(text), "%ld", space);

@@ -574,7 +574,7 @@ static void moved_racer(struct race *r, int id)
 	m->len = MIB;
 	m->offset = r->len - 2 * MIB;
 	m->addr = NULL;
-	/* Half of the rounds may run before the munmap: both orders are legal. */
+	/* In half of the rounds also before the munmap: both are legal. */
 	inside = r->rounds % 2 && wait_for_window(r);
 	got = mremap(r->start + m->offset, m->len, 2 * m->len, MREMAP_MAYMOVE);
 	atomic_fetch_add(&r->acts, 1);
@@ -1111,7 +1111,7 @@ TEST_F_TIMEOUT(race, contended_is_short, TIMEOUT)
 		if (start != previous)
 			limit = 0;
 		previous = end;
-		/* After a slow section that waited for less time: at most half. */
+		/* At most half the size after a slow section with a short wait. */
 		halved += limit && size <= limit;
 		kept += limit && size > limit;
 		limit = contended && zap > 1000000 && wait < zap ?

@@ -236,7 +236,8 @@ TEST_F(spf, broken_memory)
 	}
 	spf_torture("broken_rules", SPF_BAD_MEMORY);
 	self->before = counters_read(spf_counters);
-	EXPECT_EQ(variant->value ? SIGBUS : 0, access_signal(self->map, true, NULL));
+	EXPECT_EQ(variant->value ? SIGBUS : 0,
+		  access_signal(self->map, true, NULL));
 	spf_torture("broken_rules", 0);
 	ASSERT_LE(0, pid);
 	kill(pid, SIGKILL);
