@@ -301,15 +301,18 @@ int reap(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 }
 
-static __thread sigjmp_buf *fault_env;
-static __thread siginfo_t fault_info;
+static __thread struct {
+	bool expected;
+	sigjmp_buf env;
+	siginfo_t info;
+} fault;
 
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
-	if (!fault_env)
+	if (!fault.expected)
 		_exit(100 + sig);
-	fault_info = *info;
-	siglongjmp(*fault_env, sig);
+	fault.info = *info;
+	siglongjmp(fault.env, sig);
 }
 
 void catch_faults(void)
@@ -326,29 +329,27 @@ void catch_faults(void)
 
 int try_read(const void *addr, __u64 *word)
 {
-	sigjmp_buf env;
 	int sig;
 
-	fault_env = &env;
-	sig = sigsetjmp(env, 0);
+	fault.expected = true;
+	sig = sigsetjmp(fault.env, 0);
 	if (!sig)
 		*word = word_read(addr);
 	atomic_signal_fence(memory_order_seq_cst);
-	fault_env = NULL;
+	fault.expected = false;
 	return sig;
 }
 
 int try_write(void *addr, __u64 word)
 {
-	sigjmp_buf env;
 	int sig;
 
-	fault_env = &env;
-	sig = sigsetjmp(env, 0);
+	fault.expected = true;
+	sig = sigsetjmp(fault.env, 0);
 	if (!sig)
 		word_write(addr, word);
 	atomic_signal_fence(memory_order_seq_cst);
-	fault_env = NULL;
+	fault.expected = false;
 	return sig;
 }
 
@@ -365,7 +366,7 @@ int access_signal(void *addr, bool write, siginfo_t *info)
 	sigaction(SIGBUS, &bus, NULL);
 	sigaction(SIGSEGV, &segv, NULL);
 	if (sig && info)
-		*info = fault_info;
+		*info = fault.info;
 	return sig;
 }
 
