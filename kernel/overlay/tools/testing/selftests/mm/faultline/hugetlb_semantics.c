@@ -266,16 +266,13 @@ TEST_F_TIMEOUT(hugetlb, faults, TIMEOUT)
 {
 	bool fast = variant->mode != MODE_VMA_LOCK;
 	char *a = hugetlb_map(self->fd, GIB), *b;
-	size_t i;
 
 	ASSERT_NE(NULL, a);
 	b = mmap(NULL, GIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
 		 self->fd, 0);
 	ASSERT_NE(MAP_FAILED, b);
-	for (i = 0; i < 8; i++)
-		huge_write(a, i);
-	for (i = 0; i < 8; i++)
-		EXPECT_TRUE(huge_good(b, i));
+	huge_fill(a, 8);
+	EXPECT_EQ(0, huge_bad(b, 8));
 	if (self->have) {
 		EXPECT_EQ(8 * fast, counted(&self->before, HUGETLB_ALLOC));
 		EXPECT_EQ(16 * fast, counted(&self->before, HUGETLB_FAST) +
@@ -292,17 +289,14 @@ TEST_F_TIMEOUT(hugetlb, zaps, TIMEOUT)
 	bool off = variant->mode == MODE_OFF;
 	bool final = variant->mode != MODE_VMA_LOCK;
 	char *p = hugetlb_map(self->fd, GIB);
-	size_t i;
 
 	ASSERT_NE(NULL, p);
-	for (i = 0; i < 8; i++)
-		huge_write(p, i);
+	huge_fill(p, 8);
 	/* Part of a mapping that may share is zapped the old way. */
 	ASSERT_EQ(0, madvise(p, 4 * huge_size(), MADV_DONTNEED));
 	if (self->have)
 		EXPECT_EQ(off, counted(&self->before, HUGETLB_ZAPS));
-	for (i = 0; i < 8; i++)
-		EXPECT_TRUE(huge_good(p, i));
+	EXPECT_EQ(0, huge_bad(p, 8));
 	ASSERT_EQ(0, munmap(p, GIB));
 	if (self->have) {
 		EXPECT_EQ(off + final, counted(&self->before, HUGETLB_ZAPS));
@@ -316,7 +310,6 @@ TEST_F_TIMEOUT(hugetlb, zap_many, TIMEOUT)
 {
 	const size_t pages = 160;
 	char *p, *q;
-	size_t i;
 	int fd;
 
 	if (pages / 2 * huge_size() > GIB)
@@ -329,13 +322,11 @@ TEST_F_TIMEOUT(hugetlb, zap_many, TIMEOUT)
 	p = hugetlb_map(fd, 2 * GIB);
 	ASSERT_NE(NULL, p);
 	q = p + GIB - pages / 2 * huge_size();
-	for (i = 0; i < pages; i++)
-		word_write(q + i * huge_size(), huge_word(i));
+	huge_fill(q, pages);
 	EXPECT_EQ((long)(pages * huge_size() / KIB), status_kb("HugetlbPages"));
 	ASSERT_EQ(0, madvise(q, pages * huge_size(), MADV_DONTNEED));
 	EXPECT_EQ(0, status_kb("HugetlbPages"));
-	for (i = 0; i < pages; i++)
-		EXPECT_EQ(huge_word(i), word_read(q + i * huge_size()));
+	EXPECT_EQ(0, huge_bad(q, pages));
 	ASSERT_EQ(0, munmap(p, 2 * GIB));
 	close(fd);
 }
@@ -346,14 +337,11 @@ TEST_F_TIMEOUT(hugetlb, small, TIMEOUT)
 	bool final = variant->mode != MODE_VMA_LOCK;
 	char *p = mmap(NULL, 4 * huge_size(), PROT_READ | PROT_WRITE,
 		       MAP_SHARED, self->fd, 0);
-	size_t i;
 
 	ASSERT_NE(MAP_FAILED, p);
-	for (i = 0; i < 4; i++)
-		huge_write(p, i);
+	huge_fill(p, 4);
 	ASSERT_EQ(0, madvise(p, 4 * huge_size(), MADV_DONTNEED));
-	for (i = 0; i < 4; i++)
-		EXPECT_TRUE(huge_good(p, i));
+	EXPECT_EQ(0, huge_bad(p, 4));
 	ASSERT_EQ(0, munmap(p, 4 * huge_size()));
 	if (self->have) {
 		/* Mode 2 included: nothing to share, so no lock. */
@@ -369,14 +357,12 @@ TEST_F_TIMEOUT(hugetlb, private, TIMEOUT)
 	pid_t pid;
 
 	ASSERT_NE(NULL, a);
-	for (i = 0; i < 4; i++)
-		huge_write(a, i);
+	huge_fill(a, 4);
 	self->before = counters_read(hugetlb_counters);
 	p = mmap(NULL, 4 * huge_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE,
 		 self->fd, 0);
 	ASSERT_NE(MAP_FAILED, p);
-	for (i = 0; i < 4; i++)
-		EXPECT_TRUE(huge_good(p, i));
+	EXPECT_EQ(0, huge_bad(p, 4));
 	for (i = 0; i < 4; i++)
 		word_write(p + i * huge_size(), i);
 	pid = fork();
@@ -414,7 +400,7 @@ TEST_F_TIMEOUT(hugetlb, private, TIMEOUT)
 static char *map_file_in_memory(struct __test_metadata *_metadata,
 				FIXTURE_DATA(hugetlb) *self)
 {
-	size_t len = FILE_PAGES * huge_size(), i;
+	size_t len = FILE_PAGES * huge_size();
 	char *p = NULL;
 
 	close(self->fd);
@@ -425,8 +411,7 @@ static char *map_file_in_memory(struct __test_metadata *_metadata,
 		p = hugetlb_map(self->fd, len);
 	if (!p)
 		SKIP(return NULL, "not enough memory for huge pages");
-	for (i = 0; i < FILE_PAGES; i++)
-		huge_write(p, i);
+	huge_fill(p, FILE_PAGES);
 	EXPECT_EQ(0, munmap(p, len));
 	hugetlb_usage_read(&self->usage);
 	/* Closing the file frees its pages. */
@@ -503,12 +488,10 @@ TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 		if (self->have)
 			EXPECT_EQ(0, counted(&self->before, HUGETLB_AROUND));
 	}
-	for (i = 0; i < FILE_PAGES; i++)
-		EXPECT_TRUE(huge_good(p, i));
+	EXPECT_EQ(0, huge_bad(p, FILE_PAGES));
 	/* Writing does not fault again. */
 	faults = faults_so_far();
-	for (i = 0; i < FILE_PAGES; i++)
-		huge_write(p, i);
+	huge_fill(p, FILE_PAGES);
 	EXPECT_GE(2, faults_so_far() - faults);
 	/* The switch takes effect at each fault. */
 	if (self->have) {
@@ -804,7 +787,6 @@ TEST_F_TIMEOUT(hugetlb, fault_injection, TIMEOUT)
 {
 	const struct injection *what;
 	char *p;
-	size_t i;
 
 	if (!self->have || variant->mode != MODE_REVALIDATE)
 		SKIP(return, "only for mode 2");
@@ -816,14 +798,12 @@ TEST_F_TIMEOUT(hugetlb, fault_injection, TIMEOUT)
 		p = hugetlb_map(self->fd, GIB);
 		ASSERT_NE(NULL, p);
 		ASSERT_TRUE(hugetlb_inject(what->name, 100));
-		for (i = 0; i < 8; i++)
-			huge_write(p, i);
+		huge_fill(p, 8);
 		ASSERT_TRUE(hugetlb_inject(what->name, 0));
 		EXPECT_EQ(8, counted(&self->before, what->counter));
 		EXPECT_EQ(8, counted(&self->before, HUGETLB_FALLBACK));
 		EXPECT_EQ(0, counted(&self->before, HUGETLB_FAST));
-		for (i = 0; i < 8; i++)
-			EXPECT_TRUE(huge_good(p, i));
+		EXPECT_EQ(0, huge_bad(p, 8));
 		ASSERT_EQ(0, munmap(p, GIB));
 		ASSERT_EQ(0, ftruncate(self->fd, 0));
 		ASSERT_EQ(0, ftruncate(self->fd, GIB));

@@ -244,6 +244,24 @@ static inline bool huge_good(char *map, size_t index)
 	return word_read(map + index * huge_size()) == huge_word(index);
 }
 
+static inline void huge_fill(char *map, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		huge_write(map, i);
+}
+
+/* The number of pages of [0, n) with wrong content. */
+static inline size_t huge_bad(char *map, size_t n)
+{
+	size_t i, bad = 0;
+
+	for (i = 0; i < n; i++)
+		bad += !huge_good(map, i);
+	return bad;
+}
+
 /*
  * Runs a program's tests, then restores the mode and the number of huge pages.
  */
