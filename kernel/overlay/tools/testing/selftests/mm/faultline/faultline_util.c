@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the Faultline selftests share.
+ * Helpers of the Faultline selftests.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/loop.h>
 #include <linux/userfaultfd.h>
 #include <malloc.h>
+#include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -22,7 +24,7 @@
 #include "faultline_util.h"
 
 /*
- * An arena of malloc per thread would come and go as 64 MiB of VmSize in the
+ * A malloc arena per thread would add and remove 64 MiB of VmSize in the
  * middle of a test that compares VmSize.
  */
 static void __attribute__((constructor)) one_malloc_arena(void)
@@ -48,8 +50,8 @@ size_t pmd_size(void)
 				text, sizeof(text)))
 		size = strtoul(text, NULL, 10);
 	/*
-	 * A kernel without THP does not say.  There, a table of base pages is
-	 * taken to fill a page with its 8-byte entries, as on most machines.
+	 * A kernel without THP does not report it.  Assume that a table fills
+	 * a base page with 8-byte entries, as on most machines.
 	 */
 	if (!size)
 		size = page_size() * (page_size() / sizeof(__u64));
@@ -132,19 +134,6 @@ int vm_sysctl_write(const char *name, long value)
 	return vm_sysctl_write_text(name, text);
 }
 
-void vm_sysctl_flip(const char *name, const atomic_bool *stop,
-		    atomic_long *flips)
-{
-	long value = 0;
-
-	while (!atomic_load(stop)) {
-		if (!vm_sysctl_write(name, value))
-			atomic_fetch_add(flips, 1);
-		value = !value;
-		usleep(3000);
-	}
-}
-
 /* --- a knob of a feature */
 
 const char *vm_knob_set(const struct vm_knob *knob, long value)
@@ -177,14 +166,13 @@ int run_in_child(int (*run)(int argc, char **argv), int argc, char **argv)
 	int status;
 	pid_t pid;
 
-	/* Else the child prints what the parent has in its buffer, too. */
+	/* Otherwise the child prints the buffered output again. */
 	fflush(stdout);
 	pid = fork();
 	if (!pid)
 		exit(run(argc, argv));
-	if (pid < 0 || waitpid(pid, &status, 0) != pid)
-		return -1;
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+	status = reap(pid);
+	return status < 0 || status > 255 ? EXIT_FAILURE : status;
 }
 
 int vm_knob_kept(const struct vm_knob *knob, int (*run)(int argc, char **argv),
@@ -197,7 +185,7 @@ int vm_knob_kept(const struct vm_knob *knob, int (*run)(int argc, char **argv),
 	if (have && vm_sysctl_read(knob->name, &saved))
 		have = false;
 	status = run_in_child(run, argc, argv);
-	if (have && status >= 0)
+	if (have)
 		vm_knob_set(knob, saved);
 	return status;
 }
@@ -209,6 +197,192 @@ bool static_keys_flip(void)
 	return getenv("FAULTLINE_FLIP_OFF") ||
 	       read_text("/proc/cpuinfo", info, sizeof(info)) ||
 	       !strstr(info, "QEMU TCG");
+}
+
+/* --- races */
+
+bool env_number(const char *name, long *value)
+{
+	const char *text = getenv(name);
+	char *end;
+	long n;
+
+	if (!text)
+		return true;
+	errno = 0;
+	n = strtol(text, &end, 10);
+	if (errno || end == text || *end || n <= 0) {
+		fprintf(stderr, "%s=%s: must be a positive number\n", name,
+			text);
+		return false;
+	}
+	*value = n;
+	return true;
+}
+
+static void *flipper_main(void *arg)
+{
+	struct flipper *f = arg;
+	const struct flips *flips = f->flips;
+	int i, n = static_keys_flip() ? flips->n : flips->n_keyless;
+
+	for (i = 0; !atomic_load(&f->stop); i++) {
+		long value = flips->values[i % n];
+
+		if (!vm_sysctl_write(flips->name, value))
+			atomic_fetch_add(&f->count, 1);
+		if (flips->written)
+			flips->written(i, value);
+		usleep(f->ms * 1000);
+	}
+	return NULL;
+}
+
+int flipper_start(struct flipper *f, const struct flips *flips, int ms)
+{
+	int err;
+
+	f->flips = flips;
+	f->ms = ms;
+	atomic_store(&f->stop, false);
+	err = pthread_create(&f->thread, NULL, flipper_main, f);
+	f->running = !err;
+	return err;
+}
+
+void flipper_stop(struct flipper *f)
+{
+	if (!f->running)
+		return;
+	atomic_store(&f->stop, true);
+	pthread_join(f->thread, NULL);
+	f->running = false;
+}
+
+const char *race_prepare(const struct vm_knob *knob, long value,
+			 const struct flips *flips)
+{
+	const char *why = vm_knob_set(knob, value);
+
+	if (why)
+		return why;
+	if (flips && !flips->n_keyless && !static_keys_flip())
+		return "static keys are not flipped on this emulated CPU";
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		return "a race needs two CPUs";
+	return NULL;
+}
+
+/* --- processes */
+
+void *map_shared(size_t size)
+{
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+pid_t fork_bound(void)
+{
+	pid_t pid = fork();
+
+	if (!pid)
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+	return pid;
+}
+
+int reap(pid_t pid)
+{
+	int status;
+
+	if (pid <= 0 || waitpid(pid, &status, 0) != pid)
+		return -1;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
+}
+
+static __thread struct {
+	bool expected;
+	sigjmp_buf env;
+	siginfo_t info;
+} fault;
+
+static void on_fault(int sig, siginfo_t *info, void *context)
+{
+	if (!fault.expected)
+		_exit(100 + sig);
+	fault.info = *info;
+	siglongjmp(fault.env, sig);
+}
+
+void catch_faults(void)
+{
+	struct sigaction act = {
+		.sa_sigaction = on_fault,
+		/* No signal is blocked, so no mask needs restoring. */
+		.sa_flags = SA_SIGINFO | SA_NODEFER,
+	};
+
+	sigaction(SIGSEGV, &act, NULL);
+	sigaction(SIGBUS, &act, NULL);
+}
+
+int try_read(const void *addr, __u64 *word)
+{
+	int sig;
+
+	fault.expected = true;
+	sig = sigsetjmp(fault.env, 0);
+	if (!sig)
+		*word = word_read(addr);
+	atomic_signal_fence(memory_order_seq_cst);
+	fault.expected = false;
+	return sig;
+}
+
+int try_write(void *addr, __u64 word)
+{
+	int sig;
+
+	fault.expected = true;
+	sig = sigsetjmp(fault.env, 0);
+	if (!sig)
+		word_write(addr, word);
+	atomic_signal_fence(memory_order_seq_cst);
+	fault.expected = false;
+	return sig;
+}
+
+int access_signal(void *addr, bool write, siginfo_t *info)
+{
+	struct sigaction bus, segv;
+	__u64 word;
+	int sig;
+
+	sigaction(SIGBUS, NULL, &bus);
+	sigaction(SIGSEGV, NULL, &segv);
+	catch_faults();
+	sig = write ? try_write(addr, 1) : try_read(addr, &word);
+	sigaction(SIGBUS, &bus, NULL);
+	sigaction(SIGSEGV, &segv, NULL);
+	if (sig && info)
+		*info = fault.info;
+	return sig;
+}
+
+bool fault_attr_set(const char *attr, const struct fault_setting *settings,
+		    size_t n)
+{
+	char path[128];
+	size_t i;
+
+	for (i = 0; i < n; i++) {
+		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/%s", attr,
+			 settings[i].file);
+		if (write_text(path, settings[i].text))
+			return false;
+	}
+	return true;
 }
 
 /* --- /proc */
@@ -248,22 +422,29 @@ long vmstat_read(const char *name)
 	return proc_value("/proc/vmstat", name, ' ');
 }
 
-void vmstat_read_all(const char * const *names, long *values, int n)
+struct counters counters_read(const char * const *names)
 {
+	struct counters c = { .names = names };
 	int i;
 
-	for (i = 0; i < n; i++)
-		values[i] = vmstat_read(names[i]);
+	for (i = 0; names[i]; i++)
+		c.value[i] = vmstat_read(names[i]);
+	return c;
 }
 
-void vmstat_since(const char * const *names, const long *before, long *delta,
-		  int n)
+struct counters counters_since(const struct counters *before)
 {
+	struct counters delta = counters_read(before->names);
 	int i;
 
-	vmstat_read_all(names, delta, n);
-	for (i = 0; i < n; i++)
-		delta[i] -= before[i];
+	for (i = 0; delta.names[i]; i++)
+		delta.value[i] -= before->value[i];
+	return delta;
+}
+
+long counted(const struct counters *before, int which)
+{
+	return vmstat_read(before->names[which]) - before->value[which];
 }
 
 static bool vma_header(const char *line, unsigned long *start,
@@ -284,7 +465,7 @@ int map_count(void)
 	if (!f)
 		return -1;
 	while (fgets(line, sizeof(line), f))
-		/* The vsyscall page is shown, but is no VMA of this mm. */
+		/* The vsyscall page is listed, but not a VMA of this mm. */
 		if (!strstr(line, "[vsyscall]"))
 			n++;
 	fclose(f);
@@ -373,7 +554,7 @@ void *map_filled(size_t len, __u64 tag)
 		 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p == MAP_FAILED)
 		return NULL;
-	/* Fails where there are no huge pages: then it is not needed. */
+	/* Fails on a kernel without THP, which does not need it. */
 	madvise(p, len, MADV_NOHUGEPAGE);
 	fill_pages(p, len, tag);
 	return p;
@@ -412,7 +593,7 @@ static void *idle_main(void *arg)
 	struct idle_thread *idle = arg;
 	char c;
 
-	/* Ends when the writing side is closed. */
+	/* Returns when the write end is closed. */
 	while (read(idle->pipe[0], &c, 1) < 0 && errno == EINTR)
 		;
 	return NULL;
@@ -456,14 +637,12 @@ __u64 now_ns(void)
 
 __u64 random_next(__u64 *state)
 {
-	/* xorshift64: repeatable from its seed, which must not be 0 */
+	/* xorshift64: reproducible from its seed, which must not be 0 */
 	*state ^= *state << 13;
 	*state ^= *state >> 7;
 	*state ^= *state << 17;
 	return *state;
 }
-
-/* --- userfaultfd */
 
 /* --- block device */
 
@@ -478,7 +657,7 @@ int loop_device(size_t size)
 	file = memfd_create("loop", MFD_CLOEXEC);
 	if (file < 0 || ftruncate(file, size))
 		goto out;
-	/* Another process may take the free one first. */
+	/* Another process may take the free device first. */
 	for (tries = 0; dev < 0 && tries < 100; tries++) {
 		n = ioctl(control, LOOP_CTL_GET_FREE);
 		if (n < 0)
@@ -508,6 +687,8 @@ void loop_device_free(int fd)
 	close(fd);
 }
 
+/* --- userfaultfd */
+
 int uffd_open(__u64 features, __u64 *got)
 {
 	struct uffdio_api api = { .api = UFFD_API, .features = features };
@@ -525,7 +706,7 @@ int uffd_open(__u64 features, __u64 *got)
 	return fd;
 }
 
-/* --- messages of the kernel */
+/* --- kernel messages */
 
 int kmsg_open(void)
 {
@@ -542,7 +723,7 @@ bool kmsg_next(int fd, char *buf, size_t size)
 
 	do {
 		len = read(fd, buf, size - 1);
-	} while (len < 0 && errno == EPIPE);	/* some were overwritten */
+	} while (len < 0 && errno == EPIPE);	/* messages were overwritten */
 	if (len <= 0)
 		return false;
 	buf[len] = '\0';
@@ -569,7 +750,7 @@ int trace_start(struct trace_session *t, const char *system)
 	memset(t, 0, sizeof(*t));
 	snprintf(path, sizeof(path), "%s/instances", root);
 	if (access(path, F_OK))
-		/* Fails when it cannot be mounted: the test below says so. */
+		/* The check below reports a failure. */
 		mount("tracefs", root, "tracefs", 0, NULL);
 	if (access(path, F_OK))
 		return -ENOENT;
@@ -581,7 +762,7 @@ int trace_start(struct trace_session *t, const char *system)
 	if (mkdir(t->dir, 0700))
 		return -errno;
 	ret = trace_write(t, "buffer_size_kb", "1024");
-	/* Names of tasks are not needed, and cost two events of the scheduler. */
+	/* Task names are not needed and would cost two scheduler events. */
 	trace_write(t, "trace_options", "norecord-cmd");
 	snprintf(path, sizeof(path), "events/%s/enable", system);
 	if (!ret)

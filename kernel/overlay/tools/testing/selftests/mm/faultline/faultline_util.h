@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the Faultline selftests share: sysctls, counters, /proc readers,
- * page contents that can be checked, and threads that keep a process
+ * Helpers of the Faultline selftests: sysctls, counters, /proc readers, page
+ * contents that can be checked, races, and threads that keep a process
  * multi-threaded.
  */
 #ifndef FAULTLINE_UTIL_H
@@ -9,6 +9,7 @@
 
 #include <linux/types.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,72 +32,146 @@
 size_t page_size(void);
 size_t pmd_size(void);
 
-/* --- sysctl vm.NAME; the results are 0 or -errno */
+/* --- sysctl vm.NAME; returns 0 or -errno */
 bool vm_sysctl_exists(const char *name);
 int vm_sysctl_read(const char *name, long *value);
 int vm_sysctl_write(const char *name, long value);
 int vm_sysctl_write_text(const char *name, const char *text);
-/* Writes 0 and 1 in turns until @stop; adds to @flips for each that worked. */
-void vm_sysctl_flip(const char *name, const atomic_bool *stop,
-		    atomic_long *flips);
 
 /* --- a sysctl vm.NAME that switches a feature */
 struct vm_knob {
 	const char *name;
-	long stock;		/* what a kernel without the knob does */
-	const char *refused;	/* what to say of it when a write fails */
+	long stock;		/* the behaviour of a kernel without the knob */
+	const char *refused;	/* the message when a write fails */
 };
 
 /*
- * Sets the knob for a test.  NULL, or why a test that needs this value cannot
- * run; the text is good until the next call.
+ * Sets the knob for a test.  Returns NULL, or the reason why a test that needs
+ * this value cannot run.  The text is valid until the next call.
  */
 const char *vm_knob_set(const struct vm_knob *knob, long value);
 /*
- * Runs a program's tests between reading the knob and writing it back.
- * The processes of the tests leave it as they last had it.  What to exit
- * with, or -1 if the tests could not be run.
+ * Runs a program's tests in a child, because the harness ends by exit(), and
+ * restores the knob.  Returns the exit status.
  */
 int vm_knob_kept(const struct vm_knob *knob, int (*run)(int argc, char **argv),
 		 int argc, char **argv);
-/* The same without a knob: in a child, as the harness ends by exit(). */
+/* The same without a knob. */
 int run_in_child(int (*run)(int argc, char **argv), int argc, char **argv);
 
 /*
- * Whether a test may flip static keys all the time.
+ * Whether a test may flip static keys continuously.
  *
- * That rewrites code that the other CPUs run.  Under QEMU 7.2 with a thread
- * per CPU ("-accel tcg,thread=multi") the kernel then dies now and then of a
+ * A flip rewrites code that other CPUs run.  Under QEMU 7.2 with a thread per
+ * CPU ("-accel tcg,thread=multi") the kernel then occasionally dies of a
  * breakpoint that is no longer in memory; a stock kernel does the same when
- * a static key of its own is flipped often.  So no on an emulated CPU, unless
- * FAULTLINE_FLIP_OFF is set: a run with one thread ("thread=single", or
- * -icount) should set it.
+ * one of its own static keys is flipped often.  So the answer is no on an
+ * emulated CPU, unless FAULTLINE_FLIP_OFF is set: a run with one thread
+ * ("thread=single", or -icount) should set it.
  */
 bool static_keys_flip(void);
 
-/* --- /proc; -1 when the file has no such line */
+/* --- races */
+
+/*
+ * Reads a positive number from the environment; the harness owns the command
+ * line.  Returns false if @name is set to anything else.
+ */
+bool env_number(const char *name, long *value);
+
+/* Values that a thread writes to a sysctl in turn, over and over. */
+struct flips {
+	const char *name;
+	long values[6];
+	int n;
+	/* Leading values that flip no static key; 0: the race is skipped. */
+	int n_keyless;
+	/* Called after each write; may be NULL. */
+	void (*written)(int turn, long value);
+};
+
+struct flipper {
+	const struct flips *flips;
+	int ms;			/* between two writes */
+	pthread_t thread;
+	bool running;
+	atomic_bool stop;
+	atomic_long count;	/* successful writes, summed over all runs */
+};
+
+/* Returns 0 or an error number. */
+int flipper_start(struct flipper *f, const struct flips *flips, int ms);
+/* Does nothing if the flipper is not running. */
+void flipper_stop(struct flipper *f);
+
+/*
+ * Sets the knob for a race and checks for two CPUs.  @flips may be NULL.
+ * Returns NULL, or the reason why the race cannot run.
+ */
+const char *race_prepare(const struct vm_knob *knob, long value,
+			 const struct flips *flips);
+
+/* --- processes */
+
+/* Zeroed memory shared with children; NULL on failure. */
+void *map_shared(size_t size);
+/* fork(); the child dies with its parent. */
+pid_t fork_bound(void);
+/* Exit status of a child; 256 + signal if one killed it; -1 on failure. */
+int reap(pid_t pid);
+/*
+ * Accesses that may raise SIGSEGV or SIGBUS, after catch_faults().  Both return
+ * the signal or 0.  Any other access that raises one ends the process.
+ */
+void catch_faults(void);
+int try_read(const void *addr, __u64 *word);
+int try_write(void *addr, __u64 word);
+/* The same for a single access; @info may be NULL. */
+int access_signal(void *addr, bool write, siginfo_t *info);
+
+struct fault_setting {
+	const char *file;
+	const char *text;
+};
+
+/* Configures a fault attribute in debugfs; false if the kernel lacks it. */
+bool fault_attr_set(const char *attr, const struct fault_setting *settings,
+		    size_t n);
+
+/* --- /proc; returns -1 if the file has no such line */
 int write_text(const char *path, const char *text);
 int read_text(const char *path, char *buf, size_t size);
 long status_kb(const char *field);
 long meminfo_kb(const char *field);
 long vmstat_read(const char *name);
-/* Several counters of one feature; a kernel without it has none: all are -1. */
-void vmstat_read_all(const char * const *names, long *values, int n);
-/* How much they have grown since they were @before. */
-void vmstat_since(const char * const *names, const long *before, long *delta,
-		  int n);
 int map_count(void);
 
-/* Bytes of [addr, addr + len) that some VMA of this process covers. */
+/*
+ * The counters of one feature; @names is NULL-terminated.  On a kernel without
+ * the feature, all values are -1 and all differences are 0.
+ */
+#define COUNTERS_MAX	24
+
+struct counters {
+	const char * const *names;
+	long value[COUNTERS_MAX];
+};
+
+struct counters counters_read(const char * const *names);
+struct counters counters_since(const struct counters *before);
+/* The difference of a single counter. */
+long counted(const struct counters *before, int which);
+
+/* Bytes of [addr, addr + len) covered by VMAs of this process. */
 size_t mapped_bytes(const void *addr, size_t len);
-/* A smaps field, summed over the VMAs that lie in [addr, addr + len), in kB. */
+/* A smaps field summed over the VMAs in [addr, addr + len), in kB. */
 long smaps_kb(const void *addr, size_t len, const char *field);
-/* Whether a VMA covers this page: does not touch the page. */
+/* Whether a VMA covers this page; does not touch the page. */
 bool page_is_mapped(const void *addr);
 
-/* --- page contents: one word per page, made from a tag and the page's index */
+/* --- page contents: one word per page, derived from a tag and the index */
 __u64 page_word(__u64 tag, size_t index);
-/* Each is one access to memory, which the compiler may not drop. */
+/* Exactly one memory access, which the compiler must not drop. */
 static inline __u64 word_read(const void *addr)
 {
 	return __atomic_load_n((const __u64 *)addr, __ATOMIC_RELAXED);
@@ -113,17 +188,17 @@ size_t bad_pages(const void *addr, size_t len, __u64 tag);
 /* Anonymous memory of base pages, filled with @tag; NULL on failure. */
 void *map_filled(size_t len, __u64 tag);
 /*
- * An address where [addr, addr + len) and 1 GiB to both sides are free, so
- * that no page table is shared with a neighbour.  A multiple of 1 GiB.
+ * Returns a multiple of 1 GiB where [addr, addr + len) and 1 GiB on both sides
+ * are free, so that no page table is shared with a neighbour.
  */
 void *free_range(size_t len);
 /*
- * The same for hugetlb: the hash MMU of powerpc has them in other parts of the
- * address space than base pages.
+ * The same for hugetlb: the hash MMU of powerpc keeps huge pages and base pages
+ * in different parts of the address space.
  */
 void *free_huge_range(size_t len);
 
-/* --- a thread that only sleeps: it makes mm_users 2 */
+/* --- a thread that only sleeps, so that mm_users is 2 */
 struct idle_thread {
 	pthread_t thread;
 	int pipe[2];
@@ -133,38 +208,38 @@ struct idle_thread {
 int idle_thread_start(struct idle_thread *idle);
 void idle_thread_stop(struct idle_thread *idle);
 
-/* --- time and chance */
+/* --- time and randomness */
 __u64 now_ns(void);
 __u64 random_next(__u64 *state);
 
 /*
- * --- a block device in memory, open for direct I/O, or -1 if the kernel has
- * no loop devices or does not let us
+ * --- a block device in memory, open for direct I/O; -1 if loop devices are
+ * missing or not permitted
  */
 int loop_device(size_t size);
 void loop_device_free(int fd);
 
-/* --- a userfaultfd, or -1; @got: the features it has, may be NULL */
+/* --- a userfaultfd, or -1; @got: its features, may be NULL */
 int uffd_open(__u64 features, __u64 *got);
 
-/* --- messages of the kernel, those that come from kmsg_open() on */
+/* --- kernel messages logged after kmsg_open() */
 int kmsg_open(void);
-/* The next one, as text; false when there are no more. */
+/* Reads the next message; false if there is none. */
 bool kmsg_next(int fd, char *buf, size_t size);
 
-/* --- events of one trace system in a trace instance of our own */
+/* --- events of one trace system in a private trace instance */
 struct trace_session {
 	char dir[256];
-	char *text;		/* after trace_stop(): the events, one a line */
+	char *text;		/* after trace_stop(): one event per line */
 };
 
-/* 0, or -errno; -ENOENT means that the kernel has no such trace system. */
+/* 0 or -errno; -ENOENT: the kernel lacks this trace system. */
 int trace_start(struct trace_session *t, const char *system);
 int trace_stop(struct trace_session *t);
 void trace_free(struct trace_session *t);
 /*
- * Finds "NAME: " in the event text from @pos on, gives the rest of the line
- * and returns where to go on; NULL at the end.
+ * Finds "NAME: " in the event text from @pos on, copies the rest of the line
+ * and returns where to continue; NULL at the end.
  */
 const char *trace_next(const char *pos, const char *name, char *line,
 		       size_t size);

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * hugetlb page table sharing against everything that takes pages and page
- * tables away.
+ * hugetlb page table sharing against everything that removes pages and page
+ * tables.
  *
- * Some processes map one file at the same address, so that their tables can be
- * shared.  In each, threads read and write pages: a page must hold the word
- * of its offset in the file, or 0 where a test takes pages out of the file.
- * One more thread per process does what the test is about.  In the end, the
- * pool of huge pages and the count of shared tables must be as before.
+ * Several processes map one file at the same address, so that they can share
+ * page tables.  In each of them, threads read and write pages: a page must hold
+ * the word of its file offset, or 0 where a test removes pages from the file.
+ * One more thread per process performs the operation under test.  At the end,
+ * the huge page pool and the count of shared tables must be as before.
  *
- * Variants: the three modes; "inject", where faults of mode 2 find their table
- * changed or busy all the time; "flip", where the mode changes all the time.
+ * Variants: the three modes; "inject", where faults in mode 2 often find their
+ * table changed or busy; "flip", where the mode changes continuously.
  */
 #include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -30,12 +28,12 @@
 #define TIMEOUT		900
 #define PROCESSES	3
 #define TOUCHERS	2
-/* Pages in use: half of them in each of two page tables. */
+/* Pages in use, half of them in each of two page tables. */
 #define PAGES		32
-/* Some more, for pages that are on their way out of the file. */
+/* Spare pages, as removed pages may not be free yet. */
 #define POOL		(PAGES + 32)
 #define LENGTH		(2 * GIB)
-/* A page that a soft offline takes is lost to the pool. */
+/* A page that is soft-offlined is lost to the pool. */
 #define MAX_OFFLINE	6
 
 #ifndef MADV_SOFT_OFFLINE
@@ -49,19 +47,19 @@ struct player;
 
 /* One test. */
 struct race_op {
-	/* Does one step; false if the kernel cannot do it at all. */
+	/* Performs one step; false if the kernel does not support it. */
 	bool (*act)(struct player *p);
-	/* Pages may vanish from the file, and be read as 0. */
+	/* Pages may vanish from the file and read as 0. */
 	bool loses;
-	/* Parts of the mapping may be away, or not to be written. */
+	/* Parts of the mapping may be unmapped or read-only. */
 	bool faults;
-	/* Only the first process has threads that touch pages. */
+	/* Only the first process has touchers. */
 	bool lone;
-	/* More pages of the pool than PAGES; for each process. */
+	/* Additional pool pages, for each process. */
 	long extra;
 };
 
-/* In memory that all processes have. */
+/* In memory shared by all processes. */
 struct world {
 	const struct race_op *op;
 	int fd;
@@ -71,10 +69,9 @@ struct world {
 	atomic_long signals;
 	atomic_long acts;
 	atomic_long wrong;
-	atomic_long failed;	/* calls that must succeed and did not */
-	atomic_long cannot;	/* the kernel has no such thing */
+	atomic_long failed;	/* calls that must not fail, but did */
+	atomic_long cannot;	/* the kernel does not support the step */
 	atomic_long offlined;
-	atomic_long flips;
 };
 
 struct player {
@@ -84,16 +81,15 @@ struct player {
 	int pipe[2];
 	int loop;
 	__u64 generation;
-	char *spare;		/* address space to move things to */
+	char *spare;		/* address space for mremap() */
 	int uffd;
 };
 
 FIXTURE(hugetlb_race) {
 	struct world *w;
 	struct hugetlb_usage usage;
-	struct hugetlb_counters before;
-	pthread_t flipper;
-	bool flipping;
+	struct counters before;
+	struct flipper flipper;
 };
 
 FIXTURE_VARIANT(hugetlb_race) {
@@ -124,24 +120,21 @@ FIXTURE_VARIANT_ADD(hugetlb_race, flip) {
 	.flip = true,
 };
 
-/* Between 1 and the others, static keys are flipped. */
-static void *flip_mode(void *arg)
+/* Mode 0 only prevents new sharing; the trigger unshares. */
+static void trigger_unshare(int turn, long mode)
 {
-	static const long values[] = { 2, 0, 2, 1, 0, 1 };
-	struct world *w = arg;
-	size_t i, n = ARRAY_SIZE(values);
-
-	if (!static_keys_flip())
-		n = 2;
-	for (i = 0; !atomic_load(&w->stop); i++) {
-		if (!vm_sysctl_write(HUGETLB_KNOB, values[i % n]))
-			atomic_fetch_add(&w->flips, 1);
-		if (values[i % n] == MODE_OFF && !(i % 7))
-			vm_sysctl_write(HUGETLB_TRIGGER, 1);
-		usleep(3000);
-	}
-	return NULL;
+	if (mode == MODE_OFF && !(turn % 7))
+		vm_sysctl_write(HUGETLB_TRIGGER, 1);
 }
+
+static const struct flips hugetlb_flips = {
+	.name = HUGETLB_KNOB,
+	.values = { 2, 0, 2, 1, 0, 1 },
+	.n = 6,
+	/* Changes from and to mode 1 flip static keys. */
+	.n_keyless = 2,
+	.written = trigger_unshare,
+};
 
 /* --- pages */
 
@@ -164,11 +157,14 @@ static size_t any_page(struct player *p)
 	return random_next(&p->seed) % PAGES;
 }
 
-static void put_word(const struct world *w, size_t n)
+/* Returns the signal that this raises, or 0. */
+static int put_word(const struct world *w, size_t n)
 {
-	word_write(page_at(w, n), huge_word(n));
-	/* Far away in the same page: a page of another size would show. */
-	word_write((char *)page_at(w, n) + huge_size() / 2, huge_word(n));
+	int sig = try_write(page_at(w, n), huge_word(n));
+
+	/* Far away in the same page, to detect a page of another size. */
+	return sig ? sig : try_write((char *)page_at(w, n) + huge_size() / 2,
+				     huge_word(n));
 }
 
 static bool word_allowed(const struct world *w, size_t n, __u64 word)
@@ -176,41 +172,26 @@ static bool word_allowed(const struct world *w, size_t n, __u64 word)
 	return word == huge_word(n) || (w->op->loses && !word);
 }
 
-static __thread sigjmp_buf *fault_env;
-
-static void on_fault(int sig)
-{
-	if (!fault_env)
-		_exit(100 + sig);
-	siglongjmp(*fault_env, sig);
-}
-
 static void touch(struct player *p)
 {
 	struct world *w = p->w;
 	size_t n = any_page(p);
-	sigjmp_buf env;
-	bool write = random_next(&p->seed) % 2;
+	__u64 word, other;
 
-	fault_env = &env;
-	if (sigsetjmp(env, 1)) {
-		fault_env = NULL;
+	if ((random_next(&p->seed) % 2 && put_word(w, n)) ||
+	    try_read(page_at(w, n), &word) ||
+	    try_read((char *)page_at(w, n) + huge_size() / 2, &other)) {
 		atomic_fetch_add(&w->signals, 1);
 		if (!w->op->faults)
 			atomic_fetch_add(&w->wrong, 1);
 		return;
 	}
-	if (write)
-		put_word(w, n);
-	if (!word_allowed(w, n, word_read(page_at(w, n))) ||
-	    !word_allowed(w, n, word_read((char *)page_at(w, n) +
-					  huge_size() / 2)))
+	if (!word_allowed(w, n, word) || !word_allowed(w, n, other))
 		atomic_fetch_add(&w->wrong, 1);
-	fault_env = NULL;
 	atomic_fetch_add(&w->touches, 1);
 }
 
-/* --- what the threads do */
+/* --- threads */
 
 static void *toucher(void *arg)
 {
@@ -252,17 +233,14 @@ static void must(struct player *p, bool success)
 		atomic_fetch_add(&p->w->failed, 1);
 }
 
-/* One process of the race; the parent stops it by world.stop. */
+/* One process of the race; runs until world.stop. */
 static int play(struct world *w, int id)
 {
-	struct sigaction sa = { .sa_handler = on_fault };
 	struct player players[TOUCHERS + 1];
 	pthread_t threads[TOUCHERS + 1];
 	int i;
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	sigaction(SIGBUS, &sa, NULL);
-	sigaction(SIGSEGV, &sa, NULL);
+	catch_faults();
 	for (i = 0; i <= TOUCHERS; i++) {
 		players[i] = (struct player) {
 			.w = w,
@@ -274,7 +252,7 @@ static int play(struct world *w, int id)
 	}
 	if (pipe(players[TOUCHERS].pipe))
 		return 1;
-	/* Neighbours of the map, and not where whole tables can be shared. */
+	/* Not aligned, so that no whole table can be shared there. */
 	players[TOUCHERS].spare = free_huge_range(GIB);
 	if (!players[TOUCHERS].spare)
 		return 2;
@@ -297,62 +275,54 @@ static void race(struct __test_metadata *_metadata,
 		 const struct race_op *op)
 {
 	bool have = vm_sysctl_exists(HUGETLB_KNOB);
-	struct hugetlb_counters delta;
+	struct counters delta;
 	pid_t pids[PROCESSES];
 	struct world *w = self->w;
 	const char *why;
 	struct stat st;
 	char lost[32];
-	int i, status;
+	int i;
 
 	w->op = op;
 	why = hugetlb_pool_get(POOL + op->extra * PROCESSES);
 	if (why)
 		SKIP(return, "%s", why);
 	hugetlb_usage_read(&self->usage);
-	hugetlb_counters_read(&self->before);
+	self->before = counters_read(hugetlb_counters);
 	w->fd = hugetlb_file(LENGTH);
 	ASSERT_LE(0, w->fd);
 	w->map = hugetlb_map(w->fd, LENGTH);
 	ASSERT_NE(NULL, w->map);
 	for (i = 0; i < PAGES; i++)
 		put_word(w, i);
-	if (variant->flip) {
-		ASSERT_EQ(0, pthread_create(&self->flipper, NULL, flip_mode,
-					    w));
-		self->flipping = true;
-	}
+	if (variant->flip)
+		ASSERT_EQ(0, flipper_start(&self->flipper, &hugetlb_flips, 3));
 	for (i = 0; i < PROCESSES; i++) {
-		pids[i] = fork();
+		pids[i] = fork_bound();
 		ASSERT_LE(0, pids[i]);
 		if (!pids[i])
 			_exit(play(w, i));
 	}
-	/* Else page tables never are empty: we would keep them as they are. */
+	/* This process would keep page tables from becoming empty. */
 	if (op->lone)
 		EXPECT_EQ(0, munmap(w->map, LENGTH));
 	for (i = 0; i < opt_seconds * 10 && !atomic_load(&w->cannot); i++)
 		usleep(100000);
 	atomic_store(&w->stop, true);
-	for (i = 0; i < PROCESSES; i++) {
-		ASSERT_EQ(pids[i], waitpid(pids[i], &status, 0));
-		EXPECT_EQ(0, status);
-	}
-	if (self->flipping) {
-		pthread_join(self->flipper, NULL);
-		self->flipping = false;
-	}
+	for (i = 0; i < PROCESSES; i++)
+		EXPECT_EQ(0, reap(pids[i]));
+	flipper_stop(&self->flipper);
 	EXPECT_EQ(0, munmap(w->map, LENGTH));
-	hugetlb_counters_since(&self->before, &delta);
+	delta = counters_since(&self->before);
 
 	EXPECT_EQ(0, atomic_load(&w->wrong));
 	EXPECT_EQ(0, atomic_load(&w->failed));
 	EXPECT_LT(0, atomic_load(&w->touches));
 	if (variant->flip)
-		EXPECT_LT(0, atomic_load(&w->flips));
+		EXPECT_LT(0, atomic_load(&self->flipper.count));
 	TH_LOG("%ld touches, %ld acts, %ld signals, %ld flips",
 	       atomic_load(&w->touches), atomic_load(&w->acts),
-	       atomic_load(&w->signals), atomic_load(&w->flips));
+	       atomic_load(&w->signals), atomic_load(&self->flipper.count));
 	TH_LOG("fast %ld alloc %ld around %ld retry %ld busy %ld fallback %ld",
 	       delta.value[HUGETLB_FAST], delta.value[HUGETLB_ALLOC],
 	       delta.value[HUGETLB_AROUND], delta.value[HUGETLB_RETRY],
@@ -390,7 +360,7 @@ static void race(struct __test_metadata *_metadata,
 	self->usage.free -= atomic_load(&w->offlined);
 	EXPECT_TRUE(hugetlb_usage_returns(&self->usage));
 	if (atomic_load(&w->cannot))
-		SKIP(return, "this kernel cannot do that");
+		SKIP(return, "not supported by this kernel");
 	EXPECT_LT(0, atomic_load(&w->acts));
 }
 
@@ -402,19 +372,15 @@ static bool inject(int percent)
 
 FIXTURE_SETUP(hugetlb_race)
 {
-	const char *why = hugetlb_mode_set(variant->mode);
+	const char *why = race_prepare(&hugetlb_knob, variant->mode,
+				       variant->flip ? &hugetlb_flips : NULL);
 
-	if (!why && variant->flip && !vm_sysctl_exists(HUGETLB_KNOB))
-		why = "this kernel has no vm." HUGETLB_KNOB;
 	if (!why && variant->inject && !inject(variant->inject))
 		why = "needs debugfs, root and CONFIG_HUGETLB_PMD_SHARING_FAULT_INJECTION";
-	if (!why && sysconf(_SC_NPROCESSORS_ONLN) < 2)
-		why = "a race needs two CPUs";
 	if (why)
 		SKIP(return, "%s", why);
-	self->w = mmap(NULL, sizeof(*self->w), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, self->w);
+	self->w = map_shared(sizeof(*self->w));
+	ASSERT_NE(NULL, self->w);
 	self->w->fd = -1;
 }
 
@@ -422,11 +388,8 @@ FIXTURE_TEARDOWN(hugetlb_race)
 {
 	if (variant->inject)
 		inject(0);
-	if (!self->w)
-		return;
 	atomic_store(&self->w->stop, true);
-	if (self->flipping)
-		pthread_join(self->flipper, NULL);
+	flipper_stop(&self->flipper);
 	if (self->w->fd >= 0)
 		close(self->w->fd);
 }
@@ -443,7 +406,7 @@ FIXTURE_TEARDOWN(hugetlb_race)
 
 /* --- the races */
 
-/* Takes page tables out of use that others share. */
+/* Unshares page tables that other processes share. */
 static bool act_discard(struct player *p)
 {
 	size_t n = any_page(p);
@@ -479,29 +442,15 @@ static bool act_punch(struct player *p)
 
 RACE(punch, .loses = true)
 
-/* Where only this process writes to, in each page. */
+/* The word of a page that only this process writes. */
 static void *own_word(struct player *p, size_t n)
 {
 	return (char *)page_at(p->w, n) + (1 + p->id) * page_size();
 }
 
-/* The signal that reading a word gets, or 0. */
-static int read_signal(const void *addr, __u64 *word)
-{
-	sigjmp_buf env;
-	int sig;
-
-	fault_env = &env;
-	sig = sigsetjmp(env, 1);
-	if (!sig)
-		*word = word_read(addr);
-	fault_env = NULL;
-	return sig;
-}
-
 /*
- * What was in a hole is gone when the call returns, although others fault
- * on its neighbours and map what is still there.
+ * The content of a hole is gone when the call returns, although other threads
+ * fault on its neighbours and map pages that are still there.
  */
 static bool act_punch_exact(struct player *p)
 {
@@ -518,7 +467,7 @@ static bool act_punch_exact(struct player *p)
 
 RACE(punch_exact, .loses = true)
 
-/* Entries of a page go, and the page itself. */
+/* Zaps the entries of a page, or removes the page. */
 static bool act_forget(struct player *p)
 {
 	size_t n = any_page(p);
@@ -531,34 +480,34 @@ static bool act_forget(struct player *p)
 
 RACE(forget, .loses = true)
 
-/* What was behind the new end is gone, too, and nothing is in the file there. */
+/* Everything beyond the new end is gone, from page tables and the file. */
 static bool act_truncate_exact(struct player *p)
 {
 	size_t n = any_page(p), m;
 	struct stat st;
 	__u64 word = 0;
 
-	/* Others would change the size meanwhile. */
+	/* Only one process may change the size. */
 	if (p->id) {
 		usleep(1000);
 		return true;
 	}
 	for (m = 0; m < PAGES; m++)
 		word_write(own_word(p, m), ++p->generation);
-	/* So that many pages are mapped at once, on both sides of the end. */
+	/* Faults then map many pages at once, on both sides of the end. */
 	must(p, !madvise(p->w->map, LENGTH, MADV_DONTNEED));
 	must(p, !ftruncate(p->w->fd, page_offset(n)));
 	must(p, !fstat(p->w->fd, &st) &&
 	     (size_t)st.st_blocks <= page_offset(n) / 512);
-	/* For a fault that began before. */
+	/* Time for a fault that is already in flight. */
 	if (random_next(&p->seed) % 2)
 		usleep(random_next(&p->seed) % 10000);
 	for (m = n; m < PAGES; m++)
-		if (read_signal(own_word(p, m), &word) != SIGBUS)
+		if (try_read(own_word(p, m), &word) != SIGBUS)
 			atomic_fetch_add(&p->w->wrong, 1);
 	must(p, !ftruncate(p->w->fd, LENGTH));
 	for (m = n; m < PAGES; m++)
-		if (read_signal(own_word(p, m), &word) || word)
+		if (try_read(own_word(p, m), &word) || word)
 			atomic_fetch_add(&p->w->wrong, 1);
 	return true;
 }
@@ -566,8 +515,8 @@ static bool act_truncate_exact(struct player *p)
 RACE(truncate_exact, .loses = true, .faults = true)
 
 /*
- * A page table that some processes share is left by all of them, one way or
- * the other, while a thread of the first one faults in it.
+ * All processes stop sharing a page table, each in its own way, while a thread
+ * of the first one faults on it.
  */
 static bool act_leave(struct player *p)
 {
@@ -576,7 +525,7 @@ static bool act_leave(struct player *p)
 		return true;
 	}
 	must(p, !munmap(p->w->map, LENGTH));
-	/* Else the table that is freed is the next one at once. */
+	/* Otherwise the freed table is reused at once. */
 	usleep(random_next(&p->seed) % 10000);
 	must(p, map_again(p, 0, LENGTH));
 	word_read(page_at(p->w, 0));
@@ -586,7 +535,7 @@ static bool act_leave(struct player *p)
 
 RACE(leave, .lone = true)
 
-/* All of a page table, or a half: then the other one must not be shared. */
+/* A whole page table, or half of it: the rest must not be shared then. */
 static bool act_unmap(struct player *p)
 {
 	size_t offset = random_next(&p->seed) % 2 * GIB;
@@ -600,8 +549,8 @@ static bool act_unmap(struct player *p)
 RACE(unmap, .faults = true)
 
 /*
- * Where half of a mapping was comes other memory: it must not show in the
- * file, nor the file in it.
+ * Other memory replaces half of a table: it must not show up in the file, nor
+ * the file in it.
  */
 static bool act_replace(struct player *p)
 {
@@ -614,7 +563,7 @@ static bool act_replace(struct player *p)
 	must(p, q == addr);
 	if (q != addr)
 		return true;
-	/* Never a page in use: others of this process may write there. */
+	/* Not a page in use: other threads may write there. */
 	for (i = 1; i <= 8; i++)
 		word_write(q + huge_size() + i * ps, i);
 	for (i = 1; i <= 8; i++)
@@ -627,7 +576,6 @@ RACE(replace, .loses = true, .faults = true)
 
 static bool act_fork(struct player *p)
 {
-	int status = 0;
 	pid_t pid = fork();
 	size_t n;
 
@@ -637,7 +585,7 @@ static bool act_fork(struct player *p)
 				_exit(1);
 		_exit(0);
 	}
-	must(p, pid > 0 && waitpid(pid, &status, 0) == pid && !status);
+	must(p, !reap(pid));
 	return true;
 }
 
@@ -655,7 +603,7 @@ static bool act_protect(struct player *p)
 
 RACE(protect, .faults = true)
 
-/* Away and back; less than a whole page table. */
+/* Moves less than a whole page table away and back. */
 static bool act_move(struct player *p)
 {
 	char *from = p->w->map + random_next(&p->seed) % 2 * GIB;
@@ -673,7 +621,7 @@ static bool act_move(struct player *p)
 
 RACE(move, .faults = true)
 
-/* Registering for write protection unshares; nothing is protected. */
+/* Registering for write protection unshares; nothing gets protected. */
 static bool act_userfaultfd(struct player *p)
 {
 	struct uffdio_register reg = {
@@ -697,7 +645,7 @@ static bool act_userfaultfd(struct player *p)
 
 RACE(userfaultfd)
 
-/* To the other node and back; numa=fake=2 makes one. */
+/* To the other node and back; use numa=fake=2 to get one. */
 static bool act_migrate(struct player *p)
 {
 	void *pages[PAGES];
@@ -708,7 +656,7 @@ static bool act_migrate(struct player *p)
 		pages[i] = page_at(p->w, i);
 		nodes[i] = random_next(&p->seed) % 2;
 	}
-	/* A page that is busy stays: that is no error of move_pages(). */
+	/* A busy page stays; move_pages() does not fail then. */
 	return syscall(SYS_move_pages, 0, (unsigned long)PAGES, pages, nodes,
 		       status, MPOL_MF_MOVE_ALL) >= 0;
 }
@@ -727,7 +675,7 @@ static bool act_offline(struct player *p)
 	if (madvise(page_at(p->w, any_page(p)), page_size(),
 		    MADV_SOFT_OFFLINE)) {
 		atomic_fetch_sub(&p->w->offlined, 1);
-		/* Busy, or not there: try another one. */
+		/* Otherwise busy or not present: try another one. */
 		if (errno == EINVAL || errno == EPERM)
 			return false;
 	} else {
@@ -738,7 +686,7 @@ static bool act_offline(struct player *p)
 
 RACE(offline, .extra = MAX_OFFLINE)
 
-/* get_user_pages_fast() walks the tables without any lock. */
+/* get_user_pages_fast() walks page tables without a lock. */
 static bool act_pin(struct player *p)
 {
 	size_t n = any_page(p);
@@ -750,7 +698,7 @@ static bool act_pin(struct player *p)
 
 	if (vmsplice(p->pipe[1], &iov, 1, 0) != sizeof(word))
 		return false;
-	/* Others take the table away while the pipe has the page. */
+	/* Unshare the table while the pipe has the page. */
 	must(p, !madvise(page_at(p->w, n), huge_size(), MADV_DONTNEED));
 	must(p, read(p->pipe[0], &word, sizeof(word)) == sizeof(word));
 	if (!word_allowed(p->w, n, word))
@@ -763,13 +711,13 @@ RACE(pin)
 #define SECTOR		512
 
 /*
- * A device writes a word that was never there before, into a part of the page
- * that is this process's: we must read it, also through a new page table entry.
+ * A device writes a fresh word into this process's part of a page: reads must
+ * return it, also through a new page table entry.
  */
 static bool act_direct(struct player *p)
 {
 	char space[2 * SECTOR];
-	/* Aligned, as O_DIRECT wants it. */
+	/* Aligned for O_DIRECT. */
 	char *buffer = space + SECTOR - (uintptr_t)space % SECTOR;
 	char *page = (char *)page_at(p->w, any_page(p));
 	char *sector = page + (1 + p->id) * SECTOR;
@@ -793,9 +741,7 @@ RACE(direct)
 
 int main(int argc, char **argv)
 {
-	const char *seconds = getenv("FAULTLINE_SECONDS");
-
-	if (seconds)
-		opt_seconds = atol(seconds);
+	if (!env_number("FAULTLINE_SECONDS", &opt_seconds))
+		return KSFT_FAIL;
 	return hugetlb_kept(test_harness_run, argc, argv);
 }

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * hugetlb page table sharing: what each mode does, and what is the same in
- * all of them.
+ * hugetlb page table sharing: the effects of each mode, and the semantics that
+ * all modes have in common.
  *
- * The tests without a number in their name hold on every kernel; what a mode
- * changes is only looked at where the kernel has the switch.
+ * The tests hold on every kernel; the effects of a mode are only checked where
+ * the kernel has the switch.
  */
 #include <linux/userfaultfd.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
@@ -22,7 +21,7 @@
 #define TIMEOUT		120
 #define POOL		24
 
-/* Where parent and child are; in memory that both have. */
+/* Progress of parent and child, in shared memory. */
 struct rendezvous {
 	atomic_int stage;
 	atomic_int bad;
@@ -31,7 +30,7 @@ struct rendezvous {
 FIXTURE(hugetlb) {
 	bool have;		/* the kernel has the switch */
 	struct hugetlb_usage usage;
-	struct hugetlb_counters before;
+	struct counters before;
 	struct rendezvous *meet;
 	int fd;
 };
@@ -62,11 +61,10 @@ FIXTURE_SETUP(hugetlb)
 	if (why)
 		SKIP(return, "%s", why);
 	self->have = vm_sysctl_exists(HUGETLB_KNOB);
-	self->meet = mmap(NULL, sizeof(*self->meet), PROT_READ | PROT_WRITE,
-			  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, self->meet);
+	self->meet = map_shared(sizeof(*self->meet));
+	ASSERT_NE(NULL, self->meet);
 	hugetlb_usage_read(&self->usage);
-	hugetlb_counters_read(&self->before);
+	self->before = counters_read(hugetlb_counters);
 	self->fd = hugetlb_file(3 * GIB);
 	ASSERT_LE(0, self->fd);
 }
@@ -91,27 +89,9 @@ static void wait_for(struct rendezvous *m, int stage)
 		usleep(1000);
 }
 
-static int reap(pid_t pid)
-{
-	int status;
+/* --- sharing */
 
-	if (waitpid(pid, &status, 0) != pid)
-		return -1;
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 256;
-}
-
-static long counted(const struct hugetlb_counters *before,
-		    enum hugetlb_counter which)
-{
-	struct hugetlb_counters delta;
-
-	hugetlb_counters_since(before, &delta);
-	return delta.value[which];
-}
-
-/* --- who shares */
-
-/* A child that inherits the mapping uses the parent's table, or does not. */
+/* A child uses the parent's page table, or gets its own, by mode. */
 TEST_F_TIMEOUT(hugetlb, tables, TIMEOUT)
 {
 	bool shares = variant->mode != MODE_OFF;
@@ -124,7 +104,7 @@ TEST_F_TIMEOUT(hugetlb, tables, TIMEOUT)
 	pid = fork();
 	ASSERT_LE(0, pid);
 	if (!pid) {
-		/* The table of the first GiB is there, the second's is not. */
+		/* The table of the first GiB exists, that of the second not. */
 		huge_write(p, 1);
 		huge_write(p, GIB / huge_size());
 		if (!huge_good(p, 0))
@@ -142,7 +122,7 @@ TEST_F_TIMEOUT(hugetlb, tables, TIMEOUT)
 		EXPECT_EQ(shares, counted(&self->before, HUGETLB_SHARED));
 	}
 	EXPECT_TRUE(huge_good(p, 1));
-	/* And the other way round: the child has made the second one. */
+	/* The other way round: the child has allocated the second table. */
 	EXPECT_TRUE(huge_good(p, GIB / huge_size()));
 	if (self->have)
 		EXPECT_EQ(2 * shares, counted(&self->before, HUGETLB_SHARED));
@@ -162,8 +142,8 @@ TEST_F_TIMEOUT(hugetlb, tables, TIMEOUT)
 }
 
 /*
- * A mapping that may share keeps what it shares when the mode becomes 0,
- * shares no further, and stops with the trigger.
+ * When the mode becomes 0, a mapping that may share keeps its shared tables and
+ * gets no new ones; the trigger unshares them.
  */
 TEST_F_TIMEOUT(hugetlb, born_before_off, TIMEOUT)
 {
@@ -173,7 +153,7 @@ TEST_F_TIMEOUT(hugetlb, born_before_off, TIMEOUT)
 	char *p;
 
 	if (!self->have || variant->mode == MODE_OFF)
-		SKIP(return, "needs another mode to come from");
+		SKIP(return, "starts from another mode");
 	p = hugetlb_map(self->fd, 2 * GIB);
 	ASSERT_NE(NULL, p);
 	huge_write(p, 0);
@@ -190,7 +170,7 @@ TEST_F_TIMEOUT(hugetlb, born_before_off, TIMEOUT)
 		      huge_good(p, second) && huge_good(p, second + 1) ? 0 : 1);
 	}
 	wait_for(m, 1);
-	/* Not before mode 0: then tables would be shared again at once. */
+	/* Refused outside mode 0, where tables would be shared again. */
 	EXPECT_EQ(-EINVAL, vm_sysctl_write(HUGETLB_TRIGGER, 1));
 	ASSERT_EQ(0, vm_sysctl_write(HUGETLB_KNOB, MODE_OFF));
 	huge_write(p, second);
@@ -207,7 +187,7 @@ TEST_F_TIMEOUT(hugetlb, born_before_off, TIMEOUT)
 		  hugetlb_sysfs("pmd_tables_shared"));
 	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, 1));
 	EXPECT_TRUE(huge_good(p, second) && huge_good(p, second + 1));
-	/* The faults of the last two lines share nothing either. */
+	/* The faults of the two checks above do not share either. */
 	EXPECT_EQ(self->usage.tables_shared,
 		  hugetlb_sysfs("pmd_tables_shared"));
 	meet(m, 4);
@@ -215,7 +195,7 @@ TEST_F_TIMEOUT(hugetlb, born_before_off, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, 2 * GIB));
 }
 
-/* A mapping that was made in mode 0 never shares. */
+/* A mapping created in mode 0 never shares. */
 TEST_F_TIMEOUT(hugetlb, born_in_off, TIMEOUT)
 {
 	pid_t pid;
@@ -237,13 +217,13 @@ TEST_F_TIMEOUT(hugetlb, born_in_off, TIMEOUT)
 	EXPECT_EQ(0, reap(pid));
 	EXPECT_EQ(0, counted(&self->before, HUGETLB_SHARED));
 	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, 1));
-	/* Pieces of it do not either, nor does it lose a page on the way. */
+	/* Its pieces do not share either, and no page is lost in a split. */
 	ASSERT_EQ(0, munmap(p + 512 * MIB, huge_size()));
 	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, 1));
 	ASSERT_EQ(0, munmap(p, 2 * GIB));
 }
 
-/* Splits end sharing where a whole table is not left, and nowhere else. */
+/* A split unshares only where it leaves less than a whole table. */
 TEST_F_TIMEOUT(hugetlb, split, TIMEOUT)
 {
 	struct rendezvous *m = self->meet;
@@ -265,7 +245,7 @@ TEST_F_TIMEOUT(hugetlb, split, TIMEOUT)
 		_exit(!good || !huge_good(p, 0) || !huge_good(p, second));
 	}
 	wait_for(m, 1);
-	/* In another mode, the pieces are still as the whole was. */
+	/* The pieces behave like the whole did, whatever the mode is now. */
 	if (self->have)
 		ASSERT_EQ(0, vm_sysctl_write(HUGETLB_KNOB, MODE_OFF));
 	ASSERT_EQ(0, mprotect(p, 64 * huge_size(), PROT_READ));
@@ -280,22 +260,19 @@ TEST_F_TIMEOUT(hugetlb, split, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, 2 * GIB));
 }
 
-/* --- which way faults and zaps go */
+/* --- paths of faults and zaps */
 
 TEST_F_TIMEOUT(hugetlb, faults, TIMEOUT)
 {
 	bool fast = variant->mode != MODE_VMA_LOCK;
 	char *a = hugetlb_map(self->fd, GIB), *b;
-	size_t i;
 
 	ASSERT_NE(NULL, a);
 	b = mmap(NULL, GIB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
 		 self->fd, 0);
 	ASSERT_NE(MAP_FAILED, b);
-	for (i = 0; i < 8; i++)
-		huge_write(a, i);
-	for (i = 0; i < 8; i++)
-		EXPECT_TRUE(huge_good(b, i));
+	huge_fill(a, 8);
+	EXPECT_EQ(0, huge_bad(b, 8));
 	if (self->have) {
 		EXPECT_EQ(8 * fast, counted(&self->before, HUGETLB_ALLOC));
 		EXPECT_EQ(16 * fast, counted(&self->before, HUGETLB_FAST) +
@@ -312,17 +289,14 @@ TEST_F_TIMEOUT(hugetlb, zaps, TIMEOUT)
 	bool off = variant->mode == MODE_OFF;
 	bool final = variant->mode != MODE_VMA_LOCK;
 	char *p = hugetlb_map(self->fd, GIB);
-	size_t i;
 
 	ASSERT_NE(NULL, p);
-	for (i = 0; i < 8; i++)
-		huge_write(p, i);
-	/* The page tables of a part go the old way if they may be shared. */
+	huge_fill(p, 8);
+	/* Part of a mapping that may share is zapped the old way. */
 	ASSERT_EQ(0, madvise(p, 4 * huge_size(), MADV_DONTNEED));
 	if (self->have)
 		EXPECT_EQ(off, counted(&self->before, HUGETLB_ZAPS));
-	for (i = 0; i < 8; i++)
-		EXPECT_TRUE(huge_good(p, i));
+	EXPECT_EQ(0, huge_bad(p, 8));
 	ASSERT_EQ(0, munmap(p, GIB));
 	if (self->have) {
 		EXPECT_EQ(off + final, counted(&self->before, HUGETLB_ZAPS));
@@ -331,52 +305,46 @@ TEST_F_TIMEOUT(hugetlb, zaps, TIMEOUT)
 	}
 }
 
-/* More pages than a gather or a batch holds, in more than one table. */
+/* More pages than a gather or a batch holds, in two tables. */
 TEST_F_TIMEOUT(hugetlb, zap_many, TIMEOUT)
 {
 	const size_t pages = 160;
 	char *p, *q;
-	size_t i;
 	int fd;
 
 	if (pages / 2 * huge_size() > GIB)
 		SKIP(return, "huge pages are too large for %zu of them", pages);
 	if (hugetlb_pool_get(pages + POOL))
-		SKIP(return, "too little memory for %zu huge pages", pages);
+		SKIP(return, "not enough memory for %zu huge pages", pages);
 	hugetlb_usage_read(&self->usage);
 	fd = hugetlb_file(2 * GIB);
 	ASSERT_LE(0, fd);
 	p = hugetlb_map(fd, 2 * GIB);
 	ASSERT_NE(NULL, p);
 	q = p + GIB - pages / 2 * huge_size();
-	for (i = 0; i < pages; i++)
-		word_write(q + i * huge_size(), huge_word(i));
+	huge_fill(q, pages);
 	EXPECT_EQ((long)(pages * huge_size() / KIB), status_kb("HugetlbPages"));
 	ASSERT_EQ(0, madvise(q, pages * huge_size(), MADV_DONTNEED));
 	EXPECT_EQ(0, status_kb("HugetlbPages"));
-	for (i = 0; i < pages; i++)
-		EXPECT_EQ(huge_word(i), word_read(q + i * huge_size()));
+	EXPECT_EQ(0, huge_bad(q, pages));
 	ASSERT_EQ(0, munmap(p, 2 * GIB));
 	close(fd);
 }
 
-/* Mappings that cannot share are small or private. */
+/* Small and private mappings cannot share. */
 TEST_F_TIMEOUT(hugetlb, small, TIMEOUT)
 {
 	bool final = variant->mode != MODE_VMA_LOCK;
 	char *p = mmap(NULL, 4 * huge_size(), PROT_READ | PROT_WRITE,
 		       MAP_SHARED, self->fd, 0);
-	size_t i;
 
 	ASSERT_NE(MAP_FAILED, p);
-	for (i = 0; i < 4; i++)
-		huge_write(p, i);
+	huge_fill(p, 4);
 	ASSERT_EQ(0, madvise(p, 4 * huge_size(), MADV_DONTNEED));
-	for (i = 0; i < 4; i++)
-		EXPECT_TRUE(huge_good(p, i));
+	EXPECT_EQ(0, huge_bad(p, 4));
 	ASSERT_EQ(0, munmap(p, 4 * huge_size()));
 	if (self->have) {
-		/* In mode 2 as well: it has nothing to share, so no lock. */
+		/* Mode 2 included: nothing to share, so no lock. */
 		EXPECT_EQ(2 * final, counted(&self->before, HUGETLB_ZAPS));
 		EXPECT_EQ(0, counted(&self->before, HUGETLB_TWO_PHASE));
 	}
@@ -389,14 +357,12 @@ TEST_F_TIMEOUT(hugetlb, private, TIMEOUT)
 	pid_t pid;
 
 	ASSERT_NE(NULL, a);
-	for (i = 0; i < 4; i++)
-		huge_write(a, i);
-	hugetlb_counters_read(&self->before);
+	huge_fill(a, 4);
+	self->before = counters_read(hugetlb_counters);
 	p = mmap(NULL, 4 * huge_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE,
 		 self->fd, 0);
 	ASSERT_NE(MAP_FAILED, p);
-	for (i = 0; i < 4; i++)
-		EXPECT_TRUE(huge_good(p, i));
+	EXPECT_EQ(0, huge_bad(p, 4));
 	for (i = 0; i < 4; i++)
 		word_write(p + i * huge_size(), i);
 	pid = fork();
@@ -414,43 +380,46 @@ TEST_F_TIMEOUT(hugetlb, private, TIMEOUT)
 	if (self->have) {
 		EXPECT_EQ(0, counted(&self->before, HUGETLB_FAST));
 		EXPECT_EQ(0, counted(&self->before, HUGETLB_AROUND));
-		/* Only that of the shared mapping which the child inherited. */
+		/* Only the zap of the child's copy of the shared mapping. */
 		EXPECT_EQ(variant->mode != MODE_VMA_LOCK,
 			  counted(&self->before, HUGETLB_ZAPS));
 	}
 	ASSERT_EQ(0, munmap(a, GIB));
 }
 
-/* --- pages that a fault maps beside its own */
+/* --- fault-around */
 
-/* How many pages of an aligned range a fault maps. */
+/* Pages of an aligned range that a fault maps. */
 #define AROUND		32
 #define FILE_PAGES	(4 * AROUND)
 
-/* A file with FILE_PAGES pages in memory, not mapped; -1: too little of it. */
-static int file_in_memory(FIXTURE_DATA(hugetlb) *self)
+/*
+ * Replaces the test's file by one with FILE_PAGES pages in memory, and maps it
+ * without page table entries.  Returns NULL if the test is skipped.
+ */
+static char *map_file_in_memory(struct __test_metadata *_metadata,
+				FIXTURE_DATA(hugetlb) *self)
 {
-	char *p;
-	size_t i;
-	int fd;
+	size_t len = FILE_PAGES * huge_size();
+	char *p = NULL;
 
-	if (hugetlb_pool_get(FILE_PAGES + POOL))
-		return -1;
-	fd = hugetlb_file(FILE_PAGES * huge_size());
-	if (fd < 0)
-		return -1;
-	p = hugetlb_map(fd, FILE_PAGES * huge_size());
-	for (i = 0; p && i < FILE_PAGES; i++)
-		huge_write(p, i);
-	if (!p || munmap(p, FILE_PAGES * huge_size())) {
-		close(fd);
-		return -1;
-	}
+	close(self->fd);
+	self->fd = -1;
+	if (!hugetlb_pool_get(FILE_PAGES + POOL))
+		self->fd = hugetlb_file(len);
+	if (self->fd >= 0)
+		p = hugetlb_map(self->fd, len);
+	if (!p)
+		SKIP(return NULL, "not enough memory for huge pages");
+	huge_fill(p, FILE_PAGES);
+	EXPECT_EQ(0, munmap(p, len));
 	hugetlb_usage_read(&self->usage);
-	/* What is in the file comes back with it. */
+	/* Closing the file frees its pages. */
 	self->usage.free += FILE_PAGES;
-	hugetlb_counters_read(&self->before);
-	return fd;
+	self->before = counters_read(hugetlb_counters);
+	p = hugetlb_map(self->fd, len);
+	EXPECT_NE(NULL, p);
+	return p;
 }
 
 static long faults_so_far(void)
@@ -460,7 +429,7 @@ static long faults_so_far(void)
 	return getrusage(RUSAGE_SELF, &usage) ? -1 : usage.ru_minflt;
 }
 
-/* Which pages of [p, p + n pages) have an entry; as bits, for n <= 64. */
+/* A bitmap of the pages of [p, p + n pages) with an entry; n <= 64. */
 static __u64 entries(char *p, size_t n)
 {
 	size_t per_page = huge_size() / page_size(), i;
@@ -479,7 +448,7 @@ static int popcount(__u64 word)
 	return __builtin_popcountll(word);
 }
 
-/* A process that touches a file in memory has one fault for many pages. */
+/* One fault maps many pages of a file in memory. */
 TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 {
 	bool fast = self->have && variant->mode != MODE_VMA_LOCK;
@@ -487,14 +456,11 @@ TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 	long faults, kb;
 	size_t i;
 	char *p;
-	int fd;
 
-	fd = file_in_memory(self);
-	if (fd < 0)
-		SKIP(return, "too little memory for huge pages");
-	p = hugetlb_map(fd, len);
-	ASSERT_NE(NULL, p);
-	/* The first one, and what is seen of it. */
+	p = map_file_in_memory(_metadata, self);
+	if (!p)
+		return;
+	/* The first fault, and its effect on the statistics. */
 	EXPECT_TRUE(huge_good(p, AROUND + 3));
 	kb = huge_size() / KIB * (fast ? AROUND : 1);
 	EXPECT_EQ(kb, smaps_kb(p, len, "Private_Hugetlb"));
@@ -502,10 +468,10 @@ TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 	EXPECT_EQ(kb, status_kb("HugetlbPages"));
 	EXPECT_EQ(fast ? ~0ULL << AROUND : 1ULL << (AROUND + 3),
 		  entries(p, 2 * AROUND));
-	/* And all of it. */
+	/* Faults on all pages. */
 	ASSERT_EQ(0, madvise(p, len, MADV_DONTNEED));
 	EXPECT_EQ(0, status_kb("HugetlbPages"));
-	hugetlb_counters_read(&self->before);
+	self->before = counters_read(hugetlb_counters);
 	faults = faults_so_far();
 	for (i = 0; i < FILE_PAGES; i++)
 		word_read(p + i * huge_size());
@@ -522,14 +488,12 @@ TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 		if (self->have)
 			EXPECT_EQ(0, counted(&self->before, HUGETLB_AROUND));
 	}
-	for (i = 0; i < FILE_PAGES; i++)
-		EXPECT_TRUE(huge_good(p, i));
-	/* Writing needs no further fault. */
+	EXPECT_EQ(0, huge_bad(p, FILE_PAGES));
+	/* Writing does not fault again. */
 	faults = faults_so_far();
-	for (i = 0; i < FILE_PAGES; i++)
-		huge_write(p, i);
+	huge_fill(p, FILE_PAGES);
 	EXPECT_GE(2, faults_so_far() - faults);
-	/* The switch decides at each fault. */
+	/* The switch takes effect at each fault. */
 	if (self->have) {
 		ASSERT_EQ(0, vm_sysctl_write(HUGETLB_KNOB, MODE_VMA_LOCK));
 		ASSERT_EQ(0, madvise(p, len, MADV_DONTNEED));
@@ -537,10 +501,9 @@ TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 		EXPECT_EQ(1ULL << 3, entries(p, AROUND));
 	}
 	ASSERT_EQ(0, munmap(p, len));
-	close(fd);
 }
 
-/* Not outside of the mapping, nor in a hole, nor behind the end of the file. */
+/* Not beyond the mapping, not in a hole, not beyond the end of the file. */
 TEST_F_TIMEOUT(hugetlb, around_bounds, TIMEOUT)
 {
 	bool fast = self->have && variant->mode != MODE_VMA_LOCK;
@@ -549,18 +512,15 @@ TEST_F_TIMEOUT(hugetlb, around_bounds, TIMEOUT)
 	struct stat st;
 	char *p, *q;
 	size_t i;
-	int fd;
 
-	fd = file_in_memory(self);
-	if (fd < 0)
-		SKIP(return, "too little memory for huge pages");
-	p = hugetlb_map(fd, len);
-	ASSERT_NE(NULL, p);
+	p = map_file_in_memory(_metadata, self);
+	if (!p)
+		return;
 	q = free_huge_range(GIB);
 	ASSERT_NE(NULL, q);
-	/* Ten pages in the middle of the range, and of another offset. */
+	/* Ten pages in the middle of the range, at another offset. */
 	q = mmap(q + 5 * huge_size(), 10 * huge_size(), PROT_READ | PROT_WRITE,
-		 MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 40 * huge_size());
+		 MAP_SHARED | MAP_FIXED_NOREPLACE, self->fd, 40 * huge_size());
 	ASSERT_NE(MAP_FAILED, q);
 	reserved = hugetlb_sysfs("resv_hugepages");
 	EXPECT_EQ(huge_word(44), word_read(q + 4 * huge_size()));
@@ -568,25 +528,25 @@ TEST_F_TIMEOUT(hugetlb, around_bounds, TIMEOUT)
 	for (i = 0; i < 10; i++)
 		EXPECT_EQ(huge_word(40 + i), word_read(q + i * huge_size()));
 	ASSERT_EQ(0, munmap(q, 10 * huge_size()));
-	/* A hole is not filled. */
-	ASSERT_EQ(0, fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+	/* A hole stays a hole. */
+	ASSERT_EQ(0, fallocate(self->fd,
+			       FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 			       5 * huge_size(), huge_size()));
 	EXPECT_TRUE(huge_good(p, 4));
 	EXPECT_EQ(fast ? 0xffffffdfULL : 1ULL << 4, entries(p, AROUND));
-	ASSERT_EQ(0, fstat(fd, &st));
+	ASSERT_EQ(0, fstat(self->fd, &st));
 	EXPECT_EQ((FILE_PAGES - 1) * huge_size() / 512, (size_t)st.st_blocks);
 	EXPECT_EQ(0, (long)word_read(p + 5 * huge_size()));
 	/* The file ends in the middle of a range. */
-	ASSERT_EQ(0, ftruncate(fd, 40 * huge_size()));
+	ASSERT_EQ(0, ftruncate(self->fd, 40 * huge_size()));
 	EXPECT_TRUE(huge_good(p, 34));
 	EXPECT_EQ(fast ? 0xffULL : 1ULL << 2,
 		  entries(p + AROUND * huge_size(), AROUND));
 	EXPECT_EQ(reserved, hugetlb_sysfs("resv_hugepages"));
 	ASSERT_EQ(0, munmap(p, len));
-	close(fd);
 }
 
-/* In a page table that is shared, the others have the pages, too. */
+/* In a shared page table, the other processes get the pages, too. */
 TEST_F_TIMEOUT(hugetlb, around_shared, TIMEOUT)
 {
 	bool fast = self->have && variant->mode == MODE_REVALIDATE;
@@ -595,7 +555,7 @@ TEST_F_TIMEOUT(hugetlb, around_shared, TIMEOUT)
 	char *p;
 
 	if (hugetlb_pool_get(2 * AROUND + POOL))
-		SKIP(return, "too little memory for huge pages");
+		SKIP(return, "not enough memory for huge pages");
 	hugetlb_usage_read(&self->usage);
 	p = hugetlb_map(self->fd, 2 * GIB);
 	ASSERT_NE(NULL, p);
@@ -623,25 +583,23 @@ TEST_F_TIMEOUT(hugetlb, around_shared, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, 2 * GIB));
 }
 
-/* A userfaultfd sees to it that each page is mapped when it is asked for. */
+/* No fault-around while a userfaultfd is registered. */
 TEST_F_TIMEOUT(hugetlb, around_userfaultfd, TIMEOUT)
 {
 	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
-	int fd, uffd = uffd_open(UFFD_FEATURE_MISSING_HUGETLBFS, NULL);
+	int uffd = uffd_open(UFFD_FEATURE_MISSING_HUGETLBFS, NULL);
 	const size_t len = FILE_PAGES * huge_size();
 	char *p;
 
 	if (uffd < 0)
 		SKIP(return, "no userfaultfd");
-	fd = file_in_memory(self);
-	if (fd < 0)
-		SKIP(return, "too little memory for huge pages");
-	p = hugetlb_map(fd, len);
-	ASSERT_NE(NULL, p);
+	p = map_file_in_memory(_metadata, self);
+	if (!p)
+		return;
 	reg.range.start = (uintptr_t)p;
 	reg.range.len = len;
 	ASSERT_EQ(0, ioctl(uffd, UFFDIO_REGISTER, &reg));
-	/* It is in the file, so nobody is asked. */
+	/* The page is in the file, so the fault is not reported. */
 	EXPECT_TRUE(huge_good(p, 7));
 	EXPECT_EQ(1ULL << 7, entries(p, AROUND));
 	ASSERT_EQ(0, ioctl(uffd, UFFDIO_UNREGISTER, &reg.range));
@@ -650,37 +608,9 @@ TEST_F_TIMEOUT(hugetlb, around_userfaultfd, TIMEOUT)
 		  popcount(entries(p, AROUND)));
 	close(uffd);
 	ASSERT_EQ(0, munmap(p, len));
-	close(fd);
 }
 
 /* --- errors */
-
-static sigjmp_buf fault_env;
-
-static void on_fault(int sig)
-{
-	siglongjmp(fault_env, sig);
-}
-
-/* The signal that an access gets, or 0. */
-static int access_signal(char *addr, bool write)
-{
-	struct sigaction sa = { .sa_handler = on_fault }, bus, segv;
-	int sig;
-
-	sigaction(SIGBUS, &sa, &bus);
-	sigaction(SIGSEGV, &sa, &segv);
-	sig = sigsetjmp(fault_env, 1);
-	if (!sig) {
-		if (write)
-			word_write(addr, 1);
-		else
-			word_read(addr);
-	}
-	sigaction(SIGBUS, &bus, NULL);
-	sigaction(SIGSEGV, &segv, NULL);
-	return sig;
-}
 
 TEST_F_TIMEOUT(hugetlb, end_of_file, TIMEOUT)
 {
@@ -690,9 +620,9 @@ TEST_F_TIMEOUT(hugetlb, end_of_file, TIMEOUT)
 	huge_write(p, 0);
 	huge_write(p, 1);
 	ASSERT_EQ(0, ftruncate(self->fd, huge_size()));
-	EXPECT_EQ(0, access_signal(p, true));
-	EXPECT_EQ(SIGBUS, access_signal(p + huge_size(), false));
-	EXPECT_EQ(SIGBUS, access_signal(p + huge_size(), true));
+	EXPECT_EQ(0, access_signal(p, true, NULL));
+	EXPECT_EQ(SIGBUS, access_signal(p + huge_size(), false, NULL));
+	EXPECT_EQ(SIGBUS, access_signal(p + huge_size(), true, NULL));
 	ASSERT_EQ(0, ftruncate(self->fd, GIB));
 	EXPECT_TRUE(huge_good(p, 0) || word_read(p) == 1);
 	EXPECT_EQ(0, (long)word_read(p + huge_size()));
@@ -708,12 +638,12 @@ TEST_F_TIMEOUT(hugetlb, pool_empty, TIMEOUT)
 	ASSERT_NE(NULL, p);
 	ASSERT_LT((size_t)pages, 2 * GIB / huge_size());
 	for (i = 0; i < pages; i++)
-		ASSERT_EQ(0, access_signal(p + i * huge_size(), true));
-	EXPECT_EQ(SIGBUS, access_signal(p + i * huge_size(), true));
-	EXPECT_EQ(SIGBUS, access_signal(p + i * huge_size(), false));
-	/* What is there can still be mapped. */
+		ASSERT_EQ(0, access_signal(p + i * huge_size(), true, NULL));
+	EXPECT_EQ(SIGBUS, access_signal(p + i * huge_size(), true, NULL));
+	EXPECT_EQ(SIGBUS, access_signal(p + i * huge_size(), false, NULL));
+	/* Allocated pages can still be mapped. */
 	ASSERT_EQ(0, madvise(p, huge_size(), MADV_DONTNEED));
-	EXPECT_EQ(0, access_signal(p, false));
+	EXPECT_EQ(0, access_signal(p, false, NULL));
 	ASSERT_EQ(0, munmap(p, 2 * GIB));
 }
 
@@ -734,10 +664,10 @@ TEST_F_TIMEOUT(hugetlb, read_only, TIMEOUT)
 	huge_write(p, 1);
 	EXPECT_TRUE(huge_good(q, 0));
 	EXPECT_EQ(0, (long)word_read(q + 2 * huge_size()));
-	EXPECT_EQ(SIGSEGV, access_signal(q, true));
-	/* Mapped by the first of these, but not for writing. */
-	EXPECT_EQ(SIGSEGV, access_signal(q + huge_size(), true));
-	/* Read first, so that the entry is there, then made writable. */
+	EXPECT_EQ(SIGSEGV, access_signal(q, true, NULL));
+	/* Mapped by the first access, but not for writing. */
+	EXPECT_EQ(SIGSEGV, access_signal(q + huge_size(), true, NULL));
+	/* Read first to create the entry, then make it writable. */
 	ASSERT_EQ(0, madvise(p, huge_size(), MADV_DONTNEED));
 	ASSERT_EQ(0, mprotect(p, GIB, PROT_READ));
 	EXPECT_TRUE(huge_good(p, 0));
@@ -749,7 +679,7 @@ TEST_F_TIMEOUT(hugetlb, read_only, TIMEOUT)
 	ASSERT_EQ(0, munmap(q, GIB));
 }
 
-/* --- others that look at the same pages */
+/* --- other users of the same pages */
 
 TEST_F_TIMEOUT(hugetlb, hole, TIMEOUT)
 {
@@ -769,7 +699,7 @@ TEST_F_TIMEOUT(hugetlb, hole, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, 2 * GIB));
 }
 
-/* get_user_pages() faults pages in, and finds those that are there. */
+/* get_user_pages() faults pages in and finds present ones. */
 TEST_F_TIMEOUT(hugetlb, remote_access, TIMEOUT)
 {
 	char *p = hugetlb_map(self->fd, GIB), *q;
@@ -800,7 +730,7 @@ static void *touch_second(void *map)
 	return (void *)(uintptr_t)word_read((char *)map + huge_size());
 }
 
-/* A fault that userspace wants to handle is not taken away from it. */
+/* A fault that userspace handles is delivered to it. */
 TEST_F_TIMEOUT(hugetlb, userfaultfd, TIMEOUT)
 {
 	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
@@ -840,7 +770,7 @@ TEST_F_TIMEOUT(hugetlb, userfaultfd, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, GIB));
 }
 
-/* --- what almost never happens by itself */
+/* --- rare events, by fault injection */
 
 struct injection {
 	const char *name;
@@ -852,31 +782,28 @@ static const struct injection injections[] = {
 	{ "fail_hugetlb_pmd_trylock", HUGETLB_BUSY },
 };
 
-/* One failed try, and then the way of mode 1, with the same result. */
+/* One failed attempt, then the path of mode 1, with the same result. */
 TEST_F_TIMEOUT(hugetlb, fault_injection, TIMEOUT)
 {
 	const struct injection *what;
 	char *p;
-	size_t i;
 
 	if (!self->have || variant->mode != MODE_REVALIDATE)
-		SKIP(return, "only mode 2 has such faults");
+		SKIP(return, "only for mode 2");
 	if (!hugetlb_inject(injections[0].name, 0))
 		SKIP(return, "needs debugfs, root and CONFIG_HUGETLB_PMD_SHARING_FAULT_INJECTION");
 	for (what = injections; what < injections + ARRAY_SIZE(injections);
 	     what++) {
-		hugetlb_counters_read(&self->before);
+		self->before = counters_read(hugetlb_counters);
 		p = hugetlb_map(self->fd, GIB);
 		ASSERT_NE(NULL, p);
 		ASSERT_TRUE(hugetlb_inject(what->name, 100));
-		for (i = 0; i < 8; i++)
-			huge_write(p, i);
+		huge_fill(p, 8);
 		ASSERT_TRUE(hugetlb_inject(what->name, 0));
 		EXPECT_EQ(8, counted(&self->before, what->counter));
 		EXPECT_EQ(8, counted(&self->before, HUGETLB_FALLBACK));
 		EXPECT_EQ(0, counted(&self->before, HUGETLB_FAST));
-		for (i = 0; i < 8; i++)
-			EXPECT_TRUE(huge_good(p, i));
+		EXPECT_EQ(0, huge_bad(p, 8));
 		ASSERT_EQ(0, munmap(p, GIB));
 		ASSERT_EQ(0, ftruncate(self->fd, 0));
 		ASSERT_EQ(0, ftruncate(self->fd, GIB));
@@ -887,8 +814,8 @@ TEST_F_TIMEOUT(hugetlb, fault_injection, TIMEOUT)
 #define FAILSLAB	"/sys/kernel/debug/failslab/"
 
 /*
- * Each allocation of a fault fails once: page tables and what the file needs.
- * The fault is tried again, and nothing is lost or left behind.
+ * Each allocation of a fault fails once: page tables and the file's own data.
+ * The fault is retried, and nothing is lost or leaked.
  */
 TEST_F_TIMEOUT(hugetlb, memory_short, TIMEOUT)
 {
@@ -931,7 +858,7 @@ TEST_F_TIMEOUT(hugetlb, memory_short, TIMEOUT)
 		ASSERT_LT(0, left);
 		text[left] = '\0';
 		EXPECT_TRUE(huge_good(p, page));
-		/* The table and the page are new every time. */
+		/* Start with a fresh table and page every time. */
 		ASSERT_EQ(0, ftruncate(self->fd, 0));
 		ASSERT_EQ(0, ftruncate(self->fd, 3 * GIB));
 		ASSERT_EQ(0, munmap(p, 3 * GIB));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the selftests of hugetlb page table sharing have in common: the
- * switch, its counters, the pool of huge pages, and files whose pages tell
- * which offset they belong to.
+ * Helpers of the selftests for hugetlb page table sharing: the switch, its
+ * counters, the pool of huge pages, and files whose pages identify their
+ * offset.
  */
 #ifndef HUGETLB_UTIL_H
 #define HUGETLB_UTIL_H
@@ -44,7 +44,7 @@ enum hugetlb_counter {
 	HUGETLB_NR_COUNTERS,
 };
 
-static const char * const hugetlb_counter_names[HUGETLB_NR_COUNTERS] = {
+static const char * const hugetlb_counters[HUGETLB_NR_COUNTERS + 1] = {
 	[HUGETLB_SHARED]	= "hugetlb_pmd_shared",
 	[HUGETLB_UNSHARED]	= "hugetlb_pmd_unshared",
 	[HUGETLB_UNSHARE_LAST]	= "hugetlb_pmd_unshare_last",
@@ -58,23 +58,7 @@ static const char * const hugetlb_counter_names[HUGETLB_NR_COUNTERS] = {
 	[HUGETLB_TWO_PHASE]	= "hugetlb_zap_two_phase",
 };
 
-struct hugetlb_counters {
-	long value[HUGETLB_NR_COUNTERS];
-};
-
-static inline void hugetlb_counters_read(struct hugetlb_counters *c)
-{
-	vmstat_read_all(hugetlb_counter_names, c->value, HUGETLB_NR_COUNTERS);
-}
-
-static inline void hugetlb_counters_since(const struct hugetlb_counters *before,
-					  struct hugetlb_counters *delta)
-{
-	vmstat_since(hugetlb_counter_names, before->value, delta->value,
-		     HUGETLB_NR_COUNTERS);
-}
-
-/* What has to be as before once everything is unmapped and closed. */
+/* State that must be as before once everything is unmapped and closed. */
 struct hugetlb_usage {
 	long total;
 	long free;
@@ -84,7 +68,7 @@ struct hugetlb_usage {
 	long table_refs;
 };
 
-/* A file of the pool of huge pages. */
+/* A sysfs file of the huge page pool. */
 static inline void hugetlb_path(char *path, size_t size, const char *name)
 {
 	snprintf(path, size, "/sys/kernel/mm/hugepages/hugepages-%zukB/%s",
@@ -134,8 +118,8 @@ static inline bool hugetlb_usage_same(const struct hugetlb_usage *before,
 }
 
 /*
- * Pages are given back when the last user is gone, and an exit that was
- * waited for may still be on its way through a worker.
+ * Pages are freed with their last user, and the exit of a reaped process may
+ * still be pending in a worker.
  */
 static inline bool hugetlb_usage_returns(const struct hugetlb_usage *before)
 {
@@ -154,7 +138,7 @@ static inline bool hugetlb_usage_returns(const struct hugetlb_usage *before)
 static const struct vm_knob hugetlb_knob = {
 	.name = HUGETLB_KNOB,
 	.stock = MODE_VMA_LOCK,
-	.refused = " does not take this value",
+	.refused = " rejects this value",
 };
 
 static inline const char *hugetlb_mode_set(long mode)
@@ -162,48 +146,53 @@ static inline const char *hugetlb_mode_set(long mode)
 	return vm_knob_set(&hugetlb_knob, mode);
 }
 
-/* Makes at least @pages huge pages free; NULL, or why not. */
+/* Makes at least @pages huge pages free; returns NULL or the reason why not. */
 static inline const char *hugetlb_pool_get(long pages)
 {
 	long lack = pages - (hugetlb_sysfs("free_hugepages") -
 			     hugetlb_sysfs("resv_hugepages"));
 
 	if (hugetlb_sysfs("nr_hugepages") < 0)
-		return "this kernel has no huge pages of PMD size";
+		return "this kernel has no PMD-sized huge pages";
 	if (lack <= 0)
 		return NULL;
 	if (hugetlb_pool_set(hugetlb_sysfs("nr_hugepages") + lack))
 		return "needs root to reserve huge pages";
 	if (hugetlb_sysfs("free_hugepages") -
 	    hugetlb_sysfs("resv_hugepages") < pages)
-		return "too little memory for the huge pages";
+		return "not enough memory for the huge pages";
 	return NULL;
 }
 
 /*
- * Makes @percent of the tries of @what fail, a fault attribute of debugfs.
- * False if the kernel has none of that name.
+ * Enables page table sharing and makes @pages huge pages free; returns NULL or
+ * the reason why not.
+ */
+static inline const char *hugetlb_sharing_get(long pages)
+{
+	const char *why = hugetlb_pool_get(pages);
+
+	if (!why)
+		why = hugetlb_mode_set(MODE_VMA_LOCK);
+	if (!why && vmstat_read("hugetlb_pmd_shared") < 0)
+		why = "this kernel does not share page tables or does not count it";
+	return why;
+}
+
+/*
+ * Makes @percent of the attempts of @what fail, a fault attribute in debugfs.
+ * Returns false if the kernel lacks it.
  */
 static inline bool hugetlb_inject(const char *what, int percent)
 {
-	static const struct {
-		const char *file;
-		const char *text;
-	} settings[] = {
+	char chance[16];
+	const struct fault_setting settings[] = {
 		{ "interval", "1" }, { "times", "-1" }, { "verbose", "0" },
+		{ "probability", chance },
 	};
-	char path[128], text[16];
-	size_t i;
 
-	for (i = 0; i < ARRAY_SIZE(settings); i++) {
-		snprintf(path, sizeof(path), "/sys/kernel/debug/%s/%s", what,
-			 settings[i].file);
-		if (write_text(path, settings[i].text))
-			return false;
-	}
-	snprintf(path, sizeof(path), "/sys/kernel/debug/%s/probability", what);
-	snprintf(text, sizeof(text), "%d", percent);
-	return !write_text(path, text);
+	snprintf(chance, sizeof(chance), "%d", percent);
+	return fault_attr_set(what, settings, ARRAY_SIZE(settings));
 }
 
 static inline size_t huge_size(void)
@@ -223,7 +212,7 @@ static inline int hugetlb_file(size_t size)
 	return fd;
 }
 
-/* Maps a file at @addr, which is free; NULL on failure. */
+/* Maps a file at the free address @addr; NULL on failure. */
 static inline char *hugetlb_map_at(void *addr, int fd, size_t len, int prot)
 {
 	char *p = mmap(addr, len, prot,
@@ -239,7 +228,7 @@ static inline char *hugetlb_map(int fd, size_t len)
 			      PROT_READ | PROT_WRITE);
 }
 
-/* Page @index of a file, wherever it is mapped, holds this or 0. */
+/* The content of page @index of a file, unless it is 0. */
 static inline __u64 huge_word(size_t index)
 {
 	return page_word(HUGETLB_TAG, index);
@@ -255,19 +244,33 @@ static inline bool huge_good(char *map, size_t index)
 	return word_read(map + index * huge_size()) == huge_word(index);
 }
 
+static inline void huge_fill(char *map, size_t n)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++)
+		huge_write(map, i);
+}
+
+/* The number of pages of [0, n) with wrong content. */
+static inline size_t huge_bad(char *map, size_t n)
+{
+	size_t i, bad = 0;
+
+	for (i = 0; i < n; i++)
+		bad += !huge_good(map, i);
+	return bad;
+}
+
 /*
- * Runs a program's tests, and puts the mode and the number of huge pages back
- * that they found.
+ * Runs a program's tests, then restores the mode and the number of huge pages.
  */
 static inline int hugetlb_kept(int (*run)(int argc, char **argv), int argc,
 			       char **argv)
 {
 	long pages = hugetlb_sysfs("nr_hugepages");
-	int status;
+	int status = vm_knob_kept(&hugetlb_knob, run, argc, argv);
 
-	status = vm_knob_kept(&hugetlb_knob, run, argc, argv);
-	if (status < 0)
-		return KSFT_FAIL;
 	if (pages >= 0 && pages != hugetlb_sysfs("nr_hugepages"))
 		hugetlb_pool_set(pages);
 	return status;

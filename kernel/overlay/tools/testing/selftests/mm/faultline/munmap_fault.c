@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Section-wise munmap when memory for its own bookkeeping runs out.
+ * Section-wise munmap without memory for its own bookkeeping.
  *
- * failslab makes allocations of the calling thread fail.  munmap may then
- * fail, but only by the book: before anything is unmapped.
+ * failslab makes allocations of the calling thread fail.  munmap may then fail,
+ * but only before anything is unmapped.
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -14,14 +14,14 @@
 #include "munmap_util.h"
 
 #define TAG		0x6d756e6d61703033ULL
-/* Several sections, whose size is that of a PMD; 16 MiB on x86. */
+/* Several sections of the size of a PMD; 16 MiB on x86. */
 #define RANGE		(8 * pmd_size())
 #define TIMEOUT		600
 #define FAILSLAB	"/sys/kernel/debug/failslab/"
 
 FIXTURE(fault) {
 	struct idle_thread idle;
-	struct munmap_counters before;
+	struct counters before;
 	int nth_fd;
 	int make_fd;
 };
@@ -56,11 +56,11 @@ FIXTURE_SETUP(fault)
 	self->nth_fd = thread_file("fail-nth");
 	self->make_fd = thread_file("make-it-fail");
 	if (self->nth_fd < 0 || self->make_fd < 0)
-		SKIP(return, "no fault injection in this kernel");
-	/* Allocations that may sleep are the ones that are made here. */
+		SKIP(return, "this kernel has no fault injection");
+	/* munmap allocates with GFP_KERNEL, which may sleep. */
 	if (write_text(FAILSLAB "ignore-gfp-wait", "N"))
-		SKIP(return, "no failslab in this kernel, or no debugfs");
-	/* A stack dump for each would look like a crash to a log reader. */
+		SKIP(return, "this kernel has no failslab or no debugfs");
+	/* A stack dump per failure would look like a crash in the log. */
 	ASSERT_EQ(0, write_text(FAILSLAB "verbose", "0"));
 	ASSERT_EQ(0, write_text(FAILSLAB "task-filter", "1"));
 	ASSERT_EQ(0, write_text(FAILSLAB "times", "-1"));
@@ -78,16 +78,16 @@ FIXTURE_TEARDOWN(fault)
 	idle_thread_stop(&self->idle);
 }
 
-/* Nothing around the call itself may allocate: one write before and after. */
+/* Uses an open file, as nothing around the call itself may allocate. */
 static void set_open(int fd, const char *text)
 {
 	if (pwrite(fd, text, strlen(text), 0) < 0)
-		ksft_print_msg("cannot set a fault: errno %d\n", errno);
+		ksft_print_msg("cannot inject a fault: errno %d\n", errno);
 }
 
 /*
- * The range, with an edge of the same VMA at both sides, so that munmap has to
- * split there before it can begin.
+ * Maps the range with an edge of the same VMA on both sides, so that munmap has
+ * to split the VMA there before it can begin.
  */
 static char *make_range(size_t edge)
 {
@@ -103,20 +103,19 @@ static long not_good(const char *what)
 }
 
 /*
- * What is left after an error is the range, or a high part of it, with its
- * content, and behaves as if nothing had been tried: no mark of the munmap
- * remains.  Returns how much is left, or -1.
+ * After an error, the range or a high part of it is left with its content, and
+ * behaves as if nothing had been tried: no mark of the munmap remains.  Returns
+ * the number of bytes left, or -1.
  */
 static long check_rest(char *p, size_t edge)
 {
 	size_t left = mapped_bytes(p, RANGE), gone = RANGE - left, i;
 	char *rest = p + gone, *moved, *whole = p - edge;
 	size_t ps = page_size();
-	int status;
 	pid_t pid;
 
 	if (mapped_bytes(p, gone) || mapped_bytes(rest, left) != left)
-		return not_good("a hole inside of what is left");
+		return not_good("a hole in the rest");
 	if (mapped_bytes(whole, edge) != edge ||
 	    mapped_bytes(p + RANGE, edge) != edge)
 		return not_good("an edge is gone");
@@ -126,17 +125,17 @@ static long check_rest(char *p, size_t edge)
 			return not_good("wrong content");
 	if (!left)
 		return 0;
-	/* fork() takes it along, */
+	/* fork() copies it, */
 	pid = fork();
 	if (!pid)
 		_exit(mapped_bytes(rest, left) != left);
-	if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+	if (reap(pid))
 		return not_good("fork() lost it");
-	/* mprotect() can change it and change it back, */
+	/* mprotect() changes it and changes it back, */
 	if (mprotect(rest, left, PROT_READ) ||
 	    mprotect(rest, left, PROT_READ | PROT_WRITE))
 		return not_good("mprotect() failed");
-	/* and mremap() moves all of it. */
+	/* and mremap() moves it as a whole. */
 	fill_pages(rest, left, TAG + 1);
 	moved = mremap(rest, left, left, MREMAP_MAYMOVE | MREMAP_DONTUNMAP,
 		       NULL);
@@ -148,14 +147,22 @@ static long check_rest(char *p, size_t edge)
 	return left;
 }
 
-/* One munmap that meets a fault.  False: it did not behave. */
-static bool one_round(char *p, size_t edge, int ret, int err, long *untouched,
-		      long *partial)
+/* The outcomes of all rounds of a test. */
+struct tally {
+	long untouched;
+	long partial;
+	long succeeded;
+};
+
+/* Checks one munmap that met a fault; false if it misbehaved. */
+static bool one_round(char *p, size_t edge, int ret, int err,
+		      struct tally *tally)
 {
 	long left;
 	bool good;
 
 	if (!ret) {
+		tally->succeeded++;
 		good = !mapped_bytes(p, RANGE) &&
 		       mapped_bytes(p - edge, edge) == edge &&
 		       mapped_bytes(p + RANGE, edge) == edge;
@@ -164,11 +171,11 @@ static bool one_round(char *p, size_t edge, int ret, int err, long *untouched,
 		left = check_rest(p, edge);
 		good = good && left > 0;
 		if (left == RANGE)
-			(*untouched)++;
+			tally->untouched++;
 		else
-			(*partial)++;
+			tally->partial++;
 	}
-	/* Without a fault it succeeds, whatever is left of it. */
+	/* Without a fault, unmapping the rest succeeds. */
 	good = good && !munmap(p - edge, RANGE + 2 * edge) &&
 	       !mapped_bytes(p - edge, RANGE + 2 * edge);
 	if (!good)
@@ -176,21 +183,35 @@ static bool one_round(char *p, size_t edge, int ret, int err, long *untouched,
 	return good;
 }
 
+static void expect_tally(struct __test_metadata *_metadata,
+			 const struct tally *tally,
+			 const struct counters *before, bool on)
+{
+	long widened = counted(before, MUNMAP_WIDENED);
+
+	ksft_print_msg("%ld refused, %ld partial, %ld succeeded, %ld widened\n",
+		       tally->untouched, tally->partial, tally->succeeded,
+		       widened);
+	EXPECT_LT(0, tally->untouched);
+	EXPECT_EQ(0, tally->partial);
+	EXPECT_EQ(on, widened > 0);
+}
+
 /*
- * The 1st, 2nd, 3rd ... allocation fails, until the call needs no more of
- * them.  A single failure after the beginning must not fail the call: the
- * rest is then taken in one piece, which needs none.
+ * The 1st, 2nd, 3rd ... allocation fails, until the call makes no more of them.
+ * A single failure after the beginning must not fail the call: the rest is then
+ * unmapped in one piece, which needs no allocation.
  */
 TEST_F_TIMEOUT(fault, each_allocation_once, TIMEOUT)
 {
-	long n, untouched = 0, partial = 0, succeeded = 0;
-	struct munmap_counters d;
+	struct tally tally = { };
 	size_t edge = 3 * page_size();
 	char *p, text[32];
 	unsigned int left;
 	int ret, err;
+	long n;
 
-	munmap_counters_read(&self->before);
+	self->before = counters_read(munmap_counters);
 	for (n = 1; n < 1000; n++) {
 		p = make_range(edge);
 		ASSERT_NE(NULL, p);
@@ -201,42 +222,35 @@ TEST_F_TIMEOUT(fault, each_allocation_once, TIMEOUT)
 		ASSERT_LT(0, pread(self->nth_fd, text, sizeof(text), 0));
 		left = strtoul(text, NULL, 10);
 		set_open(self->nth_fd, "0");
-		ASSERT_TRUE(one_round(p, edge, ret, err, &untouched,
-				      &partial));
-		succeeded += !ret;
-		/* The fault was not used up: all allocations were met. */
+		ASSERT_TRUE(one_round(p, edge, ret, err, &tally));
+		/* Not triggered: there is no allocation left to fail. */
 		if (left)
 			break;
 	}
-	munmap_counters_since(&self->before, &d);
-	ksft_print_msg("%ld allocations, widened %ld\n", n - 1,
-		       d.value[MUNMAP_WIDENED]);
-	ksft_print_msg("%ld refused, %ld partial, %ld succeeded\n", untouched,
-		       partial, succeeded);
+	ksft_print_msg("%ld allocations\n", n - 1);
 	EXPECT_LT(1, n);
 	EXPECT_GT(1000, n);
-	EXPECT_LT(0, untouched);
-	EXPECT_EQ(0, partial);
-	EXPECT_EQ(variant->on, d.value[MUNMAP_WIDENED] > 0);
+	expect_tally(_metadata, &tally, &self->before, variant->on);
 }
 
 /*
- * From some point on every allocation fails.  After the first section, others
- * have seen the range as unmapped: fork() has left it out.  So it must go.
+ * From some point on, every allocation fails.  After the first section, other
+ * threads have seen the range as unmapped and fork() has left it out, so the
+ * munmap must succeed.
  */
 TEST_F_TIMEOUT(fault, all_from_some_on, TIMEOUT)
 {
-	long space, untouched = 0, partial = 0, succeeded = 0;
+	struct tally tally = { };
 	size_t edge = 3 * page_size();
-	struct munmap_counters d;
+	char *p, text[32];
 	int ret, err;
-	char text[32];
-	char *p;
+	long space;
 
 	ASSERT_EQ(0, write_text(FAILSLAB "probability", "100"));
-	munmap_counters_read(&self->before);
-	/* Bytes that may be allocated before it begins. */
-	for (space = 1; space < 96 * 1024 && succeeded < 20; space += 192) {
+	self->before = counters_read(munmap_counters);
+	/* Bytes that may be allocated before the failures begin. */
+	for (space = 1; space < 96 * KIB && tally.succeeded < 20;
+	     space += 192) {
 		p = make_range(edge);
 		ASSERT_NE(NULL, p);
 		snprintf(text, sizeof(text), "%ld", space);
@@ -245,22 +259,14 @@ TEST_F_TIMEOUT(fault, all_from_some_on, TIMEOUT)
 		ret = munmap(p, RANGE);
 		err = errno;
 		set_open(self->make_fd, "0");
-		ASSERT_TRUE(one_round(p, edge, ret, err, &untouched,
-				      &partial));
-		succeeded += !ret;
+		ASSERT_TRUE(one_round(p, edge, ret, err, &tally));
 	}
-	munmap_counters_since(&self->before, &d);
-	ksft_print_msg("up to %ld bytes, widened %ld\n", space,
-		       d.value[MUNMAP_WIDENED]);
-	ksft_print_msg("%ld refused, %ld partial, %ld succeeded\n", untouched,
-		       partial, succeeded);
-	EXPECT_LT(0, untouched);
-	EXPECT_LT(0, succeeded);
-	EXPECT_EQ(0, partial);
-	EXPECT_EQ(variant->on, d.value[MUNMAP_WIDENED] > 0);
+	ksft_print_msg("up to %ld bytes\n", space);
+	EXPECT_LT(0, tally.succeeded);
+	expect_tally(_metadata, &tally, &self->before, variant->on);
 }
 
 int main(int argc, char **argv)
 {
-	return munmap_knob_kept(test_harness_run, argc, argv);
+	return vm_knob_kept(&munmap_knob, test_harness_run, argc, argv);
 }

@@ -2,20 +2,19 @@
 /*
  * Section-wise munmap against other calls of the same process.
  *
- * The window is the time from the first section being gone to the last one
- * going.  Sections run from low to high, so a thread is inside of it when the
- * first page of the range is unmapped and the last page still is mapped.  A
- * test counts how often it acted inside; with the switch on, a test that
- * never did fails, as it has not tested anything.
+ * The race window lasts from the removal of the first section to that of the
+ * last one.  Sections run from low to high, so a thread is inside the window
+ * when the first page of the range is unmapped and the last page is still
+ * mapped.  A test counts how often it acted inside; with the switch on, a test
+ * that never did fails, because it has not tested anything.
  *
  * Variants: "off" (the test itself must hold on stock), "on" (the smallest
- * sections, so the most windows), "flip" (the knob changes all the time).
+ * sections, so the most windows), "flip" (the knob changes continuously).
  */
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/mempolicy.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ipc.h>
@@ -38,18 +37,18 @@ static long opt_count = 20000;
 
 struct race;
 
-/* One test: what happens before, during and after each munmap. */
+/* One test: callbacks before, during and after each munmap. */
 struct race_ops {
 	int racers;
-	/* Makes the range; the default is RANGE of filled base pages. */
+	/* Creates the range; default: RANGE of filled base pages. */
 	bool (*prepare)(struct race *r);
-	/* In each racer thread, once per round, from the munmap's start on. */
+	/* In each racer thread, once per round, from the start of munmap. */
 	void (*racer)(struct race *r, int id);
-	/* In the main thread: the default is munmap(). */
+	/* In the main thread; default: munmap(). */
 	int (*unmap)(struct race *r);
-	/* After each round, when all stand still; false stops the test. */
+	/* After each round, when all threads wait; false stops the test. */
 	bool (*verify)(struct race *r);
-	/* All has been met that the test is about; default: the window. */
+	/* Whether the test has met all its cases; default: the window. */
 	bool (*enough)(struct race *r);
 };
 
@@ -63,25 +62,22 @@ struct race {
 	atomic_bool stop;
 	atomic_bool done;	/* this round's munmap has returned */
 	int ret;		/* what it returned: 0 or -errno */
-	atomic_long hits;	/* acts inside of the window */
+	atomic_long hits;	/* acts inside the window */
 	atomic_long acts;
-	atomic_long errors;	/* outcomes that must not be */
+	atomic_long errors;	/* wrong outcomes */
 	long rounds;
 	int mem_fd;		/* /proc/self/mem */
-	bool sections;		/* there is a window that can be met */
+	bool sections;		/* there is a window to meet */
 	void *data;
 };
 
-/* What a test carries around; FIXTURE() only wraps it. */
+/* The state of a test; FIXTURE() only wraps it. */
 struct state {
 	bool on;
 	bool flip;
 	struct idle_thread idle;
-	struct munmap_counters before;
-	pthread_t flipper;
-	bool flipping;
-	atomic_bool stop;
-	atomic_long flips;
+	struct counters before;
+	struct flipper flipper;
 };
 
 FIXTURE(race) {
@@ -106,51 +102,31 @@ FIXTURE_VARIANT_ADD(race, flip) {
 	.flip = true,
 };
 
-static void *flip_knob(void *arg)
-{
-	const long *values;
-	struct state *s = arg;
-	int i, n;
-
-	values = munmap_flip_values(&n);
-	for (i = 0; !atomic_load(&s->stop); i++) {
-		if (!vm_sysctl_write(MUNMAP_KNOB, values[i % n]))
-			atomic_fetch_add(&s->flips, 1);
-		usleep(3000);
-	}
-	return NULL;
-}
-
 FIXTURE_SETUP(race)
 {
-	const char *why = munmap_knob_set(variant->on ? MUNMAP_SMALL_KB : 0);
+	const char *why = race_prepare(&munmap_knob,
+				       variant->on ? MUNMAP_SMALL_KB : 0,
+				       variant->flip ? &munmap_flips : NULL);
 
 	self->s.on = variant->on;
 	self->s.flip = variant->flip;
 	if (why)
 		SKIP(return, "%s", why);
-	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
-		SKIP(return, "a race needs two CPUs");
 	ASSERT_EQ(0, idle_thread_start(&self->s.idle));
-	if (variant->flip) {
-		ASSERT_EQ(0, pthread_create(&self->s.flipper, NULL, flip_knob,
-					    self));
-		self->s.flipping = true;
-	}
-	munmap_counters_read(&self->s.before);
+	if (variant->flip)
+		ASSERT_EQ(0, flipper_start(&self->s.flipper, &munmap_flips, 3));
+	self->s.before = counters_read(munmap_counters);
 }
 
 FIXTURE_TEARDOWN(race)
 {
-	atomic_store(&self->s.stop, true);
-	if (self->s.flipping)
-		pthread_join(self->s.flipper, NULL);
+	flipper_stop(&self->s.flipper);
 	idle_thread_stop(&self->s.idle);
 }
 
 /*
- * Waits until munmap() has begun to take the range away.  True: the rest of
- * it is still there, so the caller is inside of the window.
+ * Waits until munmap() has begun to remove the range.  Returns true if the rest
+ * of it is still mapped, so that the caller is inside the window.
  */
 static bool wait_for_window(struct race *r)
 {
@@ -161,8 +137,8 @@ static bool wait_for_window(struct race *r)
 }
 
 /*
- * Whether the last page of the range still is what it was.  That some page
- * is mapped there is not enough where a racer may have got the place already.
+ * Whether the last page of the range is still the original one.  It is not
+ * enough that a page is mapped there: a racer may have got that address.
  */
 static bool last_page_is_old(struct race *r)
 {
@@ -206,13 +182,13 @@ static int unmap_range(struct race *r)
 	return munmap(r->start, r->len) ? -errno : 0;
 }
 
-/* The default of what must hold after a round. */
+/* The default check after a round. */
 static bool all_unmapped(struct race *r)
 {
 	return !r->ret && !mapped_bytes(r->start, r->len);
 }
 
-/* A slow machine does few rounds in its time: go on until they have met. */
+/* A slow machine does few rounds in time: go on until they have met. */
 static bool more_needed(struct race *r)
 {
 	if (!r->sections)
@@ -221,8 +197,8 @@ static bool more_needed(struct race *r)
 }
 
 /*
- * Rounds until the time is over or @count acts were counted.  False when a
- * round went wrong.
+ * Runs rounds until the time is over or @count acts were counted.  Returns
+ * false if a round went wrong.
  */
 static bool run_race(struct __test_metadata *_metadata, struct race *r,
 		     const struct race_ops *ops, double seconds, long count)
@@ -280,35 +256,39 @@ static bool run_race(struct __test_metadata *_metadata, struct race *r,
 
 static double race_seconds(const struct state *s)
 {
-	/* The variant that is the point gets the time. */
+	/* Most of the time is for the variant with sections. */
 	if (s->flip)
 		return opt_seconds / 2.0;
 	return s->on ? opt_seconds : opt_seconds / 4.0;
 }
 
-/* For tests with a loop of their own: what more_needed() is to the others. */
-static bool met_sections(struct state *s, struct race *r)
+/* For tests with their own loop: more time, as in run_race(). */
+static bool time_left(struct state *s, struct race *r, __u64 start)
 {
-	struct munmap_counters d;
+	__u64 now = now_ns() - start;
+	struct counters d;
 
-	munmap_counters_since(&s->before, &d);
-	return !s->on || (d.value[MUNMAP_SECTIONS] > d.value[MUNMAP_CALLS] &&
-			  atomic_load(&r->hits));
+	if (now < race_seconds(s) * 1e9)
+		return true;
+	d = counters_since(&s->before);
+	return s->on && (d.value[MUNMAP_SECTIONS] <= d.value[MUNMAP_CALLS] ||
+			 !atomic_load(&r->hits)) &&
+	       now < TIMEOUT * 800000000ULL;
 }
 
-/* The window must have been open, and hit. */
+/* The window must have existed and must have been hit. */
 static void expect_raced(struct __test_metadata *_metadata,
 			 struct state *s, struct race *r)
 {
-	struct munmap_counters d;
+	struct counters d;
 
-	munmap_counters_since(&s->before, &d);
-	ksft_print_msg("%ld rounds, %ld acts, %ld inside of the window\n",
+	d = counters_since(&s->before);
+	ksft_print_msg("%ld rounds, %ld acts, %ld inside the window\n",
 		       r->rounds, atomic_load(&r->acts),
 		       atomic_load(&r->hits));
 	ksft_print_msg("%ld calls in %ld sections, %ld flips\n",
 		       d.value[MUNMAP_CALLS], d.value[MUNMAP_SECTIONS],
-		       atomic_load(&s->flips));
+		       atomic_load(&s->flipper.count));
 	EXPECT_EQ(0, atomic_load(&r->errors));
 	EXPECT_LT(0, r->rounds);
 	if (!s->on) {
@@ -320,7 +300,7 @@ static void expect_raced(struct __test_metadata *_metadata,
 	EXPECT_LT(d.value[MUNMAP_CALLS], d.value[MUNMAP_SECTIONS]);
 	EXPECT_LT(0, atomic_load(&r->hits));
 	if (s->flip)
-		EXPECT_LT(10, atomic_load(&s->flips));
+		EXPECT_LT(10, atomic_load(&s->flipper.count));
 }
 
 static void race_test(struct __test_metadata *_metadata,
@@ -333,7 +313,7 @@ static void race_test(struct __test_metadata *_metadata,
 	expect_raced(_metadata, s, &r);
 }
 
-/* --- mmap(NULL): what is mapped in the window must not be destroyed */
+/* --- mmap(NULL): a mapping made in the window must survive */
 
 #define KEPT_MAX	4096
 
@@ -360,14 +340,14 @@ static void mmap_racer(struct race *r, int id)
 		struct kept_mapping *k = &m->kept[id][n];
 		void *hint = NULL;
 
-		/* One more after the end, so that each round has some. */
+		/* One more after the end, so that each round has one. */
 		ended = atomic_load(&r->done);
 		k->len = (1 + random_next(&m->seed[id]) % 16) * page_size();
 		k->tag = random_next(&m->seed[id]);
 		/*
 		 * Nothing is freed before the round ends, so the holes above
-		 * fill up and the range is next.  Half of the calls ask for
-		 * an address in it, which is had if it is free.
+		 * fill up and the range is next.  Half of the calls pass an
+		 * address in it as a hint, which is used if it is free.
 		 */
 		if (k->tag & 2)
 			hint = r->start + random_next(&m->seed[id]) %
@@ -397,7 +377,7 @@ static bool mmap_verify(struct race *r)
 		for (i = 0; i < m->n[id]; i++) {
 			struct kept_mapping *k = &m->kept[id][i];
 
-			/* Looked up first: a lost one would be a SIGSEGV. */
+			/* Look it up first: a lost one would raise SIGSEGV. */
 			if (mapped_bytes(k->addr, 1) != 1 ||
 			    !page_is_mapped(k->addr + k->len - page_size()) ||
 			    bad_pages(k->addr, k->len, k->tag))
@@ -421,7 +401,7 @@ TEST_F_TIMEOUT(race, mmap_anywhere, TIMEOUT)
 	ASSERT_NE(NULL, m);
 	for (i = 0; i < MAX_RACERS; i++)
 		m->seed[i] = TAG + i;
-	/* By count, not by time. */
+	/* Limited by count, not by time. */
 	EXPECT_TRUE(run_race(_metadata, &r, &ops, TIMEOUT * 0.8, count));
 	EXPECT_LE(count, atomic_load(&r.acts));
 	expect_raced(_metadata, &self->s, &r);
@@ -443,7 +423,7 @@ struct fixed {
 };
 
 /*
- * The source is made before the munmap begins: later it might get a place in
+ * The source is mapped before the munmap begins: later it might be placed in
  * the range itself.
  */
 static bool fixed_prepare(struct race *r)
@@ -474,7 +454,7 @@ static bool fixed_prepare(struct race *r)
 	return prepare_anon(r);
 }
 
-/* Not the first word of a page: that one belongs to fill_pages(). */
+/* The first word of a page belongs to fill_pages(). */
 static __u64 *last_word(struct fixed *f)
 {
 	return (__u64 *)(f->addr + f->len) - 1;
@@ -491,9 +471,9 @@ static void fixed_racer(struct race *r, int id)
 	if (f->place == PENDING)
 		want = r->start + r->len - f->len - 2 * ps;
 	f->addr = NULL;
-	/* Outside of the window it is placed all the same, and must survive. */
+	/* A mapping placed outside the window must survive as well. */
 	wait_for_window(r);
-	/* What the place really is at this moment. */
+	/* The actual state of the place at this moment. */
 	inside = page_is_mapped(want + f->len - ps);
 	if (f->by_mremap) {
 		got = mremap(f->source, f->len, f->len,
@@ -515,7 +495,7 @@ static void fixed_racer(struct race *r, int id)
 		atomic_fetch_add(&r->hits, 1);
 	}
 	f->addr = want;
-	/* A few pages of a big one: the window is short. */
+	/* Only a few pages of a big mapping: the window is short. */
 	madvise(f->addr, f->len, MADV_NOHUGEPAGE);
 	fill_pages(f->addr, 16 * ps, f->tag);
 	word_write(last_word(f), f->tag);
@@ -528,7 +508,7 @@ static bool fixed_verify(struct race *r)
 
 	if (!f->addr)
 		return good && !mapped_bytes(r->start, r->len);
-	/* All of the new mapping, and nothing but it. */
+	/* Exactly the new mapping is left. */
 	good &= mapped_bytes(f->addr, f->len) == f->len;
 	good &= mapped_bytes(r->start, r->len) == f->len;
 	good = good && !bad_pages(f->addr, 16 * page_size(), f->tag);
@@ -579,7 +559,7 @@ TEST_F_TIMEOUT(race, mremap_fixed, TIMEOUT)
 /* --- mremap of a part of the range: all of the part moves, or nothing */
 
 struct moved {
-	char *addr;		/* where the part is now, or NULL */
+	char *addr;		/* the new address of the part, or NULL */
 	size_t len;
 	size_t offset;
 	__u64 seed;
@@ -594,7 +574,7 @@ static void moved_racer(struct race *r, int id)
 	m->len = MIB;
 	m->offset = r->len - 2 * MIB;
 	m->addr = NULL;
-	/* Every other round before the munmap, too: both orders are legal. */
+	/* In half of the rounds also before the munmap: both are legal. */
 	inside = r->rounds % 2 && wait_for_window(r);
 	got = mremap(r->start + m->offset, m->len, 2 * m->len, MREMAP_MAYMOVE);
 	atomic_fetch_add(&r->acts, 1);
@@ -617,8 +597,8 @@ static bool moved_verify(struct race *r)
 	if (!m->addr)
 		return good && !left;
 	/*
-	 * It moved before the munmap took its range.  The new place is new,
-	 * so the munmap did not see it, unless it grew where it was.
+	 * It moved before the munmap got to it.  The munmap does not touch the
+	 * new place, unless the part grew without moving.
 	 */
 	if (m->addr == r->start + m->offset) {
 		good = good && !left;
@@ -626,7 +606,7 @@ static bool moved_verify(struct race *r)
 		return good;
 	}
 	good = good && mapped_bytes(m->addr, 2 * m->len) == 2 * m->len;
-	/* Its content is that of the range's pages from the offset on. */
+	/* The content is that of the range from the offset on. */
 	for (i = 0; good && i < m->len / ps; i++)
 		good = word_read(m->addr + i * ps) ==
 		       page_word(r->tag, m->offset / ps + i);
@@ -676,7 +656,7 @@ static void *seal_racer(void *arg)
 		;
 	s->result->mseal_errno =
 		syscall(SYS_mseal, last, page_size(), 0) ? errno : 0;
-	/* Refused as if it were gone, though it is not: inside. */
+	/* Refused as if it were gone, but still mapped: inside the window. */
 	s->result->inside = s->result->mseal_errno && page_is_mapped(last);
 	atomic_store(&s->sealed, true);
 	return NULL;
@@ -705,30 +685,27 @@ static void seal_round(struct seal_result *result, int round)
 
 TEST_F_TIMEOUT(race, mseal, TIMEOUT)
 {
-	__u64 start = now_ns(), end = start + race_seconds(&self->s) * 1e9;
-	__u64 last = start + TIMEOUT * 800000000ULL;
+	__u64 start = now_ns();
 	struct seal_result *result;
 	struct race r = { };
-	int status, sealed = 0;
 	char *probe;
+	int sealed = 0;
 	pid_t pid;
 
 	probe = mmap(NULL, page_size(), PROT_NONE,
 		     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (syscall(SYS_mseal, probe, page_size(), 0))
-		SKIP(return, "no mseal in this kernel");
-	result = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
-		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, result);
-	/* In a child each, as what is sealed cannot be unmapped again. */
-	while (now_ns() < end || r.rounds < 2 * NR_SEAL_ORDERS ||
-	       (!met_sections(&self->s, &r) && now_ns() < last)) {
+		SKIP(return, "this kernel has no mseal");
+	result = map_shared(sizeof(*result));
+	ASSERT_NE(NULL, result);
+	/* Each round needs a child, as a sealed mapping is permanent. */
+	while (r.rounds < 2 * NR_SEAL_ORDERS ||
+	       time_left(&self->s, &r, start)) {
 		memset(result, 0, sizeof(*result));
 		pid = fork();
 		if (!pid)
 			seal_round(result, r.rounds);
-		ASSERT_EQ(pid, waitpid(pid, &status, 0));
-		ASSERT_EQ(0, status);
+		ASSERT_EQ(0, reap(pid));
 		r.acts++;
 		r.rounds++;
 		r.hits += result->inside;
@@ -752,7 +729,6 @@ TEST_F_TIMEOUT(race, mseal, TIMEOUT)
 static void fork_racer(struct race *r, int id)
 {
 	bool inside = r->rounds % 4 ? wait_for_window(r) : false;
-	int status;
 	pid_t pid;
 
 	do {
@@ -771,7 +747,7 @@ static void fork_racer(struct race *r, int id)
 						  page_size());
 		if (inside)
 			atomic_fetch_add(&r->hits, 1);
-		if (pid < 0 || waitpid(pid, &status, 0) != pid || status)
+		if (reap(pid))
 			atomic_fetch_add(&r->errors, 1);
 	} while (inside && !atomic_load(&r->done));
 }
@@ -787,13 +763,6 @@ TEST_F_TIMEOUT(race, fork, TIMEOUT)
 
 /* --- readers: the old content or SIGSEGV, never zeros */
 
-static __thread sigjmp_buf segv_jmp;
-
-static void on_segv(int sig)
-{
-	siglongjmp(segv_jmp, 1);
-}
-
 static void read_racer(struct race *r, int id)
 {
 	__u64 seed = TAG + id + r->rounds * MAX_RACERS;
@@ -801,11 +770,9 @@ static void read_racer(struct race *r, int id)
 
 	while (!atomic_load(&r->done)) {
 		size_t index = random_next(&seed) % pages;
-		char *page = r->start + index * page_size();
+		__u64 word;
 
-		if (!sigsetjmp(segv_jmp, 1)) {
-			__u64 word = word_read(page);
-
+		if (!try_read(r->start + index * page_size(), &word)) {
 			if (word != page_word(r->tag, index))
 				atomic_fetch_add(&r->errors, 1);
 			atomic_fetch_add(&r->acts, 1);
@@ -821,19 +788,18 @@ TEST_F_TIMEOUT(race, never_zero, TIMEOUT)
 	static const struct race_ops ops = {
 		.racers = 2, .racer = read_racer,
 	};
-	struct sigaction sa = { .sa_handler = on_segv };
 
-	ASSERT_EQ(0, sigaction(SIGSEGV, &sa, NULL));
+	catch_faults();
 	race_test(_metadata, &self->s, &ops, NULL);
 }
 
-/* --- calls that change VMAs of the range while it goes away */
+/* --- calls that change VMAs of the range while it is unmapped */
 
 static bool have_mbind;
 
 static bool expected_errno(int err)
 {
-	/* What each of them says of a range that is not (all) mapped. */
+	/* The errors of these calls for a range that is not (all) mapped. */
 	return err == ENOMEM || err == EFAULT || err == EAGAIN ||
 	       err == EINVAL || err == EIO || err == EBUSY;
 }
@@ -916,7 +882,7 @@ static void overlap_racer(struct race *r, int id)
 	/* The upper three quarters, and a little past the end. */
 	if (munmap(r->start + r->len / 4, r->len))
 		atomic_fetch_add(&r->errors, 1);
-	/* Done means done: not that somebody else is at it. */
+	/* A successful return means unmapped, not being unmapped. */
 	if (mapped_bytes(r->start + r->len / 4, r->len - r->len / 4))
 		atomic_fetch_add(&r->errors, 1);
 	atomic_fetch_add(&r->acts, 1);
@@ -946,14 +912,14 @@ TEST_F_TIMEOUT(race, overlapping, TIMEOUT)
 	race_test(_metadata, &self->s, &ops, NULL);
 }
 
-/* --- limits: a call beside the munmap has what that gives back */
+/* --- limits: a call beside the munmap can use the memory it releases */
 
 enum limit { LIMIT_MMAP, LIMIT_FIXED, LIMIT_MREMAP, LIMIT_BRK, LIMIT_MPROTECT,
 	     LIMIT_MLOCK, NR_LIMITS };
 
 struct limited {
 	enum limit limit;
-	char *other;		/* what the call acts on */
+	char *other;		/* the mapping that the call uses */
 	size_t other_len;
 	struct rlimit old;
 	long inside[NR_LIMITS];
@@ -994,7 +960,7 @@ static bool limited_prepare(struct race *r)
 	return !setrlimit(limit_resource[l->limit], &new);
 }
 
-/* Root may lock as much as it likes, with this capability. */
+/* With this capability, root may lock without a limit. */
 static void drop_ipc_lock(void)
 {
 	struct __user_cap_header_struct head = {
@@ -1063,7 +1029,7 @@ static bool limited_verify(struct race *r)
 
 	setrlimit(limit_resource[l->limit], &l->old);
 	munmap(l->other, l->other_len);
-	/* The mmap() may have been where the range was. */
+	/* Not all_unmapped(): the mmap() may have reused the range. */
 	if (r->errors)
 		ksft_print_msg("limit %d\n", l->limit);
 	return !r->ret && !r->errors;
@@ -1092,7 +1058,7 @@ TEST_F_TIMEOUT(race, limits, TIMEOUT)
 	race_test(_metadata, &self->s, &ops, &l);
 }
 
-/* --- contended: sections do not grow, and get shorter where that helps */
+/* --- contended: sections do not grow, and shrink where that helps */
 
 #define SHORT_KB	(8 * MUNMAP_SMALL_KB)
 
@@ -1123,7 +1089,7 @@ TEST_F_TIMEOUT(race, contended_is_short, TIMEOUT)
 	int ret;
 
 	if (!self->s.on || self->s.flip)
-		SKIP(return, "for sections of one size");
+		SKIP(return, "needs sections of one size");
 	ASSERT_EQ(NULL, munmap_knob_set(SHORT_KB));
 	ret = trace_start(&trace, "faultline");
 	if (ret)
@@ -1141,19 +1107,19 @@ TEST_F_TIMEOUT(race, contended_is_short, TIMEOUT)
 		    !trace_field(line, "contended", &contended))
 			continue;
 		size = end - start;
-		/* Another munmap() begins. */
+		/* The first section of another munmap(). */
 		if (start != previous)
 			limit = 0;
 		previous = end;
-		/* After a slow one that did not wait for as long, at most half. */
+		/* At most half the size after a slow section with a short wait. */
 		halved += limit && size <= limit;
 		kept += limit && size > limit;
 		limit = contended && zap > 1000000 && wait < zap ?
 			size / 2 + pmd_size() : 0;
 		/*
-		 * After a contended one no larger one, but for the table in
-		 * which the range begins, and where getting the lock back took
-		 * longer than the work.
+		 * After a contended section: none that is larger, except for
+		 * the table in which the range begins, and unless taking the
+		 * lock again took longer than the work.
 		 */
 		grown += last && size > last + pmd_size();
 		last = contended && wait <= 2 * zap ? size : 0;
@@ -1169,7 +1135,7 @@ TEST_F_TIMEOUT(race, contended_is_short, TIMEOUT)
 	EXPECT_EQ(0, grown);
 }
 
-/* --- shmdt: attached until the last section, and destroyed by that one */
+/* --- shmdt: attached until the last section, which destroys the segment */
 
 static bool prepare_shm(struct race *r)
 {
@@ -1198,7 +1164,7 @@ static void shm_racer(struct race *r, int id)
 
 		atomic_fetch_add(&r->acts, 1);
 		if (ret && page_is_mapped(last))
-			/* Destroyed under a part that is still attached. */
+			/* Destroyed while a part is still attached. */
 			atomic_fetch_add(&r->errors, 1);
 		if (!ret && began && ds.shm_nattch && page_is_mapped(last))
 			atomic_fetch_add(&r->hits, 1);
@@ -1233,7 +1199,7 @@ TEST_F_TIMEOUT(race, shmdt, TIMEOUT)
 	race_test(_metadata, &self->s, &ops, &id);
 }
 
-/* --- SIGKILL in the middle of a munmap: the memory comes back */
+/* --- SIGKILL in the middle of a munmap: all memory is freed */
 
 struct kill_page {
 	atomic_bool began;
@@ -1272,13 +1238,13 @@ static void kill_round(struct kill_page *page, size_t len)
 	pause();
 }
 
-/* Memory that user pages and page tables of the machine take, in kB. */
+/* Memory used by user pages and page tables of the machine, in kB. */
 static long used_kb(void)
 {
 	return meminfo_kb("AnonPages") + meminfo_kb("PageTables");
 }
 
-/* How many munmaps of the trace ended early. */
+/* The number of munmaps in the trace that ended early. */
 static int stopped_early(const struct trace_session *trace)
 {
 	const char *pos = trace->text;
@@ -1296,35 +1262,30 @@ TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 {
 	struct trace_session trace = { };
 	bool traced = !trace_start(&trace, "faultline");
-	__u64 start = now_ns(), end = start + race_seconds(&self->s) * 1e9;
-	__u64 last = start + TIMEOUT * 800000000ULL;
+	__u64 start = now_ns();
 	size_t len = 2 * RANGE;
 	struct kill_page *page;
 	struct race r = { };
 	long base, committed;
-	int status, tries;
+	int tries;
 	pid_t pid;
 
-	page = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
-		    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, page);
+	page = map_shared(sizeof(*page));
+	ASSERT_NE(NULL, page);
 	base = used_kb();
 	committed = meminfo_kb("Committed_AS");
-	while (now_ns() < end ||
-	       (!met_sections(&self->s, &r) && now_ns() < last)) {
+	while (time_left(&self->s, &r, start)) {
 		memset(page, 0, sizeof(*page));
 		pid = fork();
 		if (!pid)
 			kill_round(page, len);
-		ASSERT_EQ(pid, waitpid(pid, &status, 0));
-		ASSERT_TRUE(WIFSIGNALED(status));
-		ASSERT_EQ(SIGKILL, WTERMSIG(status));
+		ASSERT_EQ(256 + SIGKILL, reap(pid));
 		r.acts++;
 		r.rounds++;
-		/* munmap never came back: it was killed inside. */
+		/* The munmap did not return: it was killed inside. */
 		r.hits += !atomic_load(&page->returned);
 	}
-	/* Not one range may be lost; others may use a little, and briefly. */
+	/* No range may be lost; other processes may use a little, briefly. */
 	for (tries = 0; tries < 50; tries++) {
 		if (used_kb() < base + (long)(len / KIB) / 4 &&
 		    meminfo_kb("Committed_AS") <
@@ -1336,7 +1297,7 @@ TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 	EXPECT_GT(committed + (long)(len / KIB) / 4,
 		  meminfo_kb("Committed_AS"));
 	expect_raced(_metadata, &self->s, &r);
-	/* The exit takes what is left: that does not take the lock each time. */
+	/* The exit unmaps the rest without taking the lock per section. */
 	if (traced && !trace_stop(&trace)) {
 		ksft_print_msg("%d stopped\n", stopped_early(&trace));
 		EXPECT_EQ(self->s.on, stopped_early(&trace) > 0);
@@ -1344,7 +1305,7 @@ TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 	trace_free(&trace);
 }
 
-/* A process that shares its memory with the one that is killed sees it go. */
+/* A process that shares the mm of the killed one sees the memory go. */
 struct sharer {
 	char *start;
 	size_t len;
@@ -1384,24 +1345,19 @@ static void kill_sharer(struct kill_page *page, size_t len)
 
 TEST_F_TIMEOUT(race, sigkill_shared, TIMEOUT)
 {
-	__u64 start = now_ns(), end = start + race_seconds(&self->s) * 1e9;
-	__u64 last = start + TIMEOUT * 800000000ULL;
+	__u64 start = now_ns();
 	struct kill_page *page;
 	struct race r = { };
-	int status;
 	pid_t pid;
 
-	page = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
-		    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, page);
-	while (now_ns() < end ||
-	       (!met_sections(&self->s, &r) && now_ns() < last)) {
+	page = map_shared(sizeof(*page));
+	ASSERT_NE(NULL, page);
+	while (time_left(&self->s, &r, start)) {
 		memset(page, 0, sizeof(*page));
 		pid = fork();
 		if (!pid)
 			kill_sharer(page, RANGE);
-		ASSERT_EQ(pid, waitpid(pid, &status, 0));
-		ASSERT_EQ(0, status);
+		ASSERT_EQ(0, reap(pid));
 		r.acts++;
 		r.rounds++;
 		r.hits += !atomic_load(&page->returned);
@@ -1409,7 +1365,7 @@ TEST_F_TIMEOUT(race, sigkill_shared, TIMEOUT)
 	expect_raced(_metadata, &self->s, &r);
 }
 
-/* --- everything at once, with an oracle of what each page must hold */
+/* --- everything at once, checking the content of each page */
 
 #define SLOTS	24
 
@@ -1417,8 +1373,8 @@ static void fuzz_racer(struct race *r, int id)
 {
 	__u64 seed = TAG + id * 7919 + r->rounds * 104729;
 	struct kept_mapping slot[SLOTS] = { };
-	int status, i;
 	pid_t pid;
+	int i;
 
 	while (!atomic_load(&r->done)) {
 		struct kept_mapping *k = &slot[random_next(&seed) % SLOTS];
@@ -1428,7 +1384,7 @@ static void fuzz_racer(struct race *r, int id)
 		if (!page_is_mapped(r->start) && last_page_is_old(r))
 			atomic_fetch_add(&r->hits, 1);
 		if (!k->addr) {
-			/* Mostly small, and now and then some sections. */
+			/* Mostly small, sometimes several sections. */
 			k->len = (1 + random_next(&seed) % 64) * page_size();
 			if (what < 3)
 				k->len += 3 * pmd_size();
@@ -1449,11 +1405,10 @@ static void fuzz_racer(struct race *r, int id)
 			pid = fork();
 			if (!pid)
 				_exit(!!bad_pages(k->addr, k->len, k->tag));
-			if (pid > 0 && (waitpid(pid, &status, 0) != pid ||
-					status))
+			if (pid > 0 && reap(pid))
 				atomic_fetch_add(&r->errors, 1);
 		} else if (what < 4) {
-			/* Moves, growing by pages that are still empty. */
+			/* Moves and grows by an empty page. */
 			char *p = mremap(k->addr, k->len,
 					 k->len + page_size(), MREMAP_MAYMOVE);
 
@@ -1463,7 +1418,7 @@ static void fuzz_racer(struct race *r, int id)
 				fill_pages(p, k->len, k->tag);
 			}
 		} else if (what < 6) {
-			/* Shrinks: in sections where it is long. */
+			/* Shrinks, in sections if it is long. */
 			if (k->len > 2 * page_size() &&
 			    mremap(k->addr, k->len, 2 * page_size(), 0) ==
 			    k->addr)
@@ -1483,7 +1438,7 @@ static void fuzz_racer(struct race *r, int id)
 	}
 }
 
-/* The main thread takes part with long ranges, several a round. */
+/* The main thread adds several long ranges per round. */
 static int unmap_fuzz(struct race *r)
 {
 	char *p;
@@ -1501,7 +1456,7 @@ static int unmap_fuzz(struct race *r)
 	return unmap_range(r);
 }
 
-/* Others may map where the range was: nothing to be seen there. */
+/* The racers may reuse the range, so whether it is mapped says nothing. */
 static bool fuzz_verify(struct race *r)
 {
 	return !r->ret && !r->errors;
@@ -1516,35 +1471,15 @@ TEST_F_TIMEOUT(race, fuzz, TIMEOUT)
 	long size = status_kb("VmSize");
 
 	race_test(_metadata, &self->s, &ops, NULL);
-	/* Thread stacks stay cached; a lost range of ours would show. */
+	/* Thread stacks stay cached; a lost range would show. */
 	EXPECT_GT(size + (long)(RANGE / KIB), status_kb("VmSize"));
-}
-
-/* NAME=VALUE from the environment: the harness owns the command line. */
-static bool number_from_env(const char *name, long *value)
-{
-	const char *text = getenv(name);
-	char *end;
-	long n;
-
-	if (!text)
-		return true;
-	errno = 0;
-	n = strtol(text, &end, 10);
-	if (errno || end == text || *end || n <= 0) {
-		fprintf(stderr, "%s=%s: must be a number above 0\n", name,
-			text);
-		return false;
-	}
-	*value = n;
-	return true;
 }
 
 int main(int argc, char **argv)
 {
-	/* Seconds of a race by time, and mappings of the race by count. */
-	if (!number_from_env("FAULTLINE_SECONDS", &opt_seconds) ||
-	    !number_from_env("FAULTLINE_COUNT", &opt_count))
+	/* Seconds of the races by time, and mappings of the race by count. */
+	if (!env_number("FAULTLINE_SECONDS", &opt_seconds) ||
+	    !env_number("FAULTLINE_COUNT", &opt_count))
 		return KSFT_FAIL;
-	return munmap_knob_kept(test_harness_run, argc, argv);
+	return vm_knob_kept(&munmap_knob, test_harness_run, argc, argv);
 }

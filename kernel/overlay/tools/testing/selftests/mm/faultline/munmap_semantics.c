@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Section-wise munmap: what must be the same with the switch on and off.
+ * Section-wise munmap: semantics that are the same with the switch on and off.
  *
  * Each test runs as "off" (knob 0; also on a kernel without the feature) and
- * as "on" (the smallest sections).  Both expect the same outcome; on top of
- * that "on" must have worked in sections, and "off" must not have.
+ * as "on" (the smallest sections).  Both expect the same outcome; in addition,
+ * "on" must have worked in sections, and "off" must not.
  */
 #include <asm/unistd.h>
 #include <fcntl.h>
@@ -28,11 +28,11 @@
 #define BIG		(64 * MIB)
 #define TIMEOUT		300
 
-/* What a test carries around; FIXTURE() only wraps it. */
+/* The state of a test; FIXTURE() only wraps it. */
 struct state {
 	bool on;
 	struct idle_thread idle;
-	struct munmap_counters before;
+	struct counters before;
 	struct trace_session trace;
 	long vm_size;
 	long vm_lck;
@@ -71,32 +71,30 @@ FIXTURE_TEARDOWN(munmap)
 	idle_thread_stop(&self->s.idle);
 }
 
-/* Notes where memory and counters stand, before the mapping is made. */
+/* Records the state of memory and counters before the mapping is made. */
 static void note_base(struct state *s)
 {
-	munmap_counters_read(&s->before);
+	s->before = counters_read(munmap_counters);
 	s->vm_size = status_kb("VmSize");
 	s->vm_lck = status_kb("VmLck");
 	s->vm_pte = status_kb("VmPTE");
 }
 
-/* All the memory since note_base() is given back. */
-static void expect_base(struct __test_metadata *_metadata,
-			struct state *s)
+/* All memory mapped since note_base() has been freed. */
+static void expect_base(struct __test_metadata *_metadata, struct state *s)
 {
 	EXPECT_EQ(s->vm_size, status_kb("VmSize"));
 	EXPECT_EQ(s->vm_lck, status_kb("VmLck"));
 	EXPECT_GE(s->vm_pte, status_kb("VmPTE"));
 }
 
-/* One call since note_base() was done in sections if the switch is on. */
-static void expect_sections(struct __test_metadata *_metadata,
-			    struct state *s)
+/* With the switch on, one call since note_base() worked in sections. */
+static void expect_sections(struct __test_metadata *_metadata, struct state *s)
 {
-	struct munmap_counters d;
+	struct counters d;
 	int i;
 
-	munmap_counters_since(&s->before, &d);
+	d = counters_since(&s->before);
 	if (s->on) {
 		EXPECT_EQ(1, d.value[MUNMAP_CALLS]);
 		EXPECT_LT(1, d.value[MUNMAP_SECTIONS]);
@@ -105,18 +103,17 @@ static void expect_sections(struct __test_metadata *_metadata,
 	for (i = 0; i < MUNMAP_NR_COUNTERS; i++) {
 		EXPECT_EQ(0, d.value[i]);
 		if (d.value[i])
-			ksft_print_msg("%s moved with the switch off\n",
-				       munmap_counter_names[i]);
+			ksft_print_msg("%s changed with the switch off\n",
+				       munmap_counters[i]);
 	}
 }
 
-/* No call since note_base() was done in sections. */
-static void expect_whole(struct __test_metadata *_metadata,
-			 struct state *s)
+/* No call since note_base() worked in sections. */
+static void expect_whole(struct __test_metadata *_metadata, struct state *s)
 {
-	struct munmap_counters d;
+	struct counters d;
 
-	munmap_counters_since(&s->before, &d);
+	d = counters_since(&s->before);
 	EXPECT_EQ(0, d.value[MUNMAP_CALLS]);
 	EXPECT_EQ(0, d.value[MUNMAP_SECTIONS]);
 }
@@ -125,6 +122,15 @@ static void expect_unmapped(struct __test_metadata *_metadata,
 			    const void *addr, size_t len)
 {
 	EXPECT_EQ(0, mapped_bytes(addr, len));
+}
+
+/* [addr, addr + len) was unmapped in sections and left nothing behind. */
+static void expect_gone(struct __test_metadata *_metadata, struct state *s,
+			const void *addr, size_t len)
+{
+	expect_unmapped(_metadata, addr, len);
+	expect_base(_metadata, s);
+	expect_sections(_metadata, s);
 }
 
 static void *map_anon_at(void *addr, size_t len, int prot, int flags)
@@ -137,7 +143,7 @@ static void *map_anon_at(void *addr, size_t len, int prot, int flags)
 	return p == MAP_FAILED ? NULL : p;
 }
 
-/* Base pages at @addr, filled. */
+/* Filled base pages at @addr. */
 static void *map_filled_at(void *addr, size_t len, __u64 tag)
 {
 	void *p = map_anon_at(addr, len, PROT_READ | PROT_WRITE, 0);
@@ -164,23 +170,21 @@ TEST_F_TIMEOUT(munmap, anon, TIMEOUT)
 	ASSERT_EQ(addr, p);
 	grown = meminfo_kb("Committed_AS") - committed;
 	EXPECT_LE((long)(BIG / KIB), status_kb("VmSize") - self->s.vm_size);
-	/* The entries; where they do not fill a page, that is all that counts. */
+	/* The size of the entries, all that VmPTE counts on some machines. */
 	EXPECT_LE((long)(BIG / page_size() * sizeof(__u64) / KIB),
 		  status_kb("VmPTE") - self->s.vm_pte);
 
 	ASSERT_EQ(0, munmap(p, BIG));
-	expect_unmapped(_metadata, p, BIG);
-	expect_base(_metadata, &self->s);
-	expect_sections(_metadata, &self->s);
-	/* Other processes of the machine commit memory, too: half is ours. */
+	expect_gone(_metadata, &self->s, p, BIG);
+	/* Other processes commit memory, too, so only expect half of it. */
 	if (grown > (long)(BIG / KIB) / 2)
 		EXPECT_LT(meminfo_kb("Committed_AS"),
 			  committed + grown - (long)(BIG / KIB) / 2);
-	/* The peak is taken before memory goes away. */
+	/* The peak is recorded before memory is freed. */
 	EXPECT_LE((long)(BIG / KIB), status_kb("VmHWM"));
 }
 
-/* Ends inside a VMA at both sides, at no multiple of anything. */
+/* Begins and ends inside a VMA, at odd page offsets. */
 TEST_F_TIMEOUT(munmap, anon_edges, TIMEOUT)
 {
 	size_t ps = page_size(), head = 3 * ps, tail = 5 * ps, i;
@@ -204,12 +208,12 @@ TEST_F_TIMEOUT(munmap, anon_edges, TIMEOUT)
 
 TEST_F_TIMEOUT(munmap, thp, TIMEOUT)
 {
-	/* A huge page weighs little: it takes more of them to fill a section */
+	/* A huge page is little work, so a section takes more of them. */
 	size_t len = 128 * pmd_size();
 	void *p, *addr;
 
 	if (access("/sys/kernel/mm/transparent_hugepage/enabled", F_OK))
-		SKIP(return, "no transparent huge pages in this kernel");
+		SKIP(return, "this kernel has no transparent huge pages");
 	if (meminfo_kb("MemAvailable") < (long)(len / KIB) * 3 / 2)
 		SKIP(return, "needs %zu MiB of memory", len * 3 / 2 / MIB);
 	addr = free_range(len);
@@ -220,11 +224,9 @@ TEST_F_TIMEOUT(munmap, thp, TIMEOUT)
 	madvise(p, len, MADV_HUGEPAGE);
 	fill_pages(p, len, TAG);
 	if (smaps_kb(p, len, "AnonHugePages") < (long)(len / KIB) * 3 / 4)
-		SKIP(return, "too few huge pages to be had");
+		SKIP(return, "too few huge pages available");
 	ASSERT_EQ(0, munmap(p, len));
-	expect_unmapped(_metadata, p, len);
-	expect_base(_metadata, &self->s);
-	expect_sections(_metadata, &self->s);
+	expect_gone(_metadata, &self->s, p, len);
 }
 
 static void unmap_file(struct __test_metadata *_metadata,
@@ -241,11 +243,9 @@ static void unmap_file(struct __test_metadata *_metadata,
 	ASSERT_EQ(addr, p);
 	fill_pages(p, BIG, TAG);
 	ASSERT_EQ(0, munmap(p, BIG));
-	expect_unmapped(_metadata, p, BIG);
-	expect_base(_metadata, s);
-	expect_sections(_metadata, s);
+	expect_gone(_metadata, s, p, BIG);
 
-	/* What was written through a shared mapping stays; else nothing. */
+	/* Only writes through a shared mapping reach the file. */
 	p = mmap(NULL, BIG, PROT_READ, MAP_SHARED, fd, 0);
 	ASSERT_NE(MAP_FAILED, p);
 	EXPECT_EQ(flags == MAP_SHARED ? 0 : BIG / page_size(),
@@ -302,7 +302,7 @@ static void unmap_hugetlb(struct __test_metadata *_metadata,
 	char *p, *addr;
 
 	if (size_kb != (long)(pmd_size() / KIB))
-		SKIP(return, "no huge pages of the size of a PMD");
+		SKIP(return, "no PMD-sized huge pages");
 	if (meminfo_kb("MemAvailable") < (long)(len / KIB) * 3 / 2)
 		SKIP(return, "needs %zu MiB of memory", len * 3 / 2 / MIB);
 	ASSERT_EQ(0, vm_sysctl_read("nr_hugepages", &had));
@@ -313,9 +313,9 @@ static void unmap_hugetlb(struct __test_metadata *_metadata,
 	reserved = meminfo_kb("HugePages_Rsvd");
 	if (free_before - reserved < (long)(len / pmd_size())) {
 		vm_sysctl_write("nr_hugepages", had);
-		SKIP(return, "too few huge pages to be had");
+		SKIP(return, "too few huge pages available");
 	}
-	/* Across a multiple of 1 GiB: a shared VMA is only cut there. */
+	/* Across a multiple of 1 GiB, where alone a shared VMA is cut. */
 	addr = free_huge_range(2 * GIB);
 	ASSERT_NE(NULL, addr);
 	addr += GIB - 40 * pmd_size();
@@ -325,7 +325,7 @@ static void unmap_hugetlb(struct __test_metadata *_metadata,
 	ASSERT_EQ(addr, p);
 	fill_pages(p, len, TAG);
 
-	/* Not a multiple of the huge page: refused, and all is still there. */
+	/* Not a multiple of the huge page size: refused without effect. */
 	EXPECT_EQ(-1, munmap(p, len - page_size()));
 	EXPECT_EQ(EINVAL, errno);
 	EXPECT_EQ(-1, munmap(p + page_size(), len - page_size()));
@@ -369,12 +369,10 @@ TEST_F_TIMEOUT(munmap, mlocked, TIMEOUT)
 		SKIP(return, "cannot mlock %lu MiB", BIG / MIB);
 	EXPECT_EQ(self->s.vm_lck + (long)(BIG / KIB), status_kb("VmLck"));
 	ASSERT_EQ(0, munmap(p, BIG));
-	expect_unmapped(_metadata, p, BIG);
-	expect_base(_metadata, &self->s);
-	expect_sections(_metadata, &self->s);
+	expect_gone(_metadata, &self->s, p, BIG);
 }
 
-/* A huge reserve with little in it, as language runtimes have. */
+/* A huge, sparsely populated reservation, as language runtimes have. */
 TEST_F_TIMEOUT(munmap, sparse, TIMEOUT)
 {
 	size_t len = 1024 * GIB, i;
@@ -405,7 +403,7 @@ TEST_F_TIMEOUT(munmap, mixed_and_holes, TIMEOUT)
 	base = free_range(8 * part);
 	ASSERT_NE(NULL, base);
 	note_base(&self->s);
-	/* Part 0 and 3 are holes, so is a piece of part 7. */
+	/* Parts 0 and 3 are holes, and so is a piece of part 7. */
 	ASSERT_NE(NULL, map_filled_at(base + part, part, TAG));
 	ASSERT_NE(MAP_FAILED,
 		  mmap(base + 2 * part, part, PROT_READ | PROT_WRITE,
@@ -422,12 +420,10 @@ TEST_F_TIMEOUT(munmap, mixed_and_holes, TIMEOUT)
 	EXPECT_EQ(0, mlock(base + 7 * part, 4 * page_size()));
 	EXPECT_EQ(0, munmap(base + 7 * part + 5 * MIB, 5 * MIB));
 
-	munmap_counters_read(&self->s.before);
+	self->s.before = counters_read(munmap_counters);
 	ASSERT_EQ(0, munmap(base, 8 * part));
-	expect_unmapped(_metadata, base, 8 * part);
-	expect_base(_metadata, &self->s);
-	expect_sections(_metadata, &self->s);
-	/* Nothing is left: that is a success, too. */
+	expect_gone(_metadata, &self->s, base, 8 * part);
+	/* Unmapping a hole succeeds as well. */
 	EXPECT_EQ(0, munmap(base, 8 * part));
 	close(fd);
 }
@@ -449,7 +445,7 @@ TEST_F_TIMEOUT(munmap, mremap_shrink, TIMEOUT)
 	EXPECT_EQ(self->s.vm_size - (long)((BIG - keep) / KIB),
 		  status_kb("VmSize"));
 	expect_sections(_metadata, &self->s);
-	/* What is left is an ordinary mapping that can grow again. */
+	/* The rest is an ordinary mapping that can grow again. */
 	p = mremap(p, keep, 2 * keep, MREMAP_MAYMOVE);
 	ASSERT_NE(MAP_FAILED, p);
 	EXPECT_EQ(0, bad_pages(p, keep, TAG));
@@ -482,14 +478,12 @@ TEST_F_TIMEOUT(munmap, shmdt_removed, TIMEOUT)
 	ASSERT_EQ(0, shmdt(p));
 	/* The last detach destroys the segment. */
 	EXPECT_EQ(-EINVAL, shm_attached(id));
-	expect_unmapped(_metadata, p, BIG);
-	expect_base(_metadata, &self->s);
-	expect_sections(_metadata, &self->s);
+	expect_gone(_metadata, &self->s, p, BIG);
 	EXPECT_EQ(-1, shmdt(p));
 	EXPECT_EQ(EINVAL, errno);
 }
 
-/* A segment in pieces, with a stranger in one of its holes. */
+/* A segment in pieces, with a foreign mapping in one of its holes. */
 TEST_F_TIMEOUT(munmap, shmdt_fragments, TIMEOUT)
 {
 	char *p, *other, *hole;
@@ -523,7 +517,7 @@ TEST_F_TIMEOUT(munmap, shmdt_fragments, TIMEOUT)
 	EXPECT_EQ(-EINVAL, shm_attached(id));
 }
 
-/* munmap of the middle of a segment: two pieces, so two attachments. */
+/* munmap of the middle of a segment leaves two pieces, so two attachments. */
 TEST_F_TIMEOUT(munmap, shm_partial, TIMEOUT)
 {
 	size_t edge = 3 * page_size();
@@ -580,7 +574,7 @@ TEST_F_TIMEOUT(munmap, sealed, TIMEOUT)
 	p = map_filled(BIG, TAG);
 	ASSERT_NE(NULL, p);
 	if (syscall(SYS_mseal, p + BIG - 2 * ps, ps, 0))
-		SKIP(return, "no mseal in this kernel");
+		SKIP(return, "this kernel has no mseal");
 	note_base(&self->s);
 	EXPECT_EQ(-1, munmap(p, BIG));
 	EXPECT_EQ(EPERM, errno);
@@ -590,16 +584,16 @@ TEST_F_TIMEOUT(munmap, sealed, TIMEOUT)
 	EXPECT_EQ(EPERM, errno);
 	EXPECT_EQ(BIG, mapped_bytes(p, BIG));
 	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
-	munmap_counters_read(&self->s.before);
-	/* What is not sealed behaves as before. */
+	self->s.before = counters_read(munmap_counters);
+	/* Memory that is not sealed behaves as before. */
 	EXPECT_EQ(0, munmap(p, BIG - 2 * ps));
 	EXPECT_EQ(2 * ps, mapped_bytes(p, BIG));
 	expect_sections(_metadata, &self->s);
 }
 
 /*
- * At the limit of VMAs, a hole in the middle of one is refused, and the
- * removal of a whole one is not, though sections cut it on the way.
+ * At the limit of VMAs, a hole in the middle of one is refused.  The removal of
+ * a whole VMA is not, although sections cut it temporarily.
  */
 TEST_F_TIMEOUT(munmap, map_count_limit, TIMEOUT)
 {
@@ -610,7 +604,7 @@ TEST_F_TIMEOUT(munmap, map_count_limit, TIMEOUT)
 
 	p = map_filled(BIG, TAG);
 	ASSERT_NE(NULL, p);
-	/* PROT_READ: no neighbour to merge with, so one VMA of its own. */
+	/* PROT_READ: no neighbour to merge with, so a separate VMA. */
 	ASSERT_EQ(0, mprotect(p, BIG, PROT_READ));
 	ASSERT_EQ(0, vm_sysctl_read("max_map_count", &limit));
 	note_base(&self->s);
@@ -621,7 +615,7 @@ TEST_F_TIMEOUT(munmap, map_count_limit, TIMEOUT)
 	hole_errno = errno;
 	left = mapped_bytes(p, BIG);
 	whole_ret = munmap(p, BIG);
-	/* Nothing may stop before this line: the limit is everybody's. */
+	/* No check may end the test before: the limit is system-wide. */
 	vm_sysctl_write("max_map_count", limit);
 
 	EXPECT_EQ(-1, hole_ret);
@@ -632,11 +626,10 @@ TEST_F_TIMEOUT(munmap, map_count_limit, TIMEOUT)
 	expect_sections(_metadata, &self->s);
 }
 
-/* --- what stays in one piece */
+/* --- calls that unmap in one piece */
 
 TEST_F_TIMEOUT(munmap, single_threaded, TIMEOUT)
 {
-	int status;
 	pid_t pid;
 
 	note_base(&self->s);
@@ -646,8 +639,7 @@ TEST_F_TIMEOUT(munmap, single_threaded, TIMEOUT)
 
 		_exit(!p || munmap(p, BIG) || mapped_bytes(p, BIG));
 	}
-	ASSERT_EQ(pid, waitpid(pid, &status, 0));
-	EXPECT_EQ(0, status);
+	EXPECT_EQ(0, reap(pid));
 	expect_whole(_metadata, &self->s);
 }
 
@@ -656,7 +648,7 @@ TEST_F_TIMEOUT(munmap, short_range, TIMEOUT)
 	size_t len = 2 * pmd_size() - page_size();
 	void *p, *ballast;
 
-	/* So that only the length speaks against sections. */
+	/* So that only the length rules out sections. */
 	ballast = map_filled(BIG, TAG);
 	ASSERT_NE(NULL, ballast);
 	p = map_filled(len, TAG);
@@ -687,11 +679,10 @@ TEST_F_TIMEOUT(munmap, little_memory, TIMEOUT)
 	expect_whole(_metadata, &self->s);
 }
 
-/* Calls that would show a hole, or fail half-way, in sections. */
+/* Calls that would expose a hole or fail halfway in sections. */
 TEST_F_TIMEOUT(munmap, atomic_calls, TIMEOUT)
 {
 	char *p, *q, *brk;
-	int status;
 	pid_t pid;
 
 	p = map_filled(BIG, TAG);
@@ -710,7 +701,7 @@ TEST_F_TIMEOUT(munmap, atomic_calls, TIMEOUT)
 	EXPECT_EQ(0, bad_pages(p, 4 * page_size(), TAG + 1));
 	expect_whole(_metadata, &self->s);
 
-	/* brk(): by hand, and past the libc's own use of it */
+	/* brk(), without involving the heap of libc */
 	brk = sbrk(0);
 	if (sbrk(BIG) == brk) {
 		madvise(brk, BIG, MADV_NOHUGEPAGE);
@@ -730,19 +721,18 @@ TEST_F_TIMEOUT(munmap, atomic_calls, TIMEOUT)
 
 		_exit(idle_thread_start(&idle));
 	}
-	ASSERT_EQ(pid, waitpid(pid, &status, 0));
-	EXPECT_EQ(0, status);
+	EXPECT_EQ(0, reap(pid));
 	expect_whole(_metadata, &self->s);
 
-	/* The same memory by munmap(): here sections are right. */
-	munmap_counters_read(&self->s.before);
+	/* The same memory by munmap(), which uses sections. */
+	self->s.before = counters_read(munmap_counters);
 	ASSERT_EQ(0, munmap(p, BIG));
 	expect_sections(_metadata, &self->s);
 }
 
 /*
- * VMAs that must not be cut: a section is made long enough to take them
- * whole.  Where the sections were cut is seen in the trace.
+ * VMAs that must not be cut: a section is extended to include them as a whole.
+ * The trace shows the boundaries of the sections.
  */
 static void expect_uncut(struct __test_metadata *_metadata,
 			 struct state *s,
@@ -777,8 +767,7 @@ static const char *start_trace(struct state *s)
 	return NULL;
 }
 
-static void stop_trace(struct __test_metadata *_metadata,
-		       struct state *s)
+static void stop_trace(struct __test_metadata *_metadata, struct state *s)
 {
 	if (s->on)
 		ASSERT_EQ(0, trace_stop(&s->trace));
@@ -819,7 +808,7 @@ TEST_F_TIMEOUT(munmap, uncut_perf_buffer, TIMEOUT)
 	if (buf == MAP_FAILED)
 		SKIP(return, "no perf buffer of %zu pages", pages);
 	ASSERT_EQ(p + 29 * MIB, buf);
-	/* The data pages may only be read once they are there. */
+	/* Only read: a write to a mapped data page fails. */
 	for (i = 0; i < len; i += page_size())
 		word_read(buf + i);
 	why = start_trace(&self->s);
@@ -831,19 +820,19 @@ TEST_F_TIMEOUT(munmap, uncut_perf_buffer, TIMEOUT)
 	expect_unmapped(_metadata, p, BIG);
 	expect_sections(_metadata, &self->s);
 	expect_uncut(_metadata, &self->s, buf, len);
-	/* The buffer is gone: one of another size can take its place. */
+	/* The buffer is gone, so one of another size can be mapped. */
 	buf = map_perf(fd, NULL, 1);
 	EXPECT_NE(MAP_FAILED, buf);
 	close(fd);
 }
 
 /*
- * A fault next to a stack would grow it into what is gone already: a range
- * with one in it is not taken in sections at all.
+ * A fault next to a stack would grow it into the part that is already unmapped:
+ * a range that contains a stack is not unmapped in sections at all.
  */
 TEST_F_TIMEOUT(munmap, growsdown, TIMEOUT)
 {
-	struct munmap_counters d;
+	struct counters d;
 	size_t len = 8 * MIB;
 	char *p, *stack;
 
@@ -857,7 +846,7 @@ TEST_F_TIMEOUT(munmap, growsdown, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, BIG));
 	expect_unmapped(_metadata, p, BIG);
 	expect_whole(_metadata, &self->s);
-	munmap_counters_since(&self->s.before, &d);
+	d = counters_since(&self->s.before);
 	EXPECT_EQ(variant->on, d.value[MUNMAP_ATOMIC]);
 }
 
@@ -893,9 +882,9 @@ struct vvar_result {
 };
 
 /*
- * The pages of [vvar] are PFNs, not struct pages, and refuse to be cut.  They
- * are moved into a big range, across a boundary of sections.  In a child, as
- * the clock in user space dies with them.
+ * The pages of [vvar] are PFNs without struct pages, and the mapping refuses to
+ * be split.  It is moved into a big range, across a boundary of sections.  This
+ * runs in a child, because the clock in user space stops working without it.
  */
 static void unmap_vvar(struct vvar_result *r)
 {
@@ -925,15 +914,13 @@ TEST_F_TIMEOUT(munmap, uncut_pfnmap, TIMEOUT)
 {
 	struct vvar_result *r;
 	const char *why;
-	int status;
 	pid_t pid;
 
-	r = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
-		 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, r);
+	r = map_shared(sizeof(*r));
+	ASSERT_NE(NULL, r);
 	if (!find_mapping("[vvar]", &r->addr, &r->len) ||
 	    r->len < 2 * page_size())
-		SKIP(return, "no [vvar] of several pages on this machine");
+		SKIP(return, "[vvar] has less than two pages here");
 	why = start_trace(&self->s);
 	if (why)
 		SKIP(return, "%s", why);
@@ -943,12 +930,11 @@ TEST_F_TIMEOUT(munmap, uncut_pfnmap, TIMEOUT)
 		unmap_vvar(r);
 		syscall(__NR_exit_group, 0);
 	}
-	ASSERT_EQ(pid, waitpid(pid, &status, 0));
-	ASSERT_EQ(0, status);
+	ASSERT_EQ(0, reap(pid));
 	stop_trace(_metadata, &self->s);
 	if (!r->moved)
 		SKIP(return, "[vvar] cannot be moved on this machine");
-	/* A munmap that ends inside of it is refused, all is still there. */
+	/* A munmap that ends inside [vvar] is refused without effect. */
 	EXPECT_EQ(EINVAL, r->cut_errno);
 	EXPECT_EQ(BIG, r->cut_left);
 	EXPECT_EQ(0, r->ret);
@@ -993,12 +979,12 @@ static void *uffd_read(void *arg)
 			continue;
 		if (fds[0].revents & POLLIN) {
 			/*
-			 * Wait a while: the caller must still be held up when
+			 * Wait a while: the caller must still be blocked when
 			 * the event is read.
 			 */
 			usleep(20000);
 			late = atomic_load(&r->unmap_returned);
-			/* This lets the caller go, so look before it. */
+			/* The read wakes the caller, so check before it. */
 			if (read(r->fd, &msg, sizeof(msg)) != sizeof(msg))
 				continue;
 			r->late |= late;
@@ -1018,7 +1004,7 @@ static void unmap_uffd(struct __test_metadata *_metadata,
 		       struct state *s, bool events)
 {
 	struct uffd_reader r = { };
-	struct munmap_counters d;
+	struct counters d;
 	pthread_t thread;
 	__u64 got = 0;
 	int stop[2];
@@ -1029,17 +1015,17 @@ static void unmap_uffd(struct __test_metadata *_metadata,
 		SKIP(return, "no userfaultfd%s", events ? " unmap event" : "");
 	p = map_filled(BIG, TAG);
 	ASSERT_NE(NULL, p);
-	/* Two VMAs of the same userfaultfd, with others around them. */
+	/* Two VMAs of the same userfaultfd, between others. */
 	ASSERT_EQ(0, mprotect(p + 32 * MIB, 4 * MIB, PROT_READ));
 	ASSERT_EQ(0, register_uffd(r.fd, p + 24 * MIB, 12 * MIB));
 	ASSERT_EQ(0, pipe(stop));
 	r.stop_fd = stop[0];
 	ASSERT_EQ(0, pthread_create(&thread, NULL, uffd_read, &r));
-	munmap_counters_read(&s->before);
+	s->before = counters_read(munmap_counters);
 	EXPECT_EQ(0, munmap(p, BIG));
 	atomic_store(&r.unmap_returned, true);
 	expect_unmapped(_metadata, p, BIG);
-	munmap_counters_since(&s->before, &d);
+	d = counters_since(&s->before);
 	EXPECT_EQ(1, write(stop[1], "x", 1));
 	pthread_join(thread, NULL);
 
@@ -1049,7 +1035,7 @@ static void unmap_uffd(struct __test_metadata *_metadata,
 		return;
 	}
 	EXPECT_TRUE(got & UFFD_FEATURE_EVENT_UNMAP);
-	/* One call, one event, for the whole range, before the call returns. */
+	/* One event for the whole range, before the call returns. */
 	EXPECT_EQ(1, r.events);
 	EXPECT_EQ(1, r.unmaps);
 	EXPECT_EQ((uintptr_t)p, r.start);
@@ -1069,12 +1055,12 @@ TEST_F_TIMEOUT(munmap, uffd_no_event, TIMEOUT)
 	unmap_uffd(_metadata, &self->s, false);
 }
 
-/* --- tracepoints and counters tell the same story */
+/* --- tracepoints and counters agree */
 
 TEST_F_TIMEOUT(munmap, trace_is_consistent, TIMEOUT)
 {
 	unsigned long start, end, next, sections = 0, value;
-	struct munmap_counters d;
+	struct counters d;
 	const char *pos;
 	char line[512];
 	char *p;
@@ -1091,7 +1077,7 @@ TEST_F_TIMEOUT(munmap, trace_is_consistent, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, BIG));
 	ASSERT_EQ(0, trace_stop(&self->s.trace));
 	expect_sections(_metadata, &self->s);
-	munmap_counters_since(&self->s.before, &d);
+	d = counters_since(&self->s.before);
 
 	pos = trace_next(self->s.trace.text, "munmap_section_begin", line,
 			 sizeof(line));
@@ -1109,7 +1095,7 @@ TEST_F_TIMEOUT(munmap, trace_is_consistent, TIMEOUT)
 	EXPECT_EQ(NULL, trace_next(pos, "munmap_section_begin", line,
 				   sizeof(line)));
 
-	/* From low to high, and without a gap where nothing interferes. */
+	/* From low to high, without gaps as nothing interferes. */
 	next = (uintptr_t)p;
 	pos = self->s.trace.text;
 	while ((pos = trace_next(pos, "munmap_section", line, sizeof(line)))) {
@@ -1134,5 +1120,5 @@ TEST_F_TIMEOUT(munmap, trace_is_consistent, TIMEOUT)
 
 int main(int argc, char **argv)
 {
-	return munmap_knob_kept(test_harness_run, argc, argv);
+	return vm_knob_kept(&munmap_knob, test_harness_run, argc, argv);
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Section-wise munmap under everything that can meet it, for as long as asked.
+ * Section-wise munmap against everything that can race with it, for a given
+ * time.
  *
- * A process with many threads works on two kinds of memory.  The playground
- * is a part of the address space where everybody may do anything, and where
- * only the kernel's own checks (KASAN, lockdep, DEBUG_VM) tell right from
- * wrong.  The private mappings of the oracle threads lie wherever the kernel
- * puts them, and every page must hold what was written there.  Some of the
- * processes are killed in the middle.  At the end, all memory must be back.
+ * A process with many threads works on two kinds of memory.  The playground is
+ * a part of the address space where all threads may do anything, and where only
+ * the kernel's own checks (KASAN, lockdep, DEBUG_VM) find errors.  The oracle
+ * threads have private mappings at addresses chosen by the kernel, and every
+ * page must hold the content that was written there.  Some of the processes are
+ * killed halfway.  At the end, all memory must be free again.
  *
  * One test in KTAP; see usage().
  */
@@ -16,7 +17,6 @@
 #include <getopt.h>
 #include <linux/mempolicy.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@
 #include "../../kselftest.h"
 #include "munmap_util.h"
 
-/* Far below where mmap(NULL) looks, so that no oracle's mapping gets here. */
+/* Far below the area of mmap(NULL), so that no oracle mapping gets here. */
 #define PLAYGROUND	((char *)0x100000000000UL)
 #define LANE		(32 * MIB)
 #define LANES		4
@@ -44,7 +44,7 @@ static const char test_name[] = "munmap_stress";
 
 static struct {
 	long seconds;
-	long section_kb;	/* -1: flip it all the time */
+	long section_kb;	/* -1: change it continuously */
 	__u64 seed;
 } opt = { .seconds = 30, .section_kb = -1, .seed = 1 };
 
@@ -54,7 +54,6 @@ static struct shared {
 	atomic_long ops;
 	atomic_long errors;
 	atomic_long munmaps;
-	atomic_long flips;
 	char first_error[160];
 } *shared;
 
@@ -65,32 +64,6 @@ static void note_error(const char *what, const void *addr, size_t len)
 			 "%s at %p, %zu bytes", what, addr, len);
 }
 
-/* --- touching memory that may not be there */
-
-static __thread sigjmp_buf touch_jmp;
-static __thread atomic_bool touching;
-
-static void on_fault(int sig)
-{
-	if (!atomic_load(&touching)) {
-		note_error("a fault where memory must be", NULL, 0);
-		_exit(1);
-	}
-	siglongjmp(touch_jmp, 1);
-}
-
-static void touch(char *p, bool write)
-{
-	atomic_store(&touching, true);
-	if (!sigsetjmp(touch_jmp, 1)) {
-		if (write)
-			word_write(p, 1);
-		else
-			word_read(p);
-	}
-	atomic_store(&touching, false);
-}
-
 /* --- the playground */
 
 static char *any_place(__u64 *seed, size_t *len)
@@ -98,7 +71,7 @@ static char *any_place(__u64 *seed, size_t *len)
 	size_t pages = PLAYGROUND_LEN / page_size();
 	size_t first = random_next(seed) % pages;
 
-	/* Short and long, and with no regard to lanes. */
+	/* Short and long, regardless of lanes. */
 	*len = random_next(seed) % 3 ? 64 * page_size() : LANE;
 	*len = (1 + random_next(seed) % (*len / page_size())) * page_size();
 	if (*len > PLAYGROUND_LEN - first * page_size())
@@ -123,7 +96,7 @@ static void populate(char *p, size_t len, __u64 *seed)
 	}
 }
 
-/* Fills a lane with something and takes it away again, by one of the ways. */
+/* Populates a lane with some kind of memory and unmaps it in some way. */
 static void lane_op(__u64 *seed, int memfd)
 {
 	char *p = PLAYGROUND + random_next(seed) % LANES * LANE;
@@ -164,7 +137,7 @@ static void lane_op(__u64 *seed, int memfd)
 	cut = random_next(seed) % 64 * page_size();
 	switch (random_next(seed) % 4) {
 	case 0:
-		/* May meet a VMA that others have cut: then it fails. */
+		/* Fails if another thread has cut the VMA. */
 		mremap(p, LANE, cut + page_size(), 0);
 		break;
 	case 1:
@@ -205,6 +178,7 @@ static void poke(__u64 *seed)
 	char *p, *to, buf[64];
 	size_t len, to_len;
 	int status;
+	__u64 word;
 	pid_t pid;
 
 	p = any_place(seed, &len);
@@ -252,10 +226,10 @@ static void poke(__u64 *seed)
 			waitpid(pid, &status, 0);
 		break;
 	case 11:
-		touch(p, true);
+		try_write(p, 1);
 		break;
 	case 12:
-		touch(p, false);
+		try_read(p, &word);
 		break;
 	default:
 		madvise(p, len, advice[random_next(seed) % ARRAY_SIZE(advice)]);
@@ -274,7 +248,7 @@ static void *poke_main(void *arg)
 	return NULL;
 }
 
-/* --- mappings whose content is known */
+/* --- mappings with known content */
 
 struct mapping {
 	char *addr;
@@ -284,7 +258,6 @@ struct mapping {
 
 static void oracle_op(struct mapping *m, __u64 *seed)
 {
-	int status;
 	pid_t pid;
 
 	if (!m->addr) {
@@ -308,12 +281,12 @@ static void oracle_op(struct mapping *m, __u64 *seed)
 		pid = fork();
 		if (!pid)
 			_exit(!!bad_pages(m->addr, m->len, m->tag));
-		if (pid > 0 && (waitpid(pid, &status, 0) != pid || status))
+		if (pid > 0 && reap(pid))
 			note_error("wrong content in a child", m->addr,
 				   m->len);
 		break;
 	case 1:
-		/* Content stays: read what is there before and after. */
+		/* mprotect() preserves the content. */
 		mprotect(m->addr, m->len, PROT_READ);
 		if (bad_pages(m->addr, m->len, m->tag))
 			note_error("wrong content", m->addr, m->len);
@@ -357,7 +330,7 @@ static void *oracle_main(void *arg)
 	return NULL;
 }
 
-/* --- walkers of page tables, and the knob */
+/* --- walkers of page tables */
 
 static void *proc_main(void *arg)
 {
@@ -384,20 +357,6 @@ static void *proc_main(void *arg)
 		}
 		write_text("/proc/self/clear_refs", i % 2 ? "1" : "4");
 		atomic_fetch_add(&shared->ops, 1);
-	}
-	return NULL;
-}
-
-static void *flip_main(void *arg)
-{
-	const long *values;
-	int i, n;
-
-	values = munmap_flip_values(&n);
-	for (i = 0; !atomic_load(&shared->stop); i++) {
-		if (!vm_sysctl_write(MUNMAP_KNOB, values[i % n]))
-			atomic_fetch_add(&shared->flips, 1);
-		poll(NULL, 0, 7);
 	}
 	return NULL;
 }
@@ -429,8 +388,8 @@ static void run_process(void)
 }
 
 /*
- * Starts a process and ends it after @ms, by asking or by SIGKILL.  True if
- * it ended as it should.
+ * Starts a process and ends it after @ms, by the stop flag or by SIGKILL.
+ * Returns true if it ended as expected.
  */
 static bool start_and_end(long ms, bool by_kill)
 {
@@ -451,11 +410,10 @@ static bool start_and_end(long ms, bool by_kill)
 		atomic_store(&shared->stop, true);
 	if (waitpid(pid, &status, 0) != pid)
 		return false;
-	if (by_kill)
+	if (by_kill ? WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL :
+		      !status)
 		return true;
-	if (!status)
-		return true;
-	ksft_print_msg("the process ended with status 0x%x\n", status);
+	ksft_print_msg("the process exited with status 0x%x\n", status);
 	return false;
 }
 
@@ -465,7 +423,7 @@ static long used_kb(void)
 	       meminfo_kb("Shmem");
 }
 
-/* Kernel messages since the beginning that tell of damage. */
+/* The number of kernel messages since the start that report damage. */
 static int kernel_complaints(int kmsg)
 {
 	static const char * const signs[] = {
@@ -493,10 +451,10 @@ static void usage(FILE *f)
 {
 	fprintf(f,
 		"Usage: munmap_stress [-d SECONDS] [-k KBYTES] [-s SEED]\n"
-		"  -d  how long (default 30)\n"
-		"  -k  vm." MUNMAP_KNOB " for all of it\n"
-		"      (default: change it all the time, 0 included)\n"
-		"  -s  where the random choices begin (default 1)\n");
+		"  -d  duration (default 30)\n"
+		"  -k  value of vm." MUNMAP_KNOB "\n"
+		"      (default: change it continuously, including 0)\n"
+		"  -s  seed of the random choices (default 1)\n");
 }
 
 static long number_option(int c, long min)
@@ -507,7 +465,7 @@ static long number_option(int c, long min)
 	errno = 0;
 	n = strtol(optarg, &end, 10);
 	if (errno || end == optarg || *end || n < min) {
-		fprintf(stderr, "munmap_stress: -%c %s: must be a number from %ld on\n",
+		fprintf(stderr, "munmap_stress: -%c %s: must be a number of at least %ld\n",
 			c, optarg, min);
 		exit(KSFT_FAIL);
 	}
@@ -546,11 +504,10 @@ static void parse_options(int argc, char **argv)
 static int stress(int argc, char **argv)
 {
 	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
-	struct sigaction sa = { .sa_handler = on_fault };
-	struct munmap_counters before, d;
+	struct counters before, d;
 	long base, rounds = 0, kills = 0;
 	__u64 end, seed = opt.seed;
-	pthread_t flipper;
+	struct flipper flipper = { };
 	const char *why;
 	bool good = true;
 	int kmsg, tries, i;
@@ -563,15 +520,13 @@ static int stress(int argc, char **argv)
 		ksft_test_result_skip("%s: %s\n", test_name, why);
 		ksft_finished();
 	}
-	shared = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
-		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (shared == MAP_FAILED)
+	shared = map_shared(sizeof(*shared));
+	if (!shared)
 		ksft_exit_fail_perror("mmap");
 	setrlimit(RLIMIT_MEMLOCK, &unlimited);
-	sigaction(SIGSEGV, &sa, NULL);
-	sigaction(SIGBUS, &sa, NULL);
+	catch_faults();
 	kmsg = kmsg_open();
-	munmap_counters_read(&before);
+	before = counters_read(munmap_counters);
 	base = used_kb();
 
 	end = now_ns() + opt.seconds * 1000000000ULL;
@@ -586,12 +541,11 @@ static int stress(int argc, char **argv)
 			ms = left;
 		atomic_store(&shared->stop, false);
 		if (opt.section_kb < 0 &&
-		    pthread_create(&flipper, NULL, flip_main, NULL))
+		    flipper_start(&flipper, &munmap_flips, 7))
 			ksft_exit_fail_msg("cannot start a thread\n");
 		good = start_and_end(ms, by_kill);
 		atomic_store(&shared->stop, true);
-		if (opt.section_kb < 0)
-			pthread_join(flipper, NULL);
+		flipper_stop(&flipper);
 		rounds++;
 		kills += by_kill;
 		ksft_print_msg("%ld operations, %ld errors\n",
@@ -604,29 +558,29 @@ static int stress(int argc, char **argv)
 			break;
 		poll(NULL, 0, 100);
 	}
-	munmap_counters_since(&before, &d);
+	d = counters_since(&before);
 	ksft_print_msg("%ld processes (%ld killed), %ld operations\n", rounds,
 		       kills, atomic_load(&shared->ops));
 	ksft_print_msg("%ld long unmaps, %ld flips\n",
 		       atomic_load(&shared->munmaps),
-		       atomic_load(&shared->flips));
+		       atomic_load(&flipper.count));
 	for (i = 0; i < MUNMAP_NR_COUNTERS; i++)
-		ksft_print_msg("%s %ld\n", munmap_counter_names[i],
+		ksft_print_msg("%s %ld\n", munmap_counters[i],
 			       d.value[i]);
 	if (shared->errors) {
 		ksft_print_msg("first error: %s\n", shared->first_error);
 		good = false;
 	}
 	if (used_kb() >= base + (long)(LANE / KIB) / 2) {
-		ksft_print_msg("%ld kB were not given back\n",
+		ksft_print_msg("%ld kB were not freed\n",
 			       used_kb() - base);
 		good = false;
 	}
 	if (kmsg >= 0 && kernel_complaints(kmsg))
 		good = false;
-	/* A test that never met the code under test is none. */
+	/* A run that never reached the code under test proves nothing. */
 	if (opt.section_kb && d.value[MUNMAP_SECTIONS] <= d.value[MUNMAP_CALLS]) {
-		ksft_print_msg("no munmap was done in sections\n");
+		ksft_print_msg("no munmap in sections\n");
 		good = false;
 	}
 	if (!opt.section_kb && d.value[MUNMAP_CALLS]) {
@@ -640,5 +594,5 @@ static int stress(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	parse_options(argc, argv);
-	return munmap_knob_kept(stress, argc, argv);
+	return vm_knob_kept(&munmap_knob, stress, argc, argv);
 }

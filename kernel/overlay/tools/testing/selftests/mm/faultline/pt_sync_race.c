@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * get_user_pages_fast(), in the ways that user space has of calling it,
- * against page tables that go away.
+ * get_user_pages_fast(), by all the system calls that reach it, against page
+ * tables that are freed or unshared.
  *
  * "collapse": threads collapse memory into huge pages and split them again,
  * others have the kernel read and write single pages of it.  A page holds the
- * word of its place, or 0 where a test throws pages away.  And each walker has
- * pages of its own, where it finds out whether it and the kernel mean the same
- * page: what one writes, the other has to read.
+ * word of its index, or 0 where a test discards pages.  Each walker also has
+ * pages of its own, where it checks that it and the kernel access the same
+ * page: one writes a word, the other has to read it.
  *
- * "unshare": two processes share a page table of a hugetlb file.  One stops
- * sharing it and starts again, while its threads have the kernel read pages
- * through it.  The other one puts a secret of its own into the table, and
- * takes it out before the table is shared again: nobody else may read that.
+ * "unshare": two processes share a page table of a hugetlb file.  One of them
+ * unshares it and shares it again, while its threads have the kernel read pages
+ * through it.  The other one puts a private secret into the table, and removes
+ * it before the table is shared again: nobody else may read the secret.
  *
- * "table": memory is unmapped, and mapped again, with walkers in it, and there
- * is no memory to put off the freeing of page tables.
+ * "table": memory is unmapped and mapped again under the walkers, while the
+ * kernel has no memory to batch the page tables that it frees.
  *
- * Variants: the switch off, on, and changing all the time.  Where the kernel
- * has CONFIG_PMD_CLEAR_IPI_FREE_TORTURE, the windows for a race are wider.
+ * Variants: the switch off, on, and changing continuously.  The race windows
+ * are wider on a kernel with CONFIG_PMD_CLEAR_IPI_FREE_TORTURE.
  */
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -36,26 +36,26 @@
 
 #define TIMEOUT		900
 #define WALKERS		3
-/* A collapse takes some 100 us, a process has its turn for some more. */
+/* In us.  A collapse takes some 100 us, a time slice somewhat more. */
 #define COLLAPSE_WINDOW	20
 #define UNSHARE_WINDOW	1000
 #define TABLE_WINDOW	200
 #define AREAS		4
 #define TAG		0x70745f73796e6302ULL
 #define SECRET		0x7365637265742121ULL
-/* A path that the kernel has not gets this many calls, and is left out. */
+/* Returned by a walk that the kernel does not support: not tried again. */
 #define NEVER		(-1)
 
 static long opt_seconds = 5;
 
-/* In memory that all processes of a test have. */
+/* In memory shared by all processes of a test. */
 struct world {
 	char *map;
-	size_t pages;		/* pages of the map that are used */
-	size_t stride;		/* from one to the next */
+	size_t pages;		/* pages of the map in use */
+	size_t stride;		/* bytes from one page to the next */
 	__u64 (*word)(size_t index);
 	bool (*loses)(size_t index);
-	bool owned;		/* walkers have pages of their own */
+	bool owned;		/* each walker has pages of its own */
 	atomic_bool cannot;	/* the kernel lacks what the test needs */
 	int fd;
 	int loop;		/* a block device, or -1 */
@@ -64,7 +64,6 @@ struct world {
 	atomic_long failed;
 	atomic_long acts;
 	atomic_long walks[8];
-	atomic_long flips;
 	atomic_int turn;
 };
 
@@ -72,7 +71,8 @@ FIXTURE(pt_sync_race) {
 	struct world *w;
 	struct table_usage usage;
 	struct hugetlb_usage pool;
-	struct pt_sync_counters before;
+	struct counters before;
+	struct flipper flipper;
 };
 
 FIXTURE_VARIANT(pt_sync_race) {
@@ -93,7 +93,7 @@ FIXTURE_VARIANT_ADD(pt_sync_race, flip) {
 	.flip = true,
 };
 
-/* --- the walkers: each has the kernel walk to one page, and looks at it */
+/* --- walkers: have the kernel walk to a page, then check its content */
 
 struct walker {
 	struct world *w;
@@ -101,7 +101,7 @@ struct walker {
 	__u64 seed;
 	__u64 generation;
 	int pipe[2];
-	void *buffer;		/* a page outside of the map */
+	void *buffer;		/* a page outside the map */
 };
 
 static void must(struct world *w, bool success)
@@ -115,7 +115,7 @@ static void *page_at(const struct world *w, size_t index)
 	return w->map + index * w->stride;
 }
 
-/* The last pages of each OWN_EACH: one for each walker. */
+/* Of each OWN_EACH pages, the last ones belong to one walker each. */
 #define OWN_EACH	32
 
 static bool is_own(const struct world *w, size_t index)
@@ -136,7 +136,7 @@ static void *own_page(const struct walker *k, size_t index)
 	return page_at(k->w, index / OWN_EACH * OWN_EACH + OWN_EACH - 1 - k->id);
 }
 
-/* The page is in the pipe for a while. */
+/* The pipe holds the page for a while. */
 static long walk_vmsplice(struct walker *k, size_t index)
 {
 	struct iovec iov = {
@@ -193,7 +193,7 @@ static long walk_process_vm(struct walker *k, size_t index)
 	return 1;
 }
 
-/* A futex that others could share is found by its page; it has another value. */
+/* A shared futex is looked up by its page.  The expected value is wrong. */
 static long walk_futex(struct walker *k, size_t index)
 {
 	__u32 *word = page_at(k->w, index);
@@ -204,7 +204,7 @@ static long walk_futex(struct walker *k, size_t index)
 	return errno == EAGAIN ? 1 : errno == EFAULT ? 0 : NEVER;
 }
 
-/* The device reads the page itself, to a place for each walker. */
+/* The device reads the page itself, into a block of the walker. */
 static long walk_direct(struct walker *k, size_t index)
 {
 	size_t ps = page_size();
@@ -221,13 +221,13 @@ static long walk_direct(struct walker *k, size_t index)
 	return 1;
 }
 
-/* A word that was never anywhere before. */
+/* A word that was never used before. */
 static __u64 new_word(struct walker *k)
 {
 	return page_word(~(__u64)TAG - k->id, ++k->generation);
 }
 
-/* The device writes the page: what it wrote must be what we read. */
+/* The device writes the page: a read must return its word. */
 static long walk_own_direct(struct walker *k, size_t index)
 {
 	size_t ps = page_size();
@@ -248,7 +248,7 @@ static long walk_own_direct(struct walker *k, size_t index)
 	return 1;
 }
 
-/* The pipe has the page: what we write must be what it reads. */
+/* The pipe has the page: it must return the word we write. */
 static long walk_own_vmsplice(struct walker *k, size_t index)
 {
 	__u64 word = new_word(k), got = 0;
@@ -267,7 +267,7 @@ static long walk_own_vmsplice(struct walker *k, size_t index)
 	return 1;
 }
 
-/* Of lib/gup_test.h: the kernel pins the pages itself, and counts them. */
+/* From mm/gup_test.h: the kernel pins the pages itself and checks them. */
 struct gup_test {
 	__u64 get_delta_usec;
 	__u64 put_delta_usec;
@@ -309,7 +309,7 @@ static const struct {
 } walks[] = {
 	{ "vmsplice", walk_vmsplice },
 	{ "vmsplice of 4", walk_vmsplice_many },
-	/* Walks with a lock, as a check of the others. */
+	/* Walks with a lock, as a control of the others. */
 	{ "process_vm_readv", walk_process_vm },
 	{ "futex", walk_futex },
 	{ "direct write", walk_direct },
@@ -355,14 +355,6 @@ static bool walkers_start(struct world *w, struct walker *k,
 	return true;
 }
 
-static void *flip(void *arg)
-{
-	struct world *w = arg;
-
-	vm_sysctl_flip(PT_SYNC_KNOB, &w->stop, &w->flips);
-	return NULL;
-}
-
 /* --- collapse */
 
 static __u64 collapse_word(size_t index)
@@ -370,7 +362,7 @@ static __u64 collapse_word(size_t index)
 	return page_word(TAG, index);
 }
 
-/* Pages that may be thrown away: none that is a walker's own. */
+/* Pages that may be discarded: never a walker's own. */
 static bool expendable(size_t index)
 {
 	return index % 8 == 3;
@@ -384,7 +376,7 @@ static void *collapse(void *arg)
 	while (!atomic_load(&w->stop)) {
 		size_t area = random_next(&seed) % AREAS;
 
-		/* Fails while somebody has a page; that is the point. */
+		/* Fails while somebody has a reference to a page. */
 		if (!madvise(w->map + area * pmd_size(), pmd_size(),
 			     MADV_COLLAPSE))
 			atomic_fetch_add(&w->acts, 1);
@@ -422,7 +414,7 @@ static int collapse_process(struct world *w)
 	w->map = map_collapsible(AREAS, TAG);
 	if (!w->map)
 		return 1;
-	/* A page for each walker. */
+	/* One page for each walker. */
 	w->loop = loop_device(WALKERS * page_size());
 	if (!walkers_start(w, walkers, walker_threads) ||
 	    pthread_create(&threads[0], NULL, collapse, w) ||
@@ -452,8 +444,9 @@ static void *remap(void *arg)
 	struct world *w = arg;
 
 	/*
-	 * From here on, this thread's tables are freed one by one.  Shared
-	 * memory: gup_test complains of the zero page, which is not pinned.
+	 * From here on, this thread's tables are freed one by one.  The memory
+	 * is shared, because gup_test warns about the zero page, which is never
+	 * pinned.
 	 */
 	if (!fail_hasty_allocations(true))
 		atomic_store(&w->cannot, true);
@@ -495,13 +488,13 @@ static __u64 unshare_word(size_t index)
 	return huge_word(index);
 }
 
-/* Where the owner of the table puts its secret: a page that nobody reads. */
+/* Pages of the secret, within those that the walkers read. */
 #define SECRET_FIRST	8
 #define SECRET_PAGES	8
 
 enum turn { NOBODY, SHARED, OWNED };
 
-/* Maps the file, and sees all pages of it. */
+/* Maps the file and checks all of its pages. */
 static bool map_file(struct world *w, int prot)
 {
 	size_t i;
@@ -520,9 +513,9 @@ static void wait_turn(struct world *w, int turn)
 }
 
 /*
- * The other process: it has the table alone from time to time, and then a
- * part of it is other memory.  The walkers may read these places: they find
- * pages of the file there, or nothing.
+ * The other process: from time to time it is the only user of the table, and
+ * then other memory replaces part of it.  The walkers may read these addresses:
+ * they must find pages of the file there, or nothing.
  */
 static int owner_process(struct world *w)
 {
@@ -541,14 +534,14 @@ static int owner_process(struct world *w)
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
 		    addr)
 			return 1;
-		/* An entry of the table itself, or one of a table below. */
+		/* An entry of the table itself, or one of a lower table. */
 		madvise(addr, len, random_next(&seed) % 4 ? MADV_NOHUGEPAGE :
 							    MADV_HUGEPAGE);
 		for (i = 0; i < SECRET_PAGES; i++)
 			word_write(addr + i * huge_size(), SECRET);
 		/*
-		 * The file comes back all at once: a mapping that may share
-		 * its table has to be whole.
+		 * Map the whole file at once: only a mapping that covers the
+		 * table can share it.
 		 */
 		if (munmap(w->map, GIB) || !map_file(w, PROT_READ | PROT_WRITE))
 			return 2;
@@ -558,7 +551,7 @@ static int owner_process(struct world *w)
 	return 0;
 }
 
-/* This one stops sharing, with its walkers in the table. */
+/* Unshares the table while its walkers are in it. */
 static int sharer_process(struct world *w)
 {
 	struct walker walkers[WALKERS];
@@ -573,7 +566,7 @@ static int sharer_process(struct world *w)
 		wait_turn(w, SHARED);
 		if (atomic_load(&w->stop))
 			break;
-		/* Share the table of the other one again. */
+		/* Share the table of the other process again. */
 		if ((mapped && munmap(w->map, GIB)) ||
 		    !map_file(w, PROT_READ | PROT_WRITE))
 			return 2;
@@ -595,76 +588,65 @@ static int sharer_process(struct world *w)
 
 FIXTURE_SETUP(pt_sync_race)
 {
-	const char *why = vm_knob_set(&pt_sync_knob, variant->mode);
+	const char *why = race_prepare(&pt_sync_knob, variant->mode,
+				       variant->flip ? &pt_sync_flips : NULL);
 
-	if (!why && variant->flip && !vm_sysctl_exists(PT_SYNC_KNOB))
-		why = "this kernel has no vm." PT_SYNC_KNOB;
-	if (!why && variant->flip && !static_keys_flip())
-		why = "static keys are not flipped on this emulated CPU";
-	if (!why && sysconf(_SC_NPROCESSORS_ONLN) < 2)
-		why = "a race needs two CPUs";
 	if (why)
 		SKIP(return, "%s", why);
-	self->w = mmap(NULL, sizeof(*self->w), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, self->w);
+	self->w = map_shared(sizeof(*self->w));
+	ASSERT_NE(NULL, self->w);
 	self->w->loop = -1;
-	pt_sync_counters_read(&self->before);
+	self->before = counters_read(pt_sync_counters);
 	table_usage_read(&self->usage);
 }
 
 FIXTURE_TEARDOWN(pt_sync_race)
 {
+	flipper_stop(&self->flipper);
 	pt_sync_window(0);
 }
 
-/* Runs the processes for as long as the test is to last. */
+/* Runs the processes for the duration of the test. */
 static void run(struct __test_metadata *_metadata,
 		FIXTURE_DATA(pt_sync_race) *self,
 		const FIXTURE_VARIANT(pt_sync_race) *variant,
 		int (*const *process)(struct world *w), int n, int window)
 {
-	struct pt_sync_counters delta;
+	struct counters delta;
 	struct world *w = self->w;
-	pthread_t flipper;
 	pid_t pids[2];
-	int i, status;
+	int i;
 
 	if (!pt_sync_window(window))
-		TH_LOG("the kernel cannot widen the windows");
+		TH_LOG("this kernel cannot widen the race windows");
 	if (variant->flip)
-		ASSERT_EQ(0, pthread_create(&flipper, NULL, flip, w));
+		ASSERT_EQ(0, flipper_start(&self->flipper, &pt_sync_flips, 3));
 	for (i = 0; i < n; i++) {
-		pids[i] = fork();
+		pids[i] = fork_bound();
 		ASSERT_LE(0, pids[i]);
-		if (!pids[i]) {
-			prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (!pids[i])
 			_exit(process[i](w));
-		}
 	}
 	for (i = 0; i < opt_seconds * 10; i++)
 		usleep(100000);
 	atomic_store(&w->stop, true);
-	for (i = 0; i < n; i++) {
-		ASSERT_EQ(pids[i], waitpid(pids[i], &status, 0));
-		EXPECT_EQ(0, status);
-	}
-	if (variant->flip) {
-		pthread_join(flipper, NULL);
-		EXPECT_LT(0, atomic_load(&w->flips));
-	}
+	for (i = 0; i < n; i++)
+		EXPECT_EQ(0, reap(pids[i]));
+	flipper_stop(&self->flipper);
+	if (variant->flip)
+		EXPECT_LT(0, atomic_load(&self->flipper.count));
 
 	EXPECT_EQ(0, atomic_load(&w->wrong));
 	EXPECT_EQ(0, atomic_load(&w->failed));
 	EXPECT_LT(0, atomic_load(&w->acts));
-	/* The ways of vmsplice: every kernel has them. */
+	/* Every kernel has vmsplice(). */
 	EXPECT_LT(0, atomic_load(&w->walks[0]));
 	EXPECT_LT(0, atomic_load(&w->walks[1]));
 	for (i = 0; i < (int)ARRAY_SIZE(walks); i++)
 		TH_LOG("%s: %ld", walks[i].name, atomic_load(&w->walks[i]));
-	pt_sync_counters_since(&self->before, &delta);
+	delta = counters_since(&self->before);
 	TH_LOG("%ld acts, %ld flips", atomic_load(&w->acts),
-	       atomic_load(&w->flips));
+	       atomic_load(&self->flipper.count));
 	TH_LOG("sent %ld %ld %ld, avoided %ld %ld %ld, fallback %ld, retry %ld",
 	       delta.value[PT_SYNC_IPI_COLLAPSE],
 	       delta.value[PT_SYNC_IPI_UNSHARE],
@@ -709,15 +691,11 @@ TEST_F_TIMEOUT(pt_sync_race, unshare, TIMEOUT)
 		owner_process, sharer_process,
 	};
 	const size_t pages = SECRET_FIRST + SECRET_PAGES;
-	const char *why = hugetlb_pool_get(pages + 4);
-	struct hugetlb_counters before, delta;
+	const char *why = hugetlb_sharing_get(pages + 4);
+	struct counters before, delta;
 	struct world *w = self->w;
 	size_t i;
 
-	if (!why)
-		why = hugetlb_mode_set(MODE_VMA_LOCK);
-	if (!why && vmstat_read("hugetlb_pmd_shared") < 0)
-		why = "this kernel does not share page tables, or does not count it";
 	if (why)
 		SKIP(return, "%s", why);
 	hugetlb_usage_read(&self->pool);
@@ -730,11 +708,11 @@ TEST_F_TIMEOUT(pt_sync_race, unshare, TIMEOUT)
 	ASSERT_NE(NULL, w->map);
 	for (i = 0; i < pages; i++)
 		huge_write(w->map, i);
-	/* Only two are to share the table; the file keeps the pages. */
+	/* Only two processes may share the table; the file keeps the pages. */
 	ASSERT_EQ(0, munmap(w->map, GIB));
-	hugetlb_counters_read(&before);
+	before = counters_read(hugetlb_counters);
 	run(_metadata, self, variant, process, 2, UNSHARE_WINDOW);
-	hugetlb_counters_since(&before, &delta);
+	delta = counters_since(&before);
 	EXPECT_LT(0, delta.value[HUGETLB_UNSHARE_LAST]);
 	close(w->fd);
 	EXPECT_TRUE(hugetlb_usage_returns(&self->pool));
@@ -747,11 +725,7 @@ static int run_all(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	const char *seconds = getenv("FAULTLINE_SECONDS");
-	int status;
-
-	if (seconds)
-		opt_seconds = atol(seconds);
-	status = vm_knob_kept(&pt_sync_knob, run_all, argc, argv);
-	return status < 0 ? KSFT_FAIL : status;
+	if (!env_number("FAULTLINE_SECONDS", &opt_seconds))
+		return KSFT_FAIL;
+	return vm_knob_kept(&pt_sync_knob, run_all, argc, argv);
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * vm.pmd_clear_ipi_free: which broadcasts each value sends, counted by the
- * kernel's own tracepoint, and that what a user sees is the same.
+ * vm.pmd_clear_ipi_free: the broadcasts that each value sends, counted by the
+ * kernel's own tracepoint, and semantics that are the same for all values.
  *
  * The tests hold on every kernel that frees page tables by RCU; the counters of
- * the switch are only looked at where the kernel has them.
+ * the switch are only checked where the kernel has them.
  */
 #include <fcntl.h>
 #include <sys/mount.h>
@@ -20,16 +20,16 @@
 #define AREAS		16
 #define TAG		0x70745f73796e6301ULL
 
-/* In memory that all processes of a test have. */
+/* In memory shared by all processes of a test. */
 struct steps {
 	int now;
 };
 
 FIXTURE(pt_sync) {
 	bool have;		/* the kernel has the switch */
-	long others;		/* CPUs that a broadcast goes to */
+	long others;		/* CPUs that a broadcast interrupts */
 	struct table_usage usage;
-	struct pt_sync_counters before;
+	struct counters before;
 	struct trace_session trace;
 	bool tracing;
 	struct steps *steps;
@@ -59,11 +59,10 @@ FIXTURE_SETUP(pt_sync)
 		SKIP(return, "%s", why);
 	self->have = vm_sysctl_exists(PT_SYNC_KNOB);
 	self->others = sysconf(_SC_NPROCESSORS_ONLN) - 1;
-	self->steps = mmap(NULL, sizeof(*self->steps), PROT_READ | PROT_WRITE,
-			   MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, self->steps);
+	self->steps = map_shared(sizeof(*self->steps));
+	ASSERT_NE(NULL, self->steps);
 	self->tracing = !trace_start(&self->trace, "csd");
-	pt_sync_counters_read(&self->before);
+	self->before = counters_read(pt_sync_counters);
 	table_usage_read(&self->usage);
 }
 
@@ -73,16 +72,7 @@ FIXTURE_TEARDOWN(pt_sync)
 		trace_free(&self->trace);
 }
 
-static long counted(const struct pt_sync_counters *before,
-		    enum pt_sync_counter which)
-{
-	struct pt_sync_counters delta;
-
-	pt_sync_counters_since(before, &delta);
-	return delta.value[which];
-}
-
-/* How many CPUs were asked to run @func, since the trace was started. */
+/* The number of calls of @func on other CPUs since the trace was started. */
 static long calls_of(struct trace_session *trace, const char *func)
 {
 	const char *pos;
@@ -100,7 +90,7 @@ static long calls_of(struct trace_session *trace, const char *func)
 	return calls;
 }
 
-/* @n operations at @site: all of them were waited for, or none. */
+/* Of @n operations at @site, all have waited for other CPUs, or none. */
 static void expect_waits(struct __test_metadata *_metadata,
 			 FIXTURE_DATA(pt_sync) *self, bool sent,
 			 enum pt_sync_counter site, long n)
@@ -131,14 +121,7 @@ static void wait_step(struct steps *steps, int n)
 		usleep(1000);
 }
 
-static bool child_ok(pid_t pid)
-{
-	int status;
-
-	return pid > 0 && waitpid(pid, &status, 0) == pid && !status;
-}
-
-/* --- a table makes room for a huge page */
+/* --- a huge page replaces a table */
 
 TEST_F_TIMEOUT(pt_sync, collapse, TIMEOUT)
 {
@@ -157,10 +140,10 @@ TEST_F_TIMEOUT(pt_sync, collapse, TIMEOUT)
 	if (self->have)
 		EXPECT_EQ(variant->mode == MODE_IPI_FREE && sent ? AREAS : 0,
 			  counted(&self->before, PT_SYNC_FALLBACK));
-	/* One table came for each that went. */
+	/* Each table was replaced by a fresh one. */
 	EXPECT_EQ(tables, status_kb("VmPTE"));
 
-	/* A huge page is split into the table that was deposited for it. */
+	/* A huge page is split into its deposited table. */
 	EXPECT_EQ(0, madvise(p, page_size(), MADV_DONTNEED));
 	EXPECT_EQ(0, word_read(p));
 	word_write(p, page_word(TAG, 0));
@@ -172,7 +155,7 @@ TEST_F_TIMEOUT(pt_sync, collapse, TIMEOUT)
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 
-/* No memory for a fresh table: the IPI is sent, and nobody waits for memory. */
+/* No memory for a fresh table: the IPI is sent instead of waiting. */
 TEST_F_TIMEOUT(pt_sync, collapse_no_memory, TIMEOUT)
 {
 	char *p = map_collapsible(AREAS, TAG);
@@ -180,7 +163,7 @@ TEST_F_TIMEOUT(pt_sync, collapse_no_memory, TIMEOUT)
 	int err;
 
 #if defined(__powerpc__) || defined(__s390__) || defined(__sparc__)
-	SKIP(return, "this architecture always waits for memory for a table");
+	SKIP(return, "this architecture always waits for a table's memory");
 #endif
 	ASSERT_NE(NULL, p);
 	if (!fail_hasty_allocations(true))
@@ -198,7 +181,7 @@ TEST_F_TIMEOUT(pt_sync, collapse_no_memory, TIMEOUT)
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 
-/* A page that somebody else has a reference to: everything stays as it was. */
+/* A page has an extra reference: everything stays as it was. */
 TEST_F_TIMEOUT(pt_sync, collapse_gives_up, TIMEOUT)
 {
 	size_t ps = page_size(), len = 2 * pmd_size();
@@ -215,7 +198,7 @@ TEST_F_TIMEOUT(pt_sync, collapse_gives_up, TIMEOUT)
 	EXPECT_NE(0, madvise(p, pmd_size(), MADV_COLLAPSE));
 	EXPECT_EQ(0, huge_areas(p, 2));
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
-	/* The page is still the one that the pipe has. */
+	/* It is still the page that the pipe has. */
 	word_write(p + 3 * ps, ~0ULL);
 	ASSERT_EQ((ssize_t)sizeof(word), read(fds[0], &word, sizeof(word)));
 	EXPECT_EQ(~0ULL, word);
@@ -224,7 +207,7 @@ TEST_F_TIMEOUT(pt_sync, collapse_gives_up, TIMEOUT)
 	EXPECT_EQ(0, madvise(p, len, MADV_COLLAPSE));
 	EXPECT_EQ(2, huge_areas(p, 2));
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
-	/* A collapse that gives up has been that far, or has not. */
+	/* The failed collapse may have got that far, so no exact count. */
 	if (self->have && !sent)
 		EXPECT_EQ(0, counted(&self->before, PT_SYNC_IPI_COLLAPSE));
 
@@ -236,7 +219,7 @@ TEST_F_TIMEOUT(pt_sync, collapse_gives_up, TIMEOUT)
 
 #define KHUGEPAGED	"/sys/kernel/mm/transparent_hugepage/khugepaged/"
 
-/* Writes a tunable and gives its old text. */
+/* Writes a tunable and returns its old text in @old. */
 static bool tune(const char *name, const char *text, char *old, size_t size)
 {
 	char path[128];
@@ -258,7 +241,7 @@ static long memcg_pagetables(const char *dir)
 	return line ? atol(line + strlen("\npagetables ")) : -1;
 }
 
-/* khugepaged is no task of the group: the new tables must still be its own. */
+/* khugepaged is not in the group, but the new tables are charged to it. */
 TEST_F_TIMEOUT(pt_sync, khugepaged_charges, TIMEOUT)
 {
 	static const char root[] = "/sys/fs/cgroup";
@@ -294,7 +277,7 @@ TEST_F_TIMEOUT(pt_sync, khugepaged_charges, TIMEOUT)
 	EXPECT_EQ(AREAS, huge_areas(p, AREAS));
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
 
-	/* Old tables go after a grace period; the statistics lag, too. */
+	/* Old tables are freed after a grace period; statistics lag, too. */
 	for (i = 0; i < 100; i++) {
 		after = memcg_pagetables(dir);
 		if (after == before)
@@ -304,7 +287,7 @@ TEST_F_TIMEOUT(pt_sync, khugepaged_charges, TIMEOUT)
 	EXPECT_EQ(before, after);
 	if (self->have && variant->mode == MODE_IPI_FREE &&
 	    !collapse_needs_ipi())
-		/* Others' memory may be collapsed, too. */
+		/* Other processes' memory may be collapsed, too. */
 		EXPECT_LE(AREAS,
 			  counted(&self->before, PT_SYNC_AVOIDED_COLLAPSE));
 
@@ -317,23 +300,19 @@ TEST_F_TIMEOUT(pt_sync, khugepaged_charges, TIMEOUT)
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 
-/* --- a shared hugetlb table lost its last but one user */
+/* --- a shared hugetlb table loses its last but one user */
 
-/* Two children share the table of their parent, and stop to, one by one. */
+/* Two children share their parent's table, and unshare it one by one. */
 TEST_F_TIMEOUT(pt_sync, unshare, TIMEOUT)
 {
 	bool sent = variant->mode != MODE_IPI_FREE;
-	struct hugetlb_counters before, delta;
-	const char *why = hugetlb_pool_get(4);
+	struct counters before, delta;
+	const char *why = hugetlb_sharing_get(4);
 	struct steps *steps = self->steps;
 	pid_t pids[2];
 	char *p;
 	int fd, i;
 
-	if (!why)
-		why = hugetlb_mode_set(MODE_VMA_LOCK);
-	if (!why && vmstat_read("hugetlb_pmd_shared") < 0)
-		why = "this kernel does not share page tables, or does not count it";
 	if (why)
 		SKIP(return, "%s", why);
 	fd = hugetlb_file(GIB);
@@ -341,7 +320,7 @@ TEST_F_TIMEOUT(pt_sync, unshare, TIMEOUT)
 	p = hugetlb_map(fd, GIB);
 	ASSERT_NE(NULL, p);
 	huge_write(p, 0);
-	hugetlb_counters_read(&before);
+	before = counters_read(hugetlb_counters);
 	for (i = 0; i < 2; i++) {
 		pids[i] = fork();
 		ASSERT_LE(0, pids[i]);
@@ -356,23 +335,23 @@ TEST_F_TIMEOUT(pt_sync, unshare, TIMEOUT)
 		wait_step(steps, 2 * i + 1);
 		step(steps, 2 * i + 2);
 	}
-	hugetlb_counters_since(&before, &delta);
+	delta = counters_since(&before);
 	EXPECT_EQ(2, delta.value[HUGETLB_SHARED]);
-	/* Step 4 has been taken: the first goes. */
-	EXPECT_TRUE(child_ok(pids[0]));
+	/* Step 4 is reached, so the first child exits. */
+	EXPECT_EQ(0, reap(pids[0]));
 	if (self->have)
 		EXPECT_EQ(0, counted(&self->before,
 				     sent ? PT_SYNC_IPI_UNSHARE :
 					    PT_SYNC_AVOIDED_UNSHARE));
 	step(steps, 5);
-	EXPECT_TRUE(child_ok(pids[1]));
+	EXPECT_EQ(0, reap(pids[1]));
 	expect_waits(_metadata, self, sent, PT_SYNC_IPI_UNSHARE, 1);
 	EXPECT_TRUE(huge_good(p, 0));
 	EXPECT_EQ(0, munmap(p, GIB));
 	close(fd);
 }
 
-/* --- a table is freed, and there is no memory to put that off */
+/* --- a table is freed without memory for a batch */
 
 TEST_F_TIMEOUT(pt_sync, table, TIMEOUT)
 {
@@ -383,7 +362,7 @@ TEST_F_TIMEOUT(pt_sync, table, TIMEOUT)
 
 	ASSERT_NE(NULL, p);
 	if (!self->have)
-		SKIP(return, "this kernel does not count it");
+		SKIP(return, "this kernel has no such counter");
 	if (!fail_hasty_allocations(true))
 		SKIP(return, "needs root, debugfs and CONFIG_FAIL_PAGE_ALLOC");
 	EXPECT_EQ(0, munmap(p, len));
@@ -392,7 +371,7 @@ TEST_F_TIMEOUT(pt_sync, table, TIMEOUT)
 		counted(&self->before, PT_SYNC_AVOIDED_TABLE);
 	if (!waits)
 		SKIP(return, "page tables are freed without RCU here");
-	/* One for each area, and the tables above them. */
+	/* One for each area, plus the upper tables. */
 	EXPECT_LE(AREAS, waits);
 	EXPECT_GE(AREAS + 3, waits);
 	if (!sent && counted(&self->before, PT_SYNC_FALLBACK))
@@ -439,7 +418,5 @@ static int run_all(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	int status = vm_knob_kept(&pt_sync_knob, run_all, argc, argv);
-
-	return status < 0 ? KSFT_FAIL : status;
+	return vm_knob_kept(&pt_sync_knob, run_all, argc, argv);
 }

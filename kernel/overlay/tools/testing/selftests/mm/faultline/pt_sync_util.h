@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the selftests of vm.pmd_clear_ipi_free have in common: the switch, its
- * counters, and memory that can be collapsed into huge pages.
+ * Helpers of the selftests for vm.pmd_clear_ipi_free: the switch, its counters,
+ * and memory that can be collapsed into huge pages.
  */
 #ifndef PT_SYNC_UTIL_H
 #define PT_SYNC_UTIL_H
@@ -36,7 +36,7 @@ enum pt_sync_counter {
 	PT_SYNC_NR_COUNTERS,
 };
 
-static const char * const pt_sync_counter_names[PT_SYNC_NR_COUNTERS] = {
+static const char * const pt_sync_counters[PT_SYNC_NR_COUNTERS + 1] = {
 	[PT_SYNC_IPI_COLLAPSE]		= "pt_sync_ipi_collapse",
 	[PT_SYNC_IPI_UNSHARE]		= "pt_sync_ipi_unshare",
 	[PT_SYNC_IPI_TABLE]		= "pt_sync_ipi_table",
@@ -47,31 +47,21 @@ static const char * const pt_sync_counter_names[PT_SYNC_NR_COUNTERS] = {
 	[PT_SYNC_RETRY]			= "gup_fast_unshare_retry",
 };
 
-struct pt_sync_counters {
-	long value[PT_SYNC_NR_COUNTERS];
-};
-
-static inline void pt_sync_counters_read(struct pt_sync_counters *c)
-{
-	vmstat_read_all(pt_sync_counter_names, c->value, PT_SYNC_NR_COUNTERS);
-}
-
-static inline void pt_sync_counters_since(const struct pt_sync_counters *before,
-					  struct pt_sync_counters *delta)
-{
-	vmstat_since(pt_sync_counter_names, before->value, delta->value,
-		     PT_SYNC_NR_COUNTERS);
-}
-
 static const struct vm_knob pt_sync_knob = {
 	.name = PT_SYNC_KNOB,
 	.stock = MODE_STOCK,
-	.refused = " does not take this value here",
+	.refused = " rejects this value here",
+};
+
+static const struct flips pt_sync_flips = {
+	.name = PT_SYNC_KNOB,
+	.values = { MODE_STOCK, MODE_IPI_FREE },
+	.n = 2,
 };
 
 /*
- * The CPU's MMU needs the IPI for a collapse, whatever the switch says: the
- * hash MMU of powerpc.
+ * Whether the MMU needs the IPI for a collapse regardless of the switch, as the
+ * hash MMU of powerpc does.
  */
 static inline bool collapse_needs_ipi(void)
 {
@@ -88,7 +78,7 @@ static inline bool collapse_needs_ipi(void)
 	return hash;
 }
 
-/* What has to be as before once the processes that used it are gone. */
+/* State that must be as before once the processes have exited. */
 struct table_usage {
 	long tables;
 	long anon;
@@ -96,16 +86,16 @@ struct table_usage {
 
 static inline void table_usage_read(struct table_usage *u)
 {
-	/* Counts that CPUs have not handed in yet. */
+	/* Fold in the per-CPU counts. */
 	write_text("/proc/sys/vm/stat_refresh", "1");
 	u->tables = vmstat_read("nr_page_table_pages");
 	u->anon = vmstat_read("nr_anon_pages");
 }
 
 /*
- * Tables are freed after a grace period.  The test itself and what runs beside
- * it may have a few more than before, and pages for the text of a trace: a leak
- * would be a table for each operation, or the hundreds of pages that it maps.
+ * Tables are freed after a grace period.  The test and other processes may have
+ * gained a few tables, and pages for the text of a trace.  A leak would be a
+ * table for each operation, or the hundreds of pages that it maps.
  */
 static inline bool table_usage_returns(const struct table_usage *before)
 {
@@ -125,9 +115,9 @@ static inline bool table_usage_returns(const struct table_usage *before)
 }
 
 /*
- * Maps @areas huge pages' worth of memory at an address where they could be
- * huge pages, and fills it with base pages; NULL on failure.  Free of
- * neighbours, so that every area has a page table of its own.
+ * Maps memory for @areas huge pages, suitably aligned, and fills it with base
+ * pages; NULL on failure.  There are no neighbours, so every area has its own
+ * page table.
  */
 static inline char *map_collapsible(size_t areas, __u64 tag)
 {
@@ -138,7 +128,7 @@ static inline char *map_collapsible(size_t areas, __u64 tag)
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 	if (p == MAP_FAILED)
 		return NULL;
-	/* Without a mark on the mapping: MADV_COLLAPSE would respect it. */
+	/* Not by madvise(): MADV_COLLAPSE would respect it. */
 	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
 	fill_pages(p, len, tag);
 	prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0);
@@ -153,8 +143,8 @@ static inline long huge_areas(char *p, size_t areas)
 }
 
 /*
- * Microseconds that get_user_pages_fast() and a collapse stay where they could
- * meet, at most; false if the kernel has no such option.
+ * Sets the longest delay, in microseconds, of get_user_pages_fast() and of a
+ * collapse in their race windows; false if the kernel lacks this option.
  */
 static inline bool pt_sync_window(int us)
 {
@@ -165,30 +155,24 @@ static inline bool pt_sync_window(int us)
 }
 
 /*
- * Fails this thread's allocations of pages, but those that may wait for memory;
- * false if the kernel cannot.
+ * Makes this thread's page allocations fail, except those that may sleep; false
+ * if the kernel cannot.
  */
 static inline bool fail_hasty_allocations(bool on)
 {
-	static const char * const settings[][2] = {
+	static const struct fault_setting settings[] = {
 		{ "interval", "1" }, { "times", "-1" }, { "verbose", "0" },
 		{ "min-order", "0" }, { "task-filter", "Y" },
 		{ "ignore-gfp-wait", "Y" }, { "probability", "100" },
 	};
-	char path[128];
-	size_t i;
 
 	if (!on)
 		return !write_text("/proc/thread-self/make-it-fail", "0") &&
 		       !write_text("/sys/kernel/debug/fail_page_alloc/probability",
 				   "0");
-	for (i = 0; i < ARRAY_SIZE(settings); i++) {
-		snprintf(path, sizeof(path), "/sys/kernel/debug/fail_page_alloc/%s",
-			 settings[i][0]);
-		if (write_text(path, settings[i][1]))
-			return false;
-	}
-	return !write_text("/proc/thread-self/make-it-fail", "1");
+	return fault_attr_set("fail_page_alloc", settings,
+			      ARRAY_SIZE(settings)) &&
+	       !write_text("/proc/thread-self/make-it-fail", "1");
 }
 
 #endif /* PT_SYNC_UTIL_H */

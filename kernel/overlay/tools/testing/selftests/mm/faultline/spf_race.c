@@ -2,30 +2,27 @@
 /*
  * Page faults of many threads against everything that changes their mappings.
  *
- * "keep" tests: each thread has a word of its own in each page, and has to
- * find there what it wrote last, whatever is done to the memory beside it:
- * moved, swapped out, migrated, merged, collapsed, forked, locked, limited.
+ * "keep" tests: each thread owns a word in each page, which must keep the value
+ * it wrote last while the memory is moved, swapped out, migrated, merged,
+ * collapsed, forked, locked or pinned.
  *
- * "stop" tests: after a call has returned, nobody may write there any more, or
- * map anything, or write without somebody being told: munmap(), mmap() over
+ * "stop" tests: once a call has returned, no thread may write to the memory,
+ * map anything there, or write without a notification: munmap(), mmap() over
  * something, mprotect(), userfaultfd, MMU notifiers.
  *
  * "order": a child sees its parent's memory as of one moment.
  *
  * Variants: the switch off (the test itself must hold on upstream), on, on
- * with wider windows for races (CONFIG_SPF_TORTURE), and changing all the
- * time.
+ * with wider race windows (CONFIG_SPF_TORTURE), and changing continuously.
  */
 #include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -39,7 +36,7 @@
 
 static long opt_seconds = 5;
 
-/* How long faults of the variant "wide" stay at most, and where. */
+/* The longest delays of faults in the variant "wide". */
 static struct {
 	const char *option;
 	unsigned int us;
@@ -57,25 +54,24 @@ struct thread {
 	struct race *r;
 	int id;
 	__u64 seed;
-	__u64 *last;		/* what the thread wrote last, by page */
+	__u64 *last;		/* the last word written, by page */
 	long acts;
-	long escapes;		/* accesses that got a signal */
+	long escapes;		/* accesses that raised a signal */
 };
 
-/* One process and what its threads share; in memory shared with children. */
+/* Shared by the threads of one process, and with its children. */
 struct race {
 	size_t pages;
 	size_t len;
 	atomic_uintptr_t map;	/* where the memory is now */
-	bool huge;		/* it may be collapsed */
+	bool huge;		/* the memory may be collapsed */
 	atomic_bool collapsing;
 	atomic_bool stop;
-	atomic_int quiet;	/* no thread is to begin an access */
-	atomic_int busy;	/* threads in an access */
+	atomic_int quiet;	/* no thread may begin an access */
+	atomic_int busy;	/* threads in the middle of an access */
 	atomic_long wrong;
 	atomic_long acts;
 	atomic_long changes;
-	atomic_long flips;
 	struct thread threads[THREADS];
 	pthread_t ids[THREADS];
 };
@@ -87,7 +83,8 @@ static char *map_of(struct race *r)
 
 FIXTURE(spf_race) {
 	struct race *r;
-	struct spf_counters before;
+	struct counters before;
+	struct flipper flipper;
 };
 
 FIXTURE_VARIANT(spf_race) {
@@ -114,43 +111,6 @@ FIXTURE_VARIANT_ADD(spf_race, flip) {
 	.flip = true,
 };
 
-/* --- accesses that may find nothing there */
-
-static __thread sigjmp_buf escape;
-
-static void on_signal(int sig)
-{
-	siglongjmp(escape, sig);
-}
-
-static void catch_signals(void)
-{
-	struct sigaction act = {
-		.sa_handler = on_signal,
-		/* There is no mask to be restored. */
-		.sa_flags = SA_NODEFER,
-	};
-
-	sigaction(SIGSEGV, &act, NULL);
-	sigaction(SIGBUS, &act, NULL);
-}
-
-static bool try_write(void *addr, __u64 word)
-{
-	if (sigsetjmp(escape, 0))
-		return false;
-	word_write(addr, word);
-	return true;
-}
-
-static bool try_read(const void *addr, __u64 *word)
-{
-	if (sigsetjmp(escape, 0))
-		return false;
-	*word = word_read(addr);
-	return true;
-}
-
 /* --- mapping */
 
 static char *map_at(char *addr, size_t len, int prot)
@@ -162,7 +122,7 @@ static char *map_at(char *addr, size_t len, int prot)
 }
 
 /*
- * Memory of base pages with neighbours: so there is a page table, there is an
+ * Memory of base pages with neighbours, so that there are a page table and an
  * anon_vma, and mappings can be merged.
  */
 static char *map_new(size_t len, bool huge)
@@ -181,7 +141,7 @@ static char *map_new(size_t len, bool huge)
 	return p;
 }
 
-/* --- threads that fault */
+/* --- faulting threads */
 
 static void begin(struct race *r)
 {
@@ -200,7 +160,7 @@ static void end(struct race *r)
 	atomic_fetch_sub(&r->busy, 1);
 }
 
-/* Until resume(), no thread is in an access or begins one. */
+/* Keeps all threads out of accesses until resume(). */
 static void pause_threads(struct race *r)
 {
 	atomic_store(&r->quiet, 1);
@@ -219,8 +179,8 @@ static __u64 *slot(const struct thread *t, char *map, size_t index)
 }
 
 /*
- * Writes and reads its words: what it reads has to be what it wrote.  Some of
- * the pages are for one thread only, which throws them away from time to time.
+ * Writes its words, and checks that reads return them.  Some of the pages
+ * belong to a single thread, which discards them from time to time.
  */
 static void *keep(void *arg)
 {
@@ -238,21 +198,20 @@ static void *keep(void *arg)
 		begin(r);
 		p = slot(t, map_of(r), index);
 		if (!dice && owner != THREADS) {
-			/* Fails if it is somewhere else now, or locked. */
+			/* Fails if the memory has moved or is locked. */
 			if (!madvise((void *)((uintptr_t)p & -page_size()),
 				     page_size(), MADV_DONTNEED))
 				t->last[index] = 0;
 		} else if (dice < 12) {
 			word = page_word(TAG + t->id, t->acts);
 			if (try_write(p, word))
-				t->last[index] = word;
-			else
 				t->escapes++;
+			else
+				t->last[index] = word;
 		} else if (try_read(p, &word)) {
-			if (word != t->last[index])
-				atomic_fetch_add(&r->wrong, 1);
-		} else {
 			t->escapes++;
+		} else if (word != t->last[index]) {
+			atomic_fetch_add(&r->wrong, 1);
 		}
 		end(r);
 		t->acts++;
@@ -263,7 +222,7 @@ static void *keep(void *arg)
 /*
  * While memory is collapsed, writes one word after the other.  After a slow
  * fault, which a collapse may have overtaken, the thread stays with the page
- * until the collapse is over: where a translation of the old page is left, all
+ * until the collapse is over: with a stale translation of the old page, all
  * writes but the last one are lost.
  */
 #define SLOW_NS		1000000
@@ -305,7 +264,7 @@ static void *keep_writing(void *arg)
 	return NULL;
 }
 
-/* Writes all over the place, whether it may or not. */
+/* Writes everywhere, whether permitted or not. */
 static void *scribble(void *arg)
 {
 	struct thread *t = arg;
@@ -316,8 +275,8 @@ static void *scribble(void *arg)
 		size_t index = random_next(&t->seed) % r->pages;
 		__u64 *p = slot(t, map_of(r), index);
 
-		if (random_next(&t->seed) % 4 ? !try_write(p, TAG + t->acts) :
-						!try_read(p, &word))
+		if (random_next(&t->seed) % 4 ? try_write(p, TAG + t->acts) :
+						try_read(p, &word))
 			t->escapes++;
 		t->acts++;
 	}
@@ -328,7 +287,7 @@ static bool start(struct race *r, void *(*act)(void *arg))
 {
 	int i;
 
-	catch_signals();
+	catch_faults();
 	for (i = 0; i < THREADS; i++) {
 		struct thread *t = &r->threads[i];
 
@@ -352,7 +311,7 @@ static void finish(struct race *r)
 	}
 }
 
-/* On a slow machine longer than asked for, so that there is a change at all. */
+/* A slow machine gets more time, until there is at least one change. */
 static bool time_left(const struct race *r, __u64 began)
 {
 	__u64 limit = opt_seconds * 1000000000ULL;
@@ -362,9 +321,9 @@ static bool time_left(const struct race *r, __u64 began)
 	return now_ns() - began < limit && !atomic_load(&r->wrong);
 }
 
-/* --- keep: what may be done to memory without changing it */
+/* --- keep: changes that preserve the content of memory */
 
-/* Does it, from the main thread; whether it was done. */
+/* Runs in the main thread; returns whether the change was made. */
 typedef bool (*change)(struct race *r, __u64 dice);
 
 static char *any_page(struct race *r, __u64 dice)
@@ -380,8 +339,8 @@ static bool change_mremap(struct race *r, __u64 dice)
 	bool moved;
 
 	/*
-	 * Threads may be in an access at the old place, and try again at the
-	 * new one: they do not lose a word, or write one to a wrong place.
+	 * Threads may be accessing the old address, and retry at the new one.
+	 * They must neither lose a word nor write one to a wrong address.
 	 */
 	if (dice % 2)
 		pause_threads(r);
@@ -413,15 +372,14 @@ static bool change_shape(struct race *r, __u64 dice)
 	       !madvise(p, page_size(), MADV_DOFORK);
 }
 
-/* For a while all pages are the child's as well. */
+/* For a while, the child shares all pages. */
 static bool change_fork(struct race *r, __u64 dice)
 {
-	pid_t pid = fork();
+	pid_t pid = fork_bound();
 
 	if (pid < 0)
 		return false;
 	if (!pid) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (dice % 2)
 			usleep(dice % 2000);
 		_exit(0);
@@ -445,7 +403,7 @@ static bool change_node(struct race *r, __u64 dice)
 		       MPOL_MF_MOVE) >= 0;
 }
 
-/* One huge page, and base pages again: a VMA ends within it for a moment. */
+/* One huge page, then base pages again, as a VMA briefly ends within it. */
 static bool change_huge(struct race *r, __u64 dice)
 {
 	bool collapsed;
@@ -457,7 +415,7 @@ static bool change_huge(struct race *r, __u64 dice)
 	return change_shape(r, dice) && collapsed;
 }
 
-/* The first write to each page is a fault that only makes it writable. */
+/* The first write fault on each page only makes it writable. */
 static bool change_fork_huge(struct race *r, __u64 dice)
 {
 	return change_fork(r, 0) && change_huge(r, dice);
@@ -470,7 +428,7 @@ static bool change_lock(struct race *r, __u64 dice)
 	return !mlock(p, page_size()) && !munlock(p, page_size());
 }
 
-/* The kernel has pages of ours while we write to them. */
+/* The kernel holds references to pages while threads write to them. */
 static bool change_pin(struct race *r, __u64 dice)
 {
 	struct iovec iov = { any_page(r, dice), 4 * page_size() };
@@ -489,7 +447,7 @@ static bool change_pin(struct race *r, __u64 dice)
 	return true;
 }
 
-/* Equal pages become one; the words of the threads make them differ again. */
+/* Equal pages are merged; writes of the threads unmerge them. */
 static bool change_merge(struct race *r, __u64 dice)
 {
 	static bool told;
@@ -516,14 +474,6 @@ static const change changes[] = {
 	change_pin,
 };
 
-static void *flip(void *arg)
-{
-	struct race *r = arg;
-
-	vm_sysctl_flip(SPF_KNOB, &r->stop, &r->flips);
-	return NULL;
-}
-
 static void widen(bool wide)
 {
 	size_t i;
@@ -532,7 +482,7 @@ static void widen(bool wide)
 		spf_torture(windows[i].option, wide ? windows[i].us : 0);
 }
 
-/* "find=US lock=US walk=US ...", or some of them; the others are 0. */
+/* "find=US lock=US walk=US ..."; those not named are set to 0. */
 static bool parse_windows(const char *text)
 {
 	size_t i, length;
@@ -558,45 +508,42 @@ static bool parse_windows(const char *text)
 
 FIXTURE_SETUP(spf_race)
 {
-	const char *why = vm_knob_set(&spf_knob, variant->value);
+	const char *why = race_prepare(&spf_knob, variant->value,
+				       variant->flip ? &spf_flips : NULL);
 
 	if (!why && variant->wide && !spf_torture("lock_window_us", 0))
-		why = "the kernel cannot widen the windows";
-	if (!why && variant->flip && !static_keys_flip())
-		why = "static keys are not flipped on this emulated CPU";
-	if (!why && sysconf(_SC_NPROCESSORS_ONLN) < 2)
-		why = "a race needs two CPUs";
+		why = "this kernel cannot widen the race windows";
 	if (why)
 		SKIP(return, "%s", why);
-	self->r = mmap(NULL, sizeof(*self->r), PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, self->r);
+	self->r = map_shared(sizeof(*self->r));
+	ASSERT_NE(NULL, self->r);
 	if (variant->wide)
 		widen(true);
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 }
 
 FIXTURE_TEARDOWN(spf_race)
 {
+	flipper_stop(&self->flipper);
 	if (variant->wide)
 		widen(false);
 }
 
-static void tell(struct __test_metadata *_metadata,
-		 FIXTURE_DATA(spf_race) *self,
-		 const FIXTURE_VARIANT(spf_race) *variant)
+static void report(struct __test_metadata *_metadata,
+		   FIXTURE_DATA(spf_race) *self,
+		   const FIXTURE_VARIANT(spf_race) *variant)
 {
 	struct race *r = self->r;
-	struct spf_counters d;
+	struct counters d;
 	long escapes = 0;
 	int i;
 
 	for (i = 0; i < THREADS; i++)
 		escapes += r->threads[i].escapes;
-	spf_counters_since(&self->before, &d);
+	d = counters_since(&self->before);
 	TH_LOG("%ld acts, %ld signals, %ld changes, %ld flips",
 	       atomic_load(&r->acts), escapes, atomic_load(&r->changes),
-	       atomic_load(&r->flips));
+	       atomic_load(&self->flipper.count));
 	TH_LOG("zero %ld anon %ld cow %ld reuse %ld access %ld raced %ld",
 	       d.value[SPF_ZERO], d.value[SPF_ANON], d.value[SPF_COW],
 	       d.value[SPF_REUSE], d.value[SPF_ACCESS], d.value[SPF_RACED]);
@@ -604,16 +551,15 @@ static void tell(struct __test_metadata *_metadata,
 	       d.value[SPF_LOCKED], d.value[SPF_CHANGED],
 	       d.value[SPF_NO_TABLE], d.value[SPF_PTE], d.value[SPF_BUSY],
 	       d.value[SPF_NO_VMA]);
-	TH_LOG("other %ld, retry %ld sleep %ld skipped %ld", d.value[SPF_UNSUPPORTED] +
-	       d.value[SPF_NO_ACCESS] + d.value[SPF_NO_ANON_VMA] +
-	       d.value[SPF_NO_MEMORY], d.value[SPF_RETRY],
-	       d.value[SPF_SLEEP],
-	       d.value[SPF_SKIPPED]);
+	TH_LOG("other %ld, retry %ld sleep %ld skipped %ld",
+	       d.value[SPF_UNSUPPORTED] + d.value[SPF_NO_ACCESS] +
+	       d.value[SPF_NO_ANON_VMA] + d.value[SPF_NO_MEMORY],
+	       d.value[SPF_RETRY], d.value[SPF_SLEEP], d.value[SPF_SKIPPED]);
 	EXPECT_EQ(0, atomic_load(&r->wrong));
 	EXPECT_LT(0, atomic_load(&r->acts));
 	EXPECT_LT(0, atomic_load(&r->changes));
 	if (variant->flip) {
-		EXPECT_LT(0, atomic_load(&r->flips));
+		EXPECT_LT(0, atomic_load(&self->flipper.count));
 	} else if (variant->value) {
 		EXPECT_LT(0, spf_successes(&d));
 	} else if (self->before.value[0] >= 0) {
@@ -623,25 +569,22 @@ static void tell(struct __test_metadata *_metadata,
 
 typedef void (*body)(struct race *r);
 
-/* Runs the body in a process of its own. */
+/* Runs the body in a separate process. */
 static void run(struct __test_metadata *_metadata,
 		FIXTURE_DATA(spf_race) *self,
 		const FIXTURE_VARIANT(spf_race) *variant, size_t len,
 		void *(*act)(void *arg), body main_thread)
 {
 	struct race *r = self->r;
-	pthread_t flipper;
 	pid_t pid;
-	int status;
 
 	r->len = len;
 	r->pages = len / page_size();
 	if (variant->flip)
-		ASSERT_EQ(0, pthread_create(&flipper, NULL, flip, r));
-	pid = fork();
+		ASSERT_EQ(0, flipper_start(&self->flipper, &spf_flips, 3));
+	pid = fork_bound();
 	ASSERT_LE(0, pid);
 	if (!pid) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		atomic_store(&r->map, (uintptr_t)map_new(len, r->huge));
 		if (!map_of(r) || !start(r, act))
 			_exit(1);
@@ -649,12 +592,9 @@ static void run(struct __test_metadata *_metadata,
 		finish(r);
 		_exit(0);
 	}
-	ASSERT_EQ(pid, waitpid(pid, &status, 0));
-	EXPECT_EQ(0, status);
-	atomic_store(&r->stop, true);
-	if (variant->flip)
-		pthread_join(flipper, NULL);
-	tell(_metadata, self, variant);
+	EXPECT_EQ(0, reap(pid));
+	flipper_stop(&self->flipper);
+	report(_metadata, self, variant);
 }
 
 static void many_changes(struct race *r, const change *table, size_t n)
@@ -719,11 +659,11 @@ TEST_F_TIMEOUT(spf_race, keep_all, TIMEOUT)
 	run(_metadata, self, variant, pmd_size(), keep, keep_all);
 }
 
-/* --- stop: what must not happen any more after a call */
+/* --- stop: effects that must end when a call returns */
 
 #define STOP_LEN	(16 * page_size())
 
-/* Pages of a mapping that nobody may write to are zero, now and later. */
+/* The pages of a read-only mapping are zero and stay zero. */
 static void expect_zero(struct race *r)
 {
 	char *map = map_of(r);
@@ -738,7 +678,7 @@ static void expect_zero(struct race *r)
 	}
 }
 
-/* Another mapping over one that threads fault in, and not to be written to. */
+/* Maps read-only memory over a mapping that threads fault on. */
 static void stop_replace(struct race *r)
 {
 	char *map = map_of(r);
@@ -762,8 +702,8 @@ TEST_F_TIMEOUT(spf_race, stop_replace, TIMEOUT)
 }
 
 /*
- * The same, with nothing there in between.  Every other time it is a part of a
- * larger mapping that goes: then that stays, and is only smaller.
+ * The same, with an unmapped range in between.  Every other time it is part of
+ * a larger mapping, which shrinks.
  */
 static void stop_munmap(struct race *r)
 {
@@ -803,14 +743,14 @@ static __u64 sum(const char *map, size_t len)
 	return sum;
 }
 
-/* What can only be read does not change. */
+/* Read-only memory does not change. */
 static void stop_mprotect(struct race *r)
 {
 	char *map = map_of(r);
 	__u64 began = now_ns(), before;
 
 	while (time_left(r, began)) {
-		/* Faults: new memory, and the page of zeroes. */
+		/* Causes faults of fresh memory and of the zero page. */
 		if (madvise(map, r->len, MADV_DONTNEED))
 			break;
 		usleep(100);
@@ -831,7 +771,7 @@ TEST_F_TIMEOUT(spf_race, stop_mprotect, TIMEOUT)
 	run(_metadata, self, variant, STOP_LEN, scribble, stop_mprotect);
 }
 
-/* How many of the pages are there: mapped, or swapped out. */
+/* The number of populated pages: mapped or swapped out. */
 static long pages_there(const char *map, size_t len)
 {
 	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
@@ -849,7 +789,7 @@ static long pages_there(const char *map, size_t len)
 	return there;
 }
 
-/* Pages of a range that a userfaultfd has are not there until it says so. */
+/* Nothing gets mapped in a range that is registered with userfaultfd. */
 static void stop_userfaultfd(struct race *r)
 {
 	char *map = map_of(r);
@@ -882,12 +822,12 @@ TEST_F_TIMEOUT(spf_race, stop_userfaultfd, TIMEOUT)
 	int fd = uffd_open(0, NULL);
 
 	if (fd < 0)
-		SKIP(return, "no userfaultfd in this kernel");
+		SKIP(return, "this kernel has no userfaultfd");
 	close(fd);
 	run(_metadata, self, variant, STOP_LEN, scribble, stop_userfaultfd);
 }
 
-/* Huge pages come and go, and with them the page table that faults look for. */
+/* Huge pages come and go, and with them the page table that faults need. */
 static void stop_collapse(struct race *r)
 {
 	char *map = map_of(r);
@@ -912,13 +852,13 @@ TEST_F_TIMEOUT(spf_race, stop_collapse, TIMEOUT)
 }
 
 /*
- * The file of an overlay is freed at once when the last mapping of it goes.
- * Threads copy pages of it.
+ * A file on overlayfs is freed at once with its last mapping.  Threads copy its
+ * pages.
  */
 #define OVERLAY		"/tmp/spf_overlay"
 #define OVERLAY_FILE	OVERLAY "/merged/file"
 
-/* On ramfs: pages of shmem are not for speculative faults. */
+/* On ramfs, because speculative faults do not handle shmem. */
 static bool overlay_start(size_t len)
 {
 	int fd;
@@ -960,7 +900,7 @@ static void stop_overlay(struct race *r)
 		if (fd < 0 || p == MAP_FAILED)
 			break;
 		close(fd);
-		/* The mapping has the file alone; its pages can be copied. */
+		/* Only the mapping uses the file; its pages can be copied. */
 		word_write(p, 0);
 		madvise(p, r->len, MADV_POPULATE_READ);
 		usleep(200);
@@ -973,27 +913,27 @@ static void stop_overlay(struct race *r)
 TEST_F_TIMEOUT(spf_race, stop_overlay, TIMEOUT)
 {
 	if (!overlay_start(STOP_LEN))
-		SKIP(return, "no overlayfs in this kernel");
+		SKIP(return, "this kernel has no overlayfs");
 	run(_metadata, self, variant, STOP_LEN, scribble, stop_overlay);
 	overlay_stop();
 }
 
 /*
- * Without memory for a time, faults leave their place and come back, when the
- * VMA may be another one.
+ * When memory is not available at once, faults drop everything, wait and start
+ * over; the VMA may have changed by then.
  */
 TEST_F_TIMEOUT(spf_race, stop_munmap_slow_memory, TIMEOUT)
 {
 	if (!spf_fail_at_once(50))
-		SKIP(return, "no fault injection in this kernel");
+		SKIP(return, "this kernel has no fault injection");
 	run(_metadata, self, variant, STOP_LEN, scribble, stop_munmap);
 	spf_fail_at_once(0);
 }
 
 /*
- * Who copies a page tells the MMU notifiers of the mm, from the moment on when
- * the first one is registered.  A process, whose pages are its child's as well,
- * copies them in two threads, and gets a notifier meanwhile.
+ * A fault that copies a page calls the MMU notifiers of the mm, as soon as the
+ * first one is registered.  A process shares its pages with a child and copies
+ * them in two threads, while a notifier is registered.
  */
 static void *copy_pages(void *arg)
 {
@@ -1012,14 +952,11 @@ static int notified_process(struct race *r, __u64 dice)
 	int i;
 
 	fill_pages(map, r->len, TAG);
-	child = fork();
+	child = fork_bound();
 	if (child < 0)
 		return 1;
-	if (!child) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		for (;;)
-			pause();
-	}
+	while (!child)
+		pause();
 	for (i = 0; i < 2; i++) {
 		struct thread *t = &r->threads[i];
 
@@ -1054,14 +991,11 @@ static void stop_notifier(struct race *r)
 
 	while (time_left(r, began)) {
 		__u64 dice = random_next(&seed);
-		int status;
 		pid_t pid = fork();
 
-		if (pid < 0)
-			break;
 		if (!pid)
 			_exit(notified_process(r, dice));
-		if (waitpid(pid, &status, 0) != pid || status)
+		if (reap(pid))
 			break;
 		if (spf_torture_read("unnotified")) {
 			atomic_fetch_add(&r->wrong, 1);
@@ -1074,21 +1008,21 @@ static void stop_notifier(struct race *r)
 TEST_F_TIMEOUT(spf_race, stop_notifier, TIMEOUT)
 {
 	if (spf_torture_read("unnotified") < 0)
-		SKIP(return, "the kernel has no MMU notifier for tests");
+		SKIP(return, "this kernel has no MMU notifier for tests");
 	run(_metadata, self, variant, 64 * page_size(), do_nothing,
 	    stop_notifier);
 }
 
 /*
- * A page table is moved while a fault that was found valid before copies one of
- * its pages.  The fault flushes the old address: a CPU that has read the page
- * at the new one would see the old page for ever.
+ * A page table is moved while a fault, already found valid, copies one of its
+ * pages.  The fault flushes the old address: a CPU that has read the page at
+ * the new address would see the old page forever.
  */
 struct mover {
 	struct race *r;
 	char *from, *to;
-	atomic_bool begun;	/* the writer, which faults now */
-	atomic_int step;	/* 1: moved, 2: the reader has read, 3: written */
+	atomic_bool begun;	/* the writer is about to fault */
+	atomic_int step;	/* 1: moved, 2: seen by reader, 3: written */
 	atomic_bool seen;
 };
 
@@ -1097,7 +1031,7 @@ static void *write_old_place(void *arg)
 	struct mover *m = arg;
 
 	atomic_store(&m->begun, true);
-	/* Copies the page, if it comes before the move. */
+	/* Copies the page if it happens before the move. */
 	try_write(m->from, TAG + 1);
 	return NULL;
 }
@@ -1113,7 +1047,7 @@ static void *read_new_place(void *arg)
 	atomic_store(&m->step, 2);
 	while (atomic_load(&m->step) < 3)
 		word_read(m->to);
-	/* No system call from here on: it may flush. */
+	/* No system call from here on, as it may flush. */
 	until = now_ns() + 50000000;
 	while (now_ns() < until && !atomic_load(&m->seen))
 		if (word_read(m->to) == TAG + 2)
@@ -1129,17 +1063,14 @@ static bool move_once(struct race *r, __u64 dice)
 	pid_t child;
 
 	m.to = m.from + 4 * len;
-	/* All of a table, and a child that has the page as well. */
+	/* A whole table, and a child that shares the page. */
 	word_write(m.from, TAG);
 	word_write(m.from + len - page_size(), TAG);
-	child = fork();
+	child = fork_bound();
 	if (child < 0)
 		return false;
-	if (!child) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		for (;;)
-			pause();
-	}
+	while (!child)
+		pause();
 	if (pthread_create(&reader, NULL, read_new_place, &m) ||
 	    pthread_create(&writer, NULL, write_old_place, &m))
 		return false;
@@ -1186,9 +1117,9 @@ TEST_F_TIMEOUT(spf_race, stop_stale, TIMEOUT)
 
 /*
  * A thread has pages at the low end of the memory and as many at the high end.
- * It writes a word to a low one, and then to the high one, which both are new
- * memory; and it gives the high ones back before the low ones.  So what is in a
- * high page is always in the low one as well.
+ * It writes a word to a low page and then to the high one, both fresh memory,
+ * and it discards the high pages before the low ones.  So a word in a high page
+ * is always in the low one as well.
  */
 static void *in_order(void *arg)
 {
@@ -1202,7 +1133,7 @@ static void *in_order(void *arg)
 		t->acts++;
 		for (i = 0; i < n; i++) {
 			word_write(low + i * page_size(), t->acts);
-			/* On weaker CPUs, stores may be seen in another order. */
+			/* Weakly ordered CPUs may reorder the stores. */
 			atomic_thread_fence(memory_order_seq_cst);
 			word_write(high + i * page_size(), t->acts);
 		}
@@ -1232,7 +1163,7 @@ static void fork_order(struct race *r)
 	__u64 began;
 	size_t i;
 
-	/* Many mappings in between, which take fork() a while. */
+	/* Many mappings in between, so that fork() takes a while. */
 	for (i = r->pages / 4 + 1; i < 3 * (r->pages / 4); i += 4)
 		if (mprotect(map + i * page_size(), page_size(), PROT_READ))
 			return;
@@ -1258,17 +1189,16 @@ TEST_F_TIMEOUT(spf_race, fork_order, TIMEOUT)
 
 int main(int argc, char **argv)
 {
-	const char *seconds = getenv("FAULTLINE_SECONDS");
 	const char *widths = getenv("FAULTLINE_WINDOWS");
 	int status;
 
-	if (seconds)
-		opt_seconds = atol(seconds);
+	if (!env_number("FAULTLINE_SECONDS", &opt_seconds))
+		return KSFT_FAIL;
 	if (widths && !parse_windows(widths))
 		ksft_exit_fail_msg("FAULTLINE_WINDOWS: find=US lock=US ... sleep=US\n");
 	if (!spf_swap_start())
-		ksft_print_msg("no swap: keep_swap only makes pages old\n");
+		ksft_print_msg("no swap: keep_swap only ages pages\n");
 	status = vm_knob_kept(&spf_knob, test_harness_run, argc, argv);
 	spf_swap_stop();
-	return status < 0 ? KSFT_FAIL : status;
+	return status;
 }

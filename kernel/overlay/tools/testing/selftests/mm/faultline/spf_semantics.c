@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What page faults do, with vm.speculative_page_fault off and on: contents,
- * accounting and signals are the same.  The counters tell which faults took no
- * locks, and why the others did.
+ * Page faults with vm.speculative_page_fault off and on: contents, accounting
+ * and signals are the same.  The counters tell which faults took no locks, and
+ * why the others did.
  */
 #include <fcntl.h>
 #include <linux/mempolicy.h>
 #include <linux/perf_event.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
-#include <setjmp.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -23,15 +22,15 @@
 
 #define TIMEOUT		120
 #define TAG		0x7370665f73656d01ULL
-/* With the page before them, in one page table: that of 64 KiB pages has 32. */
+/* Shares a table with the page before: 32 entries with 64 KiB pages. */
 #define PAGES		24
-/* What the test itself may fault in beside it: its stack, messages. */
+/* Faults of the test itself: its stack, messages. */
 #define SLACK		16
 
 static bool have_swap;
 
 FIXTURE(spf) {
-	struct spf_counters before;
+	struct counters before;
 	size_t ps;
 	char *map;
 };
@@ -49,8 +48,8 @@ FIXTURE_VARIANT_ADD(spf, speculative) {
 };
 
 /*
- * Private memory of base pages that has a page table and an anon_vma: the page
- * before the ones of the test is written.
+ * Private memory of base pages with a page table and an anon_vma: the page
+ * before those of the test is written.
  */
 static char *map_ready(size_t pages, int prot, int fd)
 {
@@ -77,64 +76,35 @@ FIXTURE_SETUP(spf)
 	self->ps = page_size();
 	self->map = map_ready(PAGES, PROT_READ | PROT_WRITE, -1);
 	ASSERT_NE(NULL, self->map);
-	/* The text of /proc/vmstat, and what reading it needs. */
-	spf_counters_read(&self->before);
-	spf_counters_read(&self->before);
+	/* Twice, to fault in the memory needed for reading /proc/vmstat. */
+	self->before = counters_read(spf_counters);
+	self->before = counters_read(spf_counters);
 }
 
 FIXTURE_TEARDOWN(spf)
 {
 }
 
-/* What the counter has to be at least, and about at most, with the switch on. */
+/* With the switch on, the counter has grown by @n, plus at most SLACK. */
 #define EXPECT_COUNT(counter, n) do {					\
-	struct spf_counters delta;					\
+	long grown = counted(&self->before, counter);			\
 									\
-	spf_counters_since(&self->before, &delta);			\
 	if (variant->value) {						\
-		EXPECT_LE((n), delta.value[counter]);			\
-		EXPECT_GE((n) + SLACK, delta.value[counter]);		\
+		EXPECT_LE((n), grown);					\
+		EXPECT_GE((n) + SLACK, grown);				\
 	} else if (self->before.value[counter] >= 0) {			\
-		EXPECT_EQ(0, delta.value[counter]);			\
+		EXPECT_EQ(0, grown);					\
 	}								\
 } while (0)
 
-static sigjmp_buf escape;
 static siginfo_t signal_info;
-
-static void on_signal(int sig, siginfo_t *info, void *context)
-{
-	signal_info = *info;
-	siglongjmp(escape, sig);
-}
-
-/* What a read or write there gets: a signal, or 0. */
-static int access_signal(void *addr, bool write)
-{
-	struct sigaction act = {
-		.sa_sigaction = on_signal,
-		.sa_flags = SA_SIGINFO,
-	};
-	int sig;
-
-	sigaction(SIGSEGV, &act, NULL);
-	sigaction(SIGBUS, &act, NULL);
-	sig = sigsetjmp(escape, 1);
-	if (!sig) {
-		if (write)
-			word_write(addr, 1);
-		else
-			word_read(addr);
-	}
-	return sig;
-}
 
 static void *page(FIXTURE_DATA(spf) *self, size_t i)
 {
 	return self->map + i * self->ps;
 }
 
-/* Pages of the mapping that are its own memory; at first one, before the map. */
+/* Anonymous pages of the mapping; initially one, before the map. */
 static long anon_pages(FIXTURE_DATA(spf) *self)
 {
 	return smaps_kb(self->map - self->ps, (PAGES + 2) * self->ps,
@@ -160,9 +130,9 @@ TEST_F(spf, read_maps_zero)
 	EXPECT_LE(PAGES, faults);
 	EXPECT_GE(PAGES + SLACK, faults);
 	EXPECT_COUNT(SPF_ZERO, PAGES);
-	/* The zero page is nobody's. */
+	/* The zero page is not anonymous. */
 	EXPECT_EQ(1, anon_pages(self));
-	/* And gives way to a page of our own. */
+	/* A write replaces it. */
 	for (i = 0; i < PAGES; i++)
 		word_write(page(self, i), page_word(TAG, i));
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
@@ -181,7 +151,7 @@ TEST_F(spf, write_maps_memory)
 	EXPECT_GE(PAGES + SLACK, faults);
 	EXPECT_COUNT(SPF_ANON, PAGES);
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
-	/* Nothing else is in the pages. */
+	/* The rest of the pages is zero. */
 	for (i = 0; i < PAGES; i++)
 		for (j = sizeof(__u64); j < self->ps; j += sizeof(__u64))
 			ASSERT_EQ(0, word_read((char *)page(self, i) + j));
@@ -189,7 +159,7 @@ TEST_F(spf, write_maps_memory)
 	EXPECT_EQ(0, munmap(self->map, PAGES * self->ps));
 }
 
-/* The kernel writes to memory of ours; upstream takes mmap_lock for that. */
+/* The kernel writes to user memory; upstream takes mmap_lock for that. */
 TEST_F(spf, kernel_writes)
 {
 	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
@@ -208,7 +178,7 @@ TEST_F(spf, kernel_reads)
 
 	ASSERT_LE(0, null);
 	ASSERT_EQ(0, pipe(pipes));
-	/* /dev/null does not look; a pipe does. */
+	/* /dev/null does not read the memory; a pipe does. */
 	for (i = 0; i < PAGES; i++) {
 		__u64 word = TAG;
 
@@ -221,11 +191,11 @@ TEST_F(spf, kernel_reads)
 	close(null);
 }
 
-/* Whose word is in the page: the child's or ours. */
+/* Parent and child each see their own word in a page. */
 TEST_F(spf, fork_copies)
 {
 	size_t i, bad = 0;
-	int pipes[2], status;
+	int pipes[2];
 	char byte = 0;
 	pid_t pid;
 
@@ -241,24 +211,22 @@ TEST_F(spf, fork_copies)
 		fill_pages(self->map, PAGES * self->ps, TAG + 1);
 		_exit(bad || bad_pages(self->map, PAGES * self->ps, TAG + 1));
 	}
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	for (i = 0; i < PAGES; i++)
 		word_write(page(self, i), page_word(TAG + 2, i));
 	EXPECT_COUNT(SPF_COW, PAGES);
 	ASSERT_EQ(1, write(pipes[1], &byte, 1));
-	ASSERT_EQ(pid, waitpid(pid, &status, 0));
-	EXPECT_EQ(0, status);
+	EXPECT_EQ(0, reap(pid));
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG + 2));
 }
 
-/* The page that is to be copied cannot be read: one SIGBUS, and nothing else. */
+/* The page to be copied cannot be read: one SIGBUS, and nothing else. */
 TEST_F(spf, broken_memory)
 {
-	struct spf_counters delta;
 	pid_t pid;
 
 	if (!spf_torture("broken_rules", 0))
-		SKIP(return, "the kernel cannot pretend that");
+		SKIP(return, "this kernel cannot simulate broken memory");
 	ASSERT_EQ(0, madvise(self->map, PAGES * self->ps, MADV_DONTDUMP));
 	fill_pages(self->map, PAGES * self->ps, TAG);
 	pid = fork();
@@ -267,19 +235,19 @@ TEST_F(spf, broken_memory)
 		_exit(0);
 	}
 	spf_torture("broken_rules", SPF_BAD_MEMORY);
-	spf_counters_read(&self->before);
-	EXPECT_EQ(variant->value ? SIGBUS : 0, access_signal(self->map, true));
+	self->before = counters_read(spf_counters);
+	EXPECT_EQ(variant->value ? SIGBUS : 0,
+		  access_signal(self->map, true, NULL));
 	spf_torture("broken_rules", 0);
 	ASSERT_LE(0, pid);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
-	spf_counters_since(&self->before, &delta);
-	EXPECT_EQ(variant->value, delta.value[SPF_HWPOISON]);
+	EXPECT_EQ(variant->value, counted(&self->before, SPF_HWPOISON));
 	if (variant->value)
 		EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
 }
 
-/* The child is gone: its parent's pages need no copy. */
+/* After the child's exit, its parent's pages need no copy. */
 TEST_F(spf, fork_and_reuse)
 {
 	pid_t pid;
@@ -290,7 +258,7 @@ TEST_F(spf, fork_and_reuse)
 	if (!pid)
 		_exit(0);
 	ASSERT_EQ(pid, waitpid(pid, NULL, 0));
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	fill_pages(self->map, PAGES * self->ps, TAG + 1);
 	EXPECT_COUNT(SPF_REUSE, PAGES);
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG + 1));
@@ -312,16 +280,16 @@ TEST_F(spf, private_file)
 	}
 	map = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
 	ASSERT_NE(MAP_FAILED, map);
-	/* The pages of the file are upstream's, and so is the first write. */
+	/* Upstream code maps file pages and handles the first write. */
 	EXPECT_EQ(0, bad_pages(map, len, TAG));
 	word_write(map, TAG);
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	for (i = 1; i <= PAGES; i++)
 		word_write(map + i * self->ps, page_word(TAG + 1, i));
 	for (i = 1; i <= PAGES; i++) {
 		EXPECT_EQ(page_word(TAG + 1, i), word_read(map + i * self->ps));
 	}
-	/* A shmem file may have a policy for its memory. */
+	/* A shmem file may have a memory policy. */
 	EXPECT_COUNT(SPF_UNSUPPORTED, PAGES);
 	for (i = 0; i <= PAGES; i++) {
 		__u64 word;
@@ -333,7 +301,7 @@ TEST_F(spf, private_file)
 	close(fd);
 }
 
-/* The same with a file that has pages like those of a disk. */
+/* The same with a file whose pages are like those of a disk. */
 TEST_F(spf, private_file_of_program)
 {
 	size_t pages, i, len;
@@ -354,7 +322,7 @@ TEST_F(spf, private_file_of_program)
 	for (i = 0; i < pages; i++)
 		word_read(map + i * self->ps);
 	word_write(map, TAG);
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	for (i = 1; i < pages; i++) {
 		__u64 second, word;
 		char *p = map + i * self->ps;
@@ -365,19 +333,14 @@ TEST_F(spf, private_file_of_program)
 		EXPECT_EQ(page_word(TAG, i), word_read(p));
 		EXPECT_EQ(second, word_read(p + sizeof(word)));
 	}
-	{
-		struct spf_counters delta;
-
-		spf_counters_since(&self->before, &delta);
-		/* In an initramfs the program is in shmem. */
-		if (variant->value)
-			EXPECT_LE((long)pages - 1, delta.value[SPF_COW] +
-				  delta.value[SPF_UNSUPPORTED]);
-	}
+	/* In an initramfs, the program may be in shmem. */
+	if (variant->value)
+		EXPECT_LE((long)pages - 1, counted(&self->before, SPF_COW) +
+			  counted(&self->before, SPF_UNSUPPORTED));
 	close(fd);
 }
 
-/* Software events of perf: how many of this process since. */
+/* Opens a perf software event of this process. */
 static int perf_event(__u64 config)
 {
 	struct perf_event_attr attr = {
@@ -406,7 +369,7 @@ TEST_F(spf, perf_events)
 
 	if (self->before.value[0] < 0 || (good < 0 && errno == ENOENT &&
 					  !variant->value))
-		SKIP(return, "no such events in this kernel");
+		SKIP(return, "this kernel has no such events");
 	ASSERT_LE(0, good);
 	ASSERT_LE(0, failed);
 	for (i = 0; i < PAGES; i++)
@@ -414,20 +377,20 @@ TEST_F(spf, perf_events)
 	EXPECT_LE(variant->value ? PAGES : 0, perf_count(good));
 	EXPECT_GE(variant->value ? PAGES + SLACK : 0, perf_count(good));
 	ASSERT_EQ(0, mprotect(page(self, 0), self->ps, PROT_NONE));
-	EXPECT_EQ(SIGSEGV, access_signal(page(self, 0), false));
+	EXPECT_EQ(SIGSEGV, access_signal(page(self, 0), false, NULL));
 	EXPECT_LE(variant->value ? 1 : 0, perf_count(failed));
 	EXPECT_GE(variant->value ? SLACK : 0, perf_count(failed));
 	close(good);
 	close(failed);
 }
 
-/* --- what falls back */
+/* --- faults that fall back */
 
 TEST_F(spf, first_write_falls_back)
 {
 	char *map = map_ready(PAGES, PROT_READ, -1) - self->ps;
 
-	/* There is a table, and no anon_vma. */
+	/* There is a table, but no anon_vma. */
 	word_read(map);
 	ASSERT_EQ(0, mprotect(map, PAGES * self->ps, PROT_READ | PROT_WRITE));
 	word_write(map + self->ps, TAG);
@@ -449,7 +412,7 @@ TEST_F(spf, no_table_falls_back)
 		word_write(map + i * pmd_size(), TAG);
 	for (i = 0; i < 4; i++)
 		EXPECT_EQ(TAG, word_read(map + i * pmd_size()));
-	/* The first one is the first write as well. */
+	/* The first one falls back as the first write. */
 	EXPECT_COUNT(SPF_NO_TABLE, 3);
 }
 
@@ -467,22 +430,22 @@ TEST_F(spf, shared_falls_back)
 
 TEST_F(spf, policy_falls_back)
 {
-	/* One of them may have no memory. */
+	/* Both nodes, as one of them may have no memory. */
 	unsigned long nodes = 3;
 	long ret;
 
 	if (access("/proc/self/numa_maps", F_OK))
-		SKIP(return, "no memory policies in this kernel");
+		SKIP(return, "this kernel has no memory policies");
 	ret = syscall(SYS_mbind, self->map, PAGES * self->ps, MPOL_BIND, &nodes,
 		      8 * sizeof(nodes), 0);
 	ASSERT_EQ(0, ret);
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	fill_pages(self->map, PAGES * self->ps, TAG);
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
 	EXPECT_COUNT(SPF_UNSUPPORTED, PAGES);
 }
 
-/* Somebody else fills the pages, and is told of each. */
+/* Fills the pages, one for each event. */
 static void *fill_by_uffd(void *arg)
 {
 	int fd = *(int *)arg;
@@ -522,9 +485,9 @@ TEST_F(spf, userfaultfd_falls_back)
 	size_t i;
 
 	if (fd < 0)
-		SKIP(return, "no userfaultfd in this kernel");
+		SKIP(return, "this kernel has no userfaultfd");
 	ASSERT_EQ(0, ioctl(fd, UFFDIO_REGISTER, &reg));
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	ASSERT_EQ(0, pthread_create(&thread, NULL, fill_by_uffd, &fd));
 	for (i = 0; i < PAGES; i++) {
 		EXPECT_EQ(TAG + (uintptr_t)page(self, i),
@@ -532,29 +495,21 @@ TEST_F(spf, userfaultfd_falls_back)
 	}
 	pthread_join(thread, &result);
 	EXPECT_EQ(NULL, result);
-	{
-		struct spf_counters delta;
-
-		spf_counters_since(&self->before, &delta);
-		if (variant->value)
-			EXPECT_LE(PAGES, delta.value[SPF_UNSUPPORTED]);
-	}
+	if (variant->value)
+		EXPECT_LE(PAGES, counted(&self->before, SPF_UNSUPPORTED));
 	close(fd);
 }
 
 TEST_F(spf, swap_falls_back)
 {
-	struct spf_counters delta;
-
 	if (!have_swap)
 		SKIP(return, "no swap");
 	fill_pages(self->map, PAGES * self->ps, TAG);
 	ASSERT_EQ(0, madvise(self->map, PAGES * self->ps, MADV_PAGEOUT));
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
-	spf_counters_since(&self->before, &delta);
 	if (variant->value)
-		EXPECT_LT(0, delta.value[SPF_PTE]);
+		EXPECT_LT(0, counted(&self->before, SPF_PTE));
 }
 
 /* --- signals */
@@ -564,28 +519,28 @@ TEST_F(spf, signals)
 	void *addr = page(self, 3);
 
 	ASSERT_EQ(0, mprotect(addr, self->ps, PROT_NONE));
-	EXPECT_EQ(SIGSEGV, access_signal(addr, false));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, false, &signal_info));
 	EXPECT_EQ(SEGV_ACCERR, signal_info.si_code);
 	EXPECT_EQ(addr, signal_info.si_addr);
-	EXPECT_EQ(SIGSEGV, access_signal(addr, true));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, true, &signal_info));
 	EXPECT_EQ(SEGV_ACCERR, signal_info.si_code);
 	EXPECT_COUNT(SPF_NO_ACCESS, 2);
 
 	ASSERT_EQ(0, mprotect(addr, self->ps, PROT_READ));
-	EXPECT_EQ(0, access_signal(addr, false));
-	EXPECT_EQ(SIGSEGV, access_signal(addr, true));
+	EXPECT_EQ(0, access_signal(addr, false, &signal_info));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, true, &signal_info));
 	EXPECT_EQ(SEGV_ACCERR, signal_info.si_code);
 	EXPECT_COUNT(SPF_NO_ACCESS, 3);
 
 	ASSERT_EQ(0, munmap(addr, self->ps));
-	EXPECT_EQ(SIGSEGV, access_signal(addr, false));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, false, &signal_info));
 	EXPECT_EQ(SEGV_MAPERR, signal_info.si_code);
-	EXPECT_EQ(SIGSEGV, access_signal(addr, true));
+	EXPECT_EQ(SIGSEGV, access_signal(addr, true, &signal_info));
 	EXPECT_EQ(SEGV_MAPERR, signal_info.si_code);
 	EXPECT_COUNT(SPF_NO_VMA, 2);
 }
 
-/* The kernel's accesses fail, and say so. */
+/* The kernel's accesses fail with EFAULT. */
 TEST_F(spf, kernel_access_fails)
 {
 	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
@@ -602,7 +557,7 @@ TEST_F(spf, kernel_access_fails)
 	close(zero);
 }
 
-/* Not inlined, as it calls itself. */
+/* Recursive, so it is not inlined. */
 static __u64 deep(int depth)
 {
 	__u64 frame[512];
@@ -616,9 +571,9 @@ TEST_F(spf, stack_grows)
 	EXPECT_EQ(200 * 201 / 2, deep(200));
 }
 
-/* --- memory that is short */
+/* --- memory shortage */
 
-/* A control group of this process alone, with a limit; false without memcg. */
+/* Moves this process to a group with a limit; false without memcg. */
 static bool memory_limit(const char *dir, size_t bytes)
 {
 	char path[128], text[32];
@@ -652,36 +607,35 @@ static void memory_limit_off(const char *dir)
 }
 
 /*
- * A group has a limit, and its memory is full of pages of a file, which can be
- * had back.  A fault that finds none left at once waits, without locks.
+ * The memory of a group with a limit is full of lazily freed pages, which can
+ * be reclaimed.  A fault that finds no free memory waits without locks.
  */
 TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 {
 	static const char dir[] = "/tmp/spf-cgroup";
 	size_t limit = 32 * MIB, len = 24 * MIB, i;
-	struct spf_counters delta;
+	struct counters delta;
 	char *map, *junk;
-	int fd;
+	int err = -1;
 
 	mkdir("/tmp", 01777);
 	if (!memory_limit(dir, limit)) {
 		memory_limit_off(dir);
-		SKIP(return, "no memory control groups here");
+		SKIP(return, "no memory cgroups here");
 	}
 	map = map_ready(len / self->ps, PROT_READ | PROT_WRITE, -1);
 	ASSERT_NE(NULL, map);
-	/* As much again of memory that is given up at once when it is asked. */
+	/* Fill the group with memory that reclaim frees at once. */
 	junk = map_filled(limit - 2 * MIB, TAG);
-	fd = -1;
 	if (junk)
-		fd = madvise(junk, limit - 2 * MIB, MADV_FREE);
-	spf_counters_read(&self->before);
-	if (!fd)
+		err = madvise(junk, limit - 2 * MIB, MADV_FREE);
+	self->before = counters_read(spf_counters);
+	if (!err)
 		for (i = 0; i < len / self->ps; i++)
 			word_write(map + i * self->ps, page_word(TAG, i));
-	spf_counters_since(&self->before, &delta);
+	delta = counters_since(&self->before);
 	memory_limit_off(dir);
-	ASSERT_EQ(0, fd);
+	ASSERT_EQ(0, err);
 	EXPECT_EQ(0, bad_pages(map, len, TAG));
 	TH_LOG("%ld of %zu faults waited, %ld gave up, %ld skipped",
 	       delta.value[SPF_SLEEP], len / self->ps,
@@ -692,31 +646,29 @@ TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 	}
 }
 
-/* No memory at once, ever: every fault goes by the way that may sleep. */
+/* Non-sleeping allocations always fail: every fault takes the sleeping path. */
 TEST_F(spf, never_memory_at_once)
 {
-	struct spf_counters delta;
 	size_t i;
 
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	if (!spf_fail_at_once(100))
-		SKIP(return, "no fault injection in this kernel");
+		SKIP(return, "this kernel has no fault injection");
 	for (i = 0; i < PAGES; i++)
 		word_write(page(self, i), page_word(TAG, i));
 	spf_fail_at_once(0);
 	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
-	spf_counters_since(&self->before, &delta);
 	if (variant->value) {
-		EXPECT_LE(PAGES, delta.value[SPF_SLEEP]);
-		EXPECT_LE(PAGES, delta.value[SPF_ANON]);
+		EXPECT_LE(PAGES, counted(&self->before, SPF_SLEEP));
+		EXPECT_LE(PAGES, counted(&self->before, SPF_ANON));
 	}
 }
 
 #define THP_64K	"/sys/kernel/mm/transparent_hugepage/hugepages-64kB/"
 
 /*
- * Folios of several pages, where they are wanted.  The upper half of a page
- * table and the lower half of the next: no huge page fits in.
+ * Folios of several pages, where they are enabled.  The range is the upper half
+ * of one page table and the lower half of the next: no huge page fits.
  */
 TEST_F(spf, large_folios)
 {
@@ -725,16 +677,16 @@ TEST_F(spf, large_folios)
 	char *map;
 
 	if (write_text(THP_64K "enabled", "madvise"))
-		SKIP(return, "no folios of 64 KiB in this kernel");
+		SKIP(return, "this kernel has no 64 KiB folios");
 	map = mmap((char *)free_range(4 * len) + len / 2, len,
 		   PROT_READ | PROT_WRITE,
 		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 	ASSERT_NE(MAP_FAILED, map);
-	/* The tables, and the anon_vma. */
+	/* Allocate the tables and the anon_vma. */
 	word_write(map, TAG);
 	word_write(map + len / 2, TAG);
 	madvise(map, len, MADV_HUGEPAGE);
-	spf_counters_read(&self->before);
+	self->before = counters_read(spf_counters);
 	before = status_kb("RssAnon");
 	for (i = 0; i < len; i += step)
 		if (i % (len / 2))
@@ -744,7 +696,7 @@ TEST_F(spf, large_folios)
 			  word_read(map + i));
 	}
 	write_text(THP_64K "enabled", "never");
-	/* Each fault maps all of the folio. */
+	/* Each fault maps the whole folio. */
 	EXPECT_COUNT(SPF_ANON, (long)(len / step) - 2);
 	EXPECT_LE((long)((len - 2 * step) / KIB) - 256,
 		  status_kb("RssAnon") - before);
@@ -760,5 +712,5 @@ int main(int argc, char **argv)
 	have_swap = spf_swap_start();
 	status = vm_knob_kept(&spf_knob, test_harness_run, argc, argv);
 	spf_swap_stop();
-	return status < 0 ? KSFT_FAIL : status;
+	return status;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the selftests of vm.speculative_page_fault have in common: the switch,
- * its counters, and the options of CONFIG_SPF_TORTURE.
+ * Helpers of the selftests for vm.speculative_page_fault: the switch, its
+ * counters, and the options of CONFIG_SPF_TORTURE.
  */
 #ifndef SPF_UTIL_H
 #define SPF_UTIL_H
@@ -43,7 +43,7 @@ enum spf_counter {
 	SPF_NR_COUNTERS,
 };
 
-static const char * const spf_counter_names[SPF_NR_COUNTERS] = {
+static const char * const spf_counters[SPF_NR_COUNTERS + 1] = {
 	[SPF_ZERO]		= "spf_zero",
 	[SPF_ANON]		= "spf_anon",
 	[SPF_COW]		= "spf_cow",
@@ -66,24 +66,8 @@ static const char * const spf_counter_names[SPF_NR_COUNTERS] = {
 	[SPF_SKIPPED]		= "spf_skipped",
 };
 
-struct spf_counters {
-	long value[SPF_NR_COUNTERS];
-};
-
-static inline void spf_counters_read(struct spf_counters *c)
-{
-	vmstat_read_all(spf_counter_names, c->value, SPF_NR_COUNTERS);
-}
-
-static inline void spf_counters_since(const struct spf_counters *before,
-				      struct spf_counters *delta)
-{
-	vmstat_since(spf_counter_names, before->value, delta->value,
-		     SPF_NR_COUNTERS);
-}
-
-/* Page faults that were handled without locks. */
-static inline long spf_successes(const struct spf_counters *delta)
+/* Page faults handled without locks. */
+static inline long spf_successes(const struct counters *delta)
 {
 	long sum = 0;
 	int i;
@@ -96,13 +80,19 @@ static inline long spf_successes(const struct spf_counters *delta)
 static const struct vm_knob spf_knob = {
 	.name = SPF_KNOB,
 	.stock = 0,
-	.refused = " does not take this value here",
+	.refused = " rejects this value here",
+};
+
+static const struct flips spf_flips = {
+	.name = SPF_KNOB,
+	.values = { 0, 1 },
+	.n = 2,
 };
 
 #define SPF_ZRAM	"/dev/zram0"
 #define SPF_SWAP_SIZE	(128 * MIB)
 
-/* Swap in compressed memory; true if there is swap now, or was before. */
+/* Swaps to compressed memory; true if swap is on now. */
 static inline bool spf_swap_start(void)
 {
 	size_t ps = page_size();
@@ -139,7 +129,7 @@ static inline void spf_swap_stop(void)
 /* For spf_broken_rules of CONFIG_SPF_TORTURE: see the admin guide. */
 #define SPF_BAD_MEMORY	0x100
 
-/* Options of CONFIG_SPF_TORTURE; false if the kernel has none. */
+/* Sets an option of CONFIG_SPF_TORTURE; false if the kernel lacks it. */
 static inline bool spf_torture(const char *option, unsigned int value)
 {
 	char path[64], text[16];
@@ -149,7 +139,7 @@ static inline bool spf_torture(const char *option, unsigned int value)
 	return !write_text(path, text);
 }
 
-/* -1 if there is none. */
+/* Returns -1 if the kernel lacks the option. */
 static inline long spf_torture_read(const char *option)
 {
 	char path[64], text[32];
@@ -159,30 +149,23 @@ static inline long spf_torture_read(const char *option)
 }
 
 /*
- * Of so many percent of the allocations of this process, and of its children,
- * memory is not had at once, so that they have to wait; 0 ends it.  False if
- * the kernel has no fault injection.
+ * Makes this percentage of the non-sleeping allocations of this process and its
+ * children fail, so that they have to wait; 0 stops it.  Returns false if the
+ * kernel has no fault injection.
  */
 static inline bool spf_fail_at_once(int percent)
 {
 	char chance[16];
-	const char * const settings[][2] = {
+	const struct fault_setting settings[] = {
 		{ "task-filter", "Y" }, { "ignore-gfp-highmem", "N" },
 		{ "ignore-gfp-wait", "Y" }, { "min-order", "0" },
 		{ "verbose", "0" }, { "times", "-1" }, { "interval", "1" },
 		{ "probability", chance },
 	};
-	char path[128];
-	size_t i;
 
 	snprintf(chance, sizeof(chance), "%d", percent);
-	for (i = 0; i < ARRAY_SIZE(settings); i++) {
-		snprintf(path, sizeof(path),
-			 "/sys/kernel/debug/fail_page_alloc/%s",
-			 settings[i][0]);
-		if (write_text(path, settings[i][1]))
-			return false;
-	}
+	if (!fault_attr_set("fail_page_alloc", settings, ARRAY_SIZE(settings)))
+		return false;
 	write_text("/proc/self/make-it-fail", percent ? "1" : "0");
 	return true;
 }

