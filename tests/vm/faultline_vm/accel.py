@@ -117,4 +117,4 @@ def probe(machine: Machine) -> tuple[str, bool]:
         return "this kernel starts under KVM but does not reach init", False
     if outcome.qemu_output:
         return "/dev/kvm exists, but " + outcome.qemu_output.splitlines()[0], True
-    return (f"/dev/kvm exists, but there was no kernel message within {outcome.seconds:.0f} s", True)
+    return f"/dev/kvm exists, but no kernel message came within {outcome.seconds:.0f} s", True
