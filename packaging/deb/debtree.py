@@ -52,8 +52,8 @@ def check_env(env: dict[str, str], where: str) -> dict[str, str]:
     """Check that the values are valid in package names."""
     for key, form in FORMS.items():
         if not re.fullmatch(form, env.get(key, "")):
-            raise Fail(f"{where}: {key}={env.get(key, '')} is missing or not valid in a package name: "
-                       "make the stage again with kernel/scripts/stage")
+            raise Fail(f"{where}: {key}={env.get(key, '')} is missing or not valid in a package "
+                       "name: make the stage again with kernel/scripts/stage")
     return env
 
 

@@ -128,7 +128,8 @@ def tar_stream(path: Path) -> Iterator[IO[bytes]]:
                     yield inner
                     deb.kill()
                     return
-    raise Fail(f"{path.name} has no usr/src/linux-source-*.tar.xz: it is not a kernel source package")
+    raise Fail(f"{path.name} has no usr/src/linux-source-*.tar.xz: it is not a kernel source "
+               "package")
 
 
 def describe(source: Source) -> str:

@@ -148,7 +148,7 @@ def failures(package_format: str) -> None:
                 continue
             with test.snapshot():
                 if test.boot("cut_at", name=f"cut_at_{point}", setting=f"POINT={point}",
-                              cut_at=f"mark {point}"):
+                             cut_at=f"mark {point}"):
                     test.boot("mend", name=f"mend_{point}")
         if test.boot("cut_upgrade", cut_at="mark entry"):
             test.boot("trial", reboots=True, expected=("panic",))
