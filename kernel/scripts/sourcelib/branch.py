@@ -187,7 +187,7 @@ def hunk_at(diff: str, path: str, line: str) -> str:
 
 
 def slug(subject: str, number: int) -> str:
-    """The file name for a patch with this subject."""
+    """The file name of a patch with this subject."""
     words = re.sub(r"[^a-z0-9_.+]+", "-", subject.lower()).strip("-.")
     return f"{number:04}-{words[:60].rstrip('-.') or 'patch'}.patch"
 
@@ -248,7 +248,7 @@ class Exporter:
         return found
 
     def _names(self, subjects: list[str]) -> list[str]:
-        """Keep the file names of old patches; number new ones by position if possible."""
+        """Old patches keep their file name; new ones get the number of their place if free."""
         known: dict[str, list[str]] = {}
         for name, data in self.old.patches:
             known.setdefault(parse_mail(self.repo, data).subject, []).append(name)

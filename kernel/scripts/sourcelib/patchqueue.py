@@ -115,12 +115,12 @@ def series_text(old: str, names: list[str]) -> str:
 
 
 def read_patches(folder: Path, names: list[str]) -> list[tuple[str, bytes]]:
-    """Read the patches in the order of the series."""
+    """The patches in the order of the series."""
     there = {path.name for path in folder.glob("*.patch")} if folder.is_dir() else set()
     for name in names:
         if not PATCH_NAME.fullmatch(name):
-            raise Fail(f"{folder / 'series'} names '{name}', but patches are named "
-                       "NNNN-topic-what.patch: rename it")
+            raise Fail(f"{folder / 'series'} names '{name}': a patch is called "
+                       "NNNN-topic-what.patch; rename it")
         if names.count(name) > 1:
             raise Fail(f"{folder / 'series'} names {name} twice: remove one of the lines")
         if name not in there:
