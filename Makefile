@@ -171,7 +171,7 @@ test-kcsan: deps tree ## race tests under KCSAN, the data race detector
 
 # On two busy cores the selftests alone can exceed the default time limit.
 .PHONY: test-upstream
-test-upstream: deps tree ## compare upstream's mm selftests, stress-ng with stock; FULL=1
+test-upstream: deps tree ## compare upstream's mm selftests and stress-ng with stock; FULL=1
 	@$(DEPS) upstream
 	@FULL=$(FULL) tests/run --limit 5400 upstream
 

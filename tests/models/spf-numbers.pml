@@ -196,7 +196,7 @@ proctype fault()
 	may_lose_cpu();
 #endif
 
-	/* snapshot_valid(), with the page table lock: atomic, see spf.pml */
+	/* snapshot_valid(), with the lock of the table: at once, see spf.pml */
 	atomic {
 		good = true;
 #ifndef NO_NUMBER

@@ -184,6 +184,6 @@ class WorkTree:
                 say(f"the old branch is kept as {self.repo.backup(commit)}")
 
     def _stale_lock(self, state: State) -> None:
-        """Remove the index lock that an interrupted checkout of ours left."""
+        """Remove the index lock left by one of our interrupted checkouts."""
         if state.pending:
             (self.repo.git_dir / "index.lock").unlink(missing_ok=True)

@@ -66,7 +66,7 @@ repair_second() {
 	mend && upgrade
 }
 
-# All installed packages of ours are intact.
+# All our installed packages are intact.
 sound() {
 	local broken
 	dpkg --audit
