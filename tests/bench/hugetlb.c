@@ -573,10 +573,10 @@ static void run_storm(void)
 
 /*
  * One mapping of one process.  A thread touches the first FAULT_PAGES of it
- * again and again, and has the kernel unmap them each time.  The other thread
- * removes the pages from everything after the first GiB, where each page table
- * has one page at first and one in REFILL_EVERY after that, and puts them back.
- * No page is used by both, so in principle neither has to wait.
+ * again and again, and has the kernel unmap them after each pass.  The other
+ * thread removes the pages from everything after the first GiB, where each page
+ * table has one page at first and one in REFILL_EVERY after that, and puts them
+ * back.  No page is used by both, so in principle neither has to wait.
  */
 #define FAULT_PAGES	256UL
 #define REFILL_EVERY	8

@@ -28,7 +28,7 @@
  *   LATE_COUNT    counts context switches only after reading the numbers
  *   EARLY_CHECK   compares the count before it has the page table lock, when it
  *                 may still lose the CPU
- *   ONLY_AFTER    compares only the time since it slept
+ *   ONLY_AFTER    compares the count only for the time after the sleep
  *   LATE_CLOCK    reads the clock after comparing, before it sleeps
  *   EARLY_CLOCK   reads the clock again before counting anew
  *   NO_AGE        does not check the clock
