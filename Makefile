@@ -1,43 +1,43 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# The verbs of Faultline; `make help` lists them.  Each calls one program of
-# the tree, which does the work and can be called without make as well.
+# The targets of Faultline; `make help` lists them.  Each calls one program in
+# this repository, which does the work and can also be run without make.
 
-# Where everything generated goes.
+# The folder for everything generated.
 BUILD ?= build
 # What `make kernel` builds; see kernel/scripts/flavour.py.
 FLAVOUR ?= microvm
-# The number of a later build of one release: packages of REBUILD=2 are newer.
+# The build number within one release: packages of REBUILD=2 are newer.
 REBUILD ?=
 export REBUILD
-# Who signs `make repo`: a key of yours in the keyring GNUPGHOME (nothing: a
-# key made for tests).  And the base of the addresses it is reached by.
+# The key that signs `make repo`, from the keyring in GNUPGHOME (empty: a key
+# generated for testing), and the base URL of the repositories.
 REPO_KEY ?=
 REPO_URL ?=
-# Key and certificate (PEM) for Secure Boot; nothing: not signed.
+# Key and certificate (PEM) for Secure Boot; empty: unsigned.
 SECUREBOOT_KEY ?=
 SECUREBOOT_CERT ?=
 export SECUREBOOT_KEY SECUREBOOT_CERT
-# Which hosts `make test-images` boots, deb or rpm (nothing: both), and whether
-# it and `make test-upstream` leave nothing out (FULL=1).
+# The hosts that `make test-images` boots, deb or rpm (empty: both), and whether
+# it and `make test-upstream` run in full (FULL=1).
 FORMAT ?=
 FULL ?=
-# What `make bench` measures: munmap, hugetlb, pmd_clear, spf or coherence.
+# The benchmark for `make bench`: munmap, hugetlb, pmd_clear, spf or coherence.
 BENCH ?= munmap
-# What `make test` runs: suites, or SUITE/PROGRAM; nothing means all.
+# The tests for `make test`: suites, or SUITE/PROGRAM; empty: all.
 SUITE ?=
 
 override BUILD := $(abspath $(BUILD))
 export BUILD
 
-# Each step keeps all CPUs busy by itself, so a -j would only mix them up.
+# Each step keeps all CPUs busy by itself; -j would only interleave them.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help: ## this list
-	@echo 'make run      build the kernel, boot it in a VM and see a switch work'
-	@echo 'make test     build and run every test'
+	@echo 'make run      build the kernel, boot it in a VM and try a switch'
+	@echo 'make test     build everything and run the tests'
 	@echo
 	@sed -n 's/^\([a-z][a-z0-9-]*\)\(-%\)*:.*## \(.*\)/\1\2\t\3/p' $(firstword $(MAKEFILE_LIST)) | \
 		sed 's/%/SUITE/' | expand -t 14
@@ -46,10 +46,10 @@ help: ## this list
 
 # --- Host packages
 
-# The other verbs install only the groups that they need.
+# The other targets install only the groups that they need.
 DEPS := packaging/build-deps/install
 
-# What another flavour than those of x86 takes, and where its kernel is.
+# What a flavour for another architecture needs, and where its kernel is.
 CROSS := true
 IMAGE := arch/x86/boot/bzImage
 ifneq ($(filter ppc64le%,$(FLAVOUR)),)
@@ -58,7 +58,7 @@ IMAGE := vmlinux
 endif
 
 .PHONY: deps
-deps: ## install what is missing on the host, for all but test-ppc64le, test-upstream
+deps: ## install missing host packages for all but test-ppc64le, test-upstream
 	@$(DEPS)
 
 # --- The kernel branch
@@ -90,11 +90,11 @@ kernel: tree ## compile FLAVOUR=microvm, microvm-debug, ppc64le, ...
 
 # --- Packages
 
-# A rebuild has folders of its own.
+# A rebuild has its own folders.
 variant = $(FLAVOUR)$(if $(REBUILD),.$(REBUILD))
 
 .PHONY: stage
-stage: tree ## compile FLAVOUR with modules, perf, headers: what packages hold
+stage: tree ## compile FLAVOUR with modules, perf and headers, ready to package
 	@$(DEPS) package
 	@kernel/scripts/stage $(FLAVOUR)
 ifneq ($(SECUREBOOT_KEY)$(SECUREBOOT_CERT),)
@@ -111,10 +111,10 @@ rpm: stage ## RPM packages of FLAVOUR=microvm or cloud, in build/packages
 	@packaging/rpm/build $(BUILD)/stage/$(variant) $(BUILD)/packages/$(variant)/rpm
 
 .PHONY: packages
-packages: deb rpm ## both; REBUILD=2 makes the next build of a release
+packages: deb rpm ## both formats; REBUILD=2 makes the next build of a release
 
 .PHONY: source-packages
-source-packages: tree ## .dsc and .src.rpm, which build without this repository
+source-packages: tree ## .dsc and .src.rpm, buildable without this repository
 	@$(DEPS) package
 	@packaging/deb/source $(BUILD)/packages/source/deb
 	@packaging/rpm/source $(BUILD)/packages/source/rpm
@@ -128,7 +128,7 @@ repo: packages ## signed apt and dnf repositories with the packages of FLAVOUR
 # --- In a VM
 
 .PHONY: run
-run: tree ## build microvm, boot it and show the switches at work
+run: tree ## build microvm, boot it and demonstrate the switches
 	@$(DEPS) vm
 	@kernel/scripts/build microvm
 	@tests/demo
@@ -141,7 +141,7 @@ shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@tests/vm/shell --kernel $(BUILD)/$(FLAVOUR)/$(IMAGE)
 
 .PHONY: bench
-bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf, coherence: stock and ours
+bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf or coherence against stock
 	@$(DEPS) vm
 	@kernel/scripts/build microvm-stock
 	@kernel/scripts/build microvm
@@ -150,7 +150,7 @@ bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf, coherence: stock a
 # --- Tests
 
 .PHONY: test
-test: deps tree ## run every test that takes no other kernel, or SUITE="NAME..."
+test: deps tree ## run all tests that need no extra kernel, or SUITE="NAME..."
 	@tests/run $(SUITE)
 
 test-%: deps tree ## run one suite: test-source, test-runner, ...
@@ -162,33 +162,33 @@ test-ppc64le: tree ## boot and test the ppc64le kernel, radix and hash MMU
 	@tests/run ppc64le
 
 .PHONY: test-debug
-test-debug: deps tree ## KUnit, selftests and races under KASAN, lockdep and DEBUG_VM
+test-debug: deps tree ## KUnit, selftests and race tests under KASAN, lockdep, DEBUG_VM
 	@tests/run debug runner/boots
 
 .PHONY: test-kcsan
-test-kcsan: deps tree ## the races under KCSAN, the data race detector
+test-kcsan: deps tree ## race tests under KCSAN, the data race detector
 	@tests/run kcsan
 
-# On two busy cores the selftests alone can take longer than a program may.
+# On two busy cores the selftests alone can exceed the default time limit.
 .PHONY: test-upstream
-test-upstream: deps tree ## upstream's mm selftests and stress-ng, results as on stock; FULL=1
+test-upstream: deps tree ## compare upstream's mm selftests and stress-ng with stock; FULL=1
 	@$(DEPS) upstream
 	@FULL=$(FULL) tests/run --limit 5400 upstream
 
 .PHONY: test-images
-test-images: deps tree ## VMs install FLAVOUR=microvm or cloud; FORMAT=deb or rpm, FULL=1
+test-images: deps tree ## install FLAVOUR=microvm or cloud in VMs; FORMAT=deb or rpm, FULL=1
 	@FLAVOUR=$(FLAVOUR) FULL=$(FULL) tests/run $(if $(FORMAT),\
 		images/$(FORMAT)-lifecycle host-failures/$(FORMAT),images host-failures)
 
 .PHONY: lint
-lint: test-lint ## style and consistency of everything tracked
+lint: test-lint ## check the style and consistency of all tracked files
 
-# --- Room
+# --- Cleaning
 
 .PHONY: clean
-clean: ## remove what was compiled; keeps branch, downloads, compiler cache
+clean: ## remove build output; keep branch, downloads and compiler cache
 	@kernel/scripts/clean
 
 .PHONY: distclean
-distclean: ## remove everything generated, the kernel branch too
+distclean: ## remove everything generated, including the kernel branch
 	@kernel/scripts/clean --all

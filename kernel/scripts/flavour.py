@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Flavours of the kernel: what they are made of, and how they are configured.
+"""The flavours of the kernel: their definitions and configuration.
 
 Used by kernel/scripts/configure, build and stage, and by tests that need a
 flavour's folder or state.
@@ -20,16 +20,16 @@ import sys
 from sourcelib.common import Fail, Paths, shown, write_atomic
 from sourcelib.source import debian_config
 
-# What `--help` of the programs says of the environment.
+# The environment section of the programs' --help.
 ENVIRONMENT = """\
 environment:
-  REBUILD=N           the N-th build of one release: -faultline1.N, in a folder of its own
-  KERNEL_TREE=path    a kernel source with overlay and patches in it, instead of build/tree;
-                      it needs no git (source packages build so)
-  BASE_CONFIGS=path   folder with the configurations of Debian that flavours are based on,
-                      instead of those of the pinned linux-config package
-  SOURCE_DATE_EPOCH   the date in the kernel's banner, instead of that of the CHANGELOG
-  BUILD=folder        everything generated goes there (default: build/)
+  REBUILD=N           the Nth build of one release: -faultline1.N, in its own folder
+  KERNEL_TREE=path    a kernel source with overlay and patches applied, instead of build/tree;
+                      need not be a git tree (used by source packages)
+  BASE_CONFIGS=path   folder with the Debian configurations that flavours are based on,
+                      instead of those in the pinned linux-config package
+  SOURCE_DATE_EPOCH   the date in the kernel's banner, instead of the date in CHANGELOG
+  BUILD=folder        folder for everything generated (default: build/)
 """
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -42,18 +42,18 @@ LOGS = PATHS.build / "log"
 
 @dataclasses.dataclass(frozen=True)
 class Arch:
-    """What a kernel is built for."""
+    """The architecture that a kernel is built for."""
 
-    # ARCH= and CROSS_COMPILE= of the kernel's make; none: as the host.
+    # ARCH= and CROSS_COMPILE= for the kernel's make; empty: a native build.
     name: str = ""
     cross: str = ""
-    # The make target of what boots, and where that is below O=.
+    # The make target of the bootable image, and its path below O=.
     target: str = "bzImage"
     image: str = "arch/x86/boot/bzImage"
 
     @property
     def variables(self) -> dict[str, str]:
-        """What make has to be told."""
+        """The variables to pass to make."""
         return {"ARCH": self.name, "CROSS_COMPILE": self.cross} if self.name else {}
 
 
@@ -67,27 +67,27 @@ class Flavour:
 
     name: str
     fragments: tuple[str, ...]
-    # Appended to the release.  Ours starts with the -faultlineN that the file
-    # localversion-faultline gives our tree; stock has nothing of that.
+    # Appended to the release.  In our tree, the file localversion-faultline
+    # puts -faultlineN before it; stock does not have that file.
     localversion: str = ""
     stock: bool = False
-    # The configuration of Debian's that the fragments change; else everything
+    # The Debian configuration that the fragments modify; if empty, every option
     # that they do not name is off.
     base: str = ""
     arch: Arch = X86
-    # The N of a rebuild.
+    # N of REBUILD=N.
     rebuild: str = ""
 
     @property
     def tree(self) -> pathlib.Path:
-        """The source tree it is built from."""
+        """The source tree."""
         if self.stock:
             return PATHS.stock
         return KERNEL_TREE or PATHS.tree
 
     @property
     def out_name(self) -> str:
-        """What its folders below build/ are called."""
+        """The name of its folders below build/."""
         return f"{self.name}.{self.rebuild}" if self.rebuild else self.name
 
     @property
@@ -97,17 +97,17 @@ class Flavour:
 
     @property
     def lock(self) -> pathlib.Path:
-        """Held by whoever writes into the O= folder."""
+        """The lock for writing to the O= folder."""
         return self.out / ".faultline.lock"
 
     @property
     def image(self) -> pathlib.Path:
-        """What boots."""
+        """The bootable image."""
         return self.out / self.arch.image
 
     @property
     def config(self) -> pathlib.Path:
-        """The configuration in force."""
+        """The configuration in use."""
         return self.out / ".config"
 
 
@@ -118,8 +118,8 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     Flavour("microvm-debug", ("microvm.config", *FAULTLINE_X86, "kunit.config", "debug.config"),
             "-debug"),
     Flavour("microvm-kcsan", ("microvm.config", *FAULTLINE_X86, "kcsan.config"), "-kcsan"),
-    # The two that tests/build/objects compares: upstream, and ours switched
-    # off (allnoconfig is the base, so what is not named is off).
+    # The two that tests/build/objects compares: ours switched off, and upstream
+    # (allnoconfig is the base, so options that are not named are off).
     Flavour("microvm-off", ("microvm.config",), "-off"),
     Flavour("microvm-stock", ("microvm.config",), "-stock", stock=True),
     Flavour("cloud", (*FAULTLINE_X86, "cloud.config"), base="config.amd64_none_cloud-amd64"),
@@ -130,24 +130,24 @@ FLAVOURS = {flavour.name: flavour for flavour in (
 
 
 def find(name: str) -> Flavour:
-    """The flavour of that name; of the rebuild that REBUILD= asks for."""
+    """Look up a flavour by name; REBUILD= selects the rebuild."""
     if name not in FLAVOURS:
         raise Fail(f"no flavour '{name}'; flavours are: {' '.join(FLAVOURS)}")
     flavour, rebuild = FLAVOURS[name], os.environ.get("REBUILD", "")
     if not rebuild:
         return flavour
     if not re.fullmatch(r"[1-9]\d{0,3}", rebuild):
-        raise Fail(f"REBUILD={rebuild} is no number from 1 to 9999: leave it out for the first "
-                   "build of a release, and count from 2")
+        raise Fail(f"REBUILD={rebuild} must be a number from 1 to 9999: leave it unset for the "
+                   "first build of a release, and count from 2")
     return dataclasses.replace(flavour, rebuild=rebuild,
                                localversion=f".{rebuild}{flavour.localversion}")
 
 
 def environment() -> dict[str, str]:
-    """What commands run with.
+    """The environment of build commands.
 
-    Only what they need: a stray ARCH, KCFLAGS, LOCALVERSION or GIT_DIR, or the
-    MAKEFLAGS of our own Makefile, would make a kernel of another kind.
+    It has only what they need: a stray ARCH, KCFLAGS, LOCALVERSION or GIT_DIR, or
+    the MAKEFLAGS of our own Makefile, would build a different kernel.
     """
     keep = ("PATH", "HOME", "TMPDIR", "USER")
     env = {key: value for key, value in os.environ.items()
@@ -155,19 +155,19 @@ def environment() -> dict[str, str]:
     env["LC_ALL"] = "C"
     env.setdefault("CCACHE_DIR", str(PATHS.cache / "ccache"))
     env.setdefault("CCACHE_MAXSIZE", "4G")
-    # Trust the compiler's own list of headers: without this, filling an empty
-    # cache preprocesses each file twice and costs 1.7 times the CPU time.
+    # Trust the compiler's list of headers: otherwise, filling an empty cache
+    # preprocesses each file twice and takes 1.7 times the CPU time.
     env.setdefault("CCACHE_DEPEND", "1")
-    # Nothing of ours is written in Rust, and Kconfig would record the version of
-    # a rustc that happens to be on PATH: another image on each machine.
+    # We have no Rust code, and Kconfig would record the version of any rustc on
+    # PATH: the image would differ from machine to machine.
     env["MAKEFLAGS"] = "RUSTC=false BINDGEN=false"
-    # No CCACHE_BASEDIR: it rewrites source names to relative ones behind the
-    # back of the kernel's -fmacro-prefix-map, and each __FILE__ would change.
+    # No CCACHE_BASEDIR: it makes source names relative, which bypasses the
+    # kernel's -fmacro-prefix-map, and each __FILE__ would change.
     return env
 
 
 def output(*command: str | pathlib.Path) -> str:
-    """The standard output of a command that has to succeed."""
+    """The standard output of a command that must succeed."""
     try:
         return subprocess.run(command, env=environment(), check=True, text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
@@ -180,32 +180,32 @@ def output(*command: str | pathlib.Path) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class TreeState:
-    """Commit of a source tree and the tracked files that differ from it."""
+    """The commit of a source tree and the tracked files that differ from it."""
 
     head: str
     dirty: tuple[str, ...]
 
 
 def tree_state(flavour: Flavour) -> TreeState:
-    """Look at the flavour's source tree; cheap (0.1 s)."""
+    """Get the state of the flavour's source tree; cheap (0.1 s)."""
     tree = flavour.tree
     if not (tree / "Makefile").exists():
         raise Fail(f"no kernel tree at {shown(tree)}: "
                    f"run '{'kernel/scripts/tree --stock' if flavour.stock else 'make tree'}'")
     if tree == KERNEL_TREE:
-        # Nobody can say what has changed in it, so make has to look.
+        # There is no way to tell what has changed in it, so make has to check.
         return TreeState("KERNEL_TREE", ("anything",))
     if not (tree / ".git").exists():
-        raise Fail(f"{shown(tree)} is no git work tree: remove it, then run 'make tree'")
+        raise Fail(f"{shown(tree)} is not a git work tree: remove it, then run 'make tree'")
     head = output("git", "-C", tree, "rev-parse", "HEAD").strip()
-    # Files that git does not track are not asked for (that takes five times
-    # as long): to matter, a tracked Makefile or source has to name them.
+    # Untracked files are ignored (listing them takes five times as long): they
+    # only matter if a tracked Makefile or source names them.
     status = output("git", "-C", tree, "status", "--porcelain", "--untracked-files=no")
     return TreeState(head, tuple(line[3:] for line in status.splitlines()))
 
 
 def compiler(flavour: Flavour) -> str:
-    """Compiler and linker, as their versions name them; a cross compiler's, then the host's."""
+    """The versions of compiler and linker; those of a cross compiler first, then the host's."""
     cross = flavour.arch.cross
     if cross and not shutil.which(f"{cross}gcc"):
         raise Fail(f"{cross}gcc is not installed: run 'packaging/build-deps/install ppc64le'")
@@ -214,19 +214,19 @@ def compiler(flavour: Flavour) -> str:
 
 
 def host_tools(flavour: Flavour) -> str:
-    """What Kconfig asks the host, besides compiler and linker; a missing tool is an answer."""
+    """Versions of the other host tools that Kconfig looks at; "none" if a tool is missing."""
     tools = (f"{flavour.arch.cross}as", "pahole")
     return "; ".join(output(tool, "--version").splitlines()[0] if shutil.which(tool) else "none"
                      for tool in tools)
 
 
 def cc(flavour: Flavour) -> str:
-    """The CC= of the build."""
+    """The value of CC= for the build."""
     return f"{'ccache ' if shutil.which('ccache') else ''}{flavour.arch.cross}gcc"
 
 
 def digest(*parts: bytes | str) -> str:
-    """One hash over parts."""
+    """One hash over all parts."""
     total = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -235,7 +235,7 @@ def digest(*parts: bytes | str) -> str:
 
 
 class State:
-    """What is known about a flavour's folder; survives in .faultline.json."""
+    """What is known about a flavour's folder; kept in .faultline.json."""
 
     def __init__(self, flavour: Flavour) -> None:
         self._path = flavour.out / ".faultline.json"
@@ -245,7 +245,7 @@ class State:
             self.data = {}
 
     def save(self) -> None:
-        """Keep it."""
+        """Write it to disk."""
         write_atomic(self._path, json.dumps(self.data, indent=1).encode() + b"\n")
 
 
@@ -253,13 +253,13 @@ def source_date_epoch() -> int:
     """The date of the release, in seconds since 1970: that of the newest CHANGELOG entry."""
     if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
         if not epoch.isdigit():
-            raise Fail(f"SOURCE_DATE_EPOCH={epoch} is no number of seconds since 1970: unset it")
+            raise Fail(f"SOURCE_DATE_EPOCH={epoch} is not a number of seconds since 1970: unset it")
         return int(epoch)
     changelog = ROOT / "CHANGELOG"
     newest = re.search(r"\b\d{4}-\d\d-\d\d\b", changelog.read_text(encoding="utf-8"))
     if not newest:
         raise Fail(f"{shown(changelog)} has no date (YYYY-MM-DD) for the kernel's banner: "
-                   "add its newest entry, or set SOURCE_DATE_EPOCH")
+                   "add an entry for this release, or set SOURCE_DATE_EPOCH")
     midnight = datetime.datetime.fromisoformat(f"{newest[0]}T00:00:00+00:00")
     return int(midnight.timestamp())
 
@@ -267,13 +267,13 @@ def source_date_epoch() -> int:
 # --- Configuration
 
 SET = re.compile(r"CONFIG_(\w+)=(.+)")
-# A typing error here would turn a request into a comment.
+# A typo here would turn a request into a comment.
 NEARLY = re.compile(r"#\s*CONFIG_\w+\s*(=|is\s+not\b)")
 UNSET = re.compile(r"# CONFIG_(\w+) is not set")
 
 
 def read_fragment(path: pathlib.Path) -> dict[str, tuple[str, int]]:
-    """Symbols of a fragment, each with its value and line; strict."""
+    """Parse a fragment strictly: symbols, each with its value and line."""
     found: dict[str, tuple[str, int]] = {}
     if not path.exists():
         raise Fail(f"no fragment {shown(path)}")
@@ -290,20 +290,20 @@ def read_fragment(path: pathlib.Path) -> dict[str, tuple[str, int]]:
         else:
             raise Fail(f"{where}: write CONFIG_X=value, '# CONFIG_X is not set' or a comment")
         if symbol in found:
-            raise Fail(f"{where}: CONFIG_{symbol} is in line {found[symbol][1]} already")
+            raise Fail(f"{where}: CONFIG_{symbol} is already set in line {found[symbol][1]}")
         found[symbol] = (value, number)
     return found
 
 
 def read_config(path: pathlib.Path) -> dict[str, str]:
-    """Symbols of a .config; what is not in it is 'n'."""
+    """The symbols of a .config; missing ones are 'n'."""
     return dict(match.groups() for line in path.read_text().splitlines()
                 if (match := SET.fullmatch(line)))
 
 
 def kconfig_symbols(tree: pathlib.Path) -> set[str]:
     """All symbols that the Kconfig files of a tree define."""
-    # grep takes 0.1 s for what costs Python a second.
+    # grep takes 0.1 s, Python a second.
     line = r"^[[:space:]]*(menu)?config[[:space:]]+[A-Za-z0-9_]+"
     if tree == KERNEL_TREE:
         text = output("grep", "-rhE", "--include=*Kconfig*", line, tree)
@@ -314,21 +314,21 @@ def kconfig_symbols(tree: pathlib.Path) -> set[str]:
 
 
 def check_symbols(flavour: Flavour) -> dict[str, tuple[str, str]]:
-    """Lint the fragments; the symbols wanted, each with value and place."""
+    """Lint the fragments and return the wanted symbols, each with value and location."""
     known = kconfig_symbols(flavour.tree)
     wanted: dict[str, tuple[str, str]] = {}
     for name in flavour.fragments:
         for symbol, (value, number) in read_fragment(FRAGMENTS / name).items():
             where = f"{shown(FRAGMENTS / name)}:{number}"
             if symbol not in known:
-                raise Fail(f"{where}: no Kconfig file of {shown(flavour.tree)} "
-                           f"has CONFIG_{symbol}")
+                raise Fail(f"{where}: no Kconfig file in {shown(flavour.tree)} "
+                           f"defines CONFIG_{symbol}")
             wanted[symbol] = (value, where)
     return wanted
 
 
 def kconfig_state(flavour: Flavour, state: TreeState) -> str | None:
-    """What the meaning of a fragment depends on; None when it is being edited."""
+    """A digest of the Kconfig files; None while they are being edited."""
     if flavour.tree == KERNEL_TREE or any(
             "Kconfig" in name or "kconfig" in name for name in state.dirty):
         return None
@@ -337,9 +337,9 @@ def kconfig_state(flavour: Flavour, state: TreeState) -> str | None:
 
 
 def configure(flavour: Flavour, tree: TreeState) -> bool:
-    """Bring the flavour's .config up to date; True if it changed.
+    """Bring the flavour's .config up to date; return True if it changed.
 
-    The caller holds the lock.  On a fault the old .config stays.
+    The caller holds the lock.  On error the old .config is kept.
     """
     state = State(flavour)
     base = base_config(flavour)
@@ -376,7 +376,7 @@ def configure(flavour: Flavour, tree: TreeState) -> bool:
         symbol, value, where, have = lost[0]
         raise Fail(f"{where}: CONFIG_{symbol} did not take effect: wanted {value}, got {have}"
                    f" ({'and ' + str(len(lost) - 1) + ' more above; ' if lost[1:] else ''}"
-                   "does something it depends on miss, or does something select it?)")
+                   "is a dependency missing, or does another option select it?)")
     changed = not flavour.config.exists() or new.read_bytes() != flavour.config.read_bytes()
     if changed:
         new.replace(flavour.config)
@@ -388,7 +388,7 @@ def configure(flavour: Flavour, tree: TreeState) -> bool:
 
 
 def base_config(flavour: Flavour) -> pathlib.Path | None:
-    """The configuration of Debian's that the flavour starts from."""
+    """The Debian configuration that the flavour is based on."""
     if not flavour.base:
         return None
     if folder := os.environ.get("BASE_CONFIGS"):
@@ -403,8 +403,8 @@ def base_config(flavour: Flavour) -> pathlib.Path | None:
 def merge_config(flavour: Flavour, base: pathlib.Path | None, target: pathlib.Path,
                  log: pathlib.Path) -> None:
     """Run the kernel's own merge on the base, or on allnoconfig."""
-    # It calls make in its working folder, so that is the source tree; the
-    # temporary files it makes there are ignored by the kernel's .gitignore.
+    # It calls make in its working folder, so run it in the source tree; the
+    # kernel's .gitignore covers the temporary files that it makes there.
     command = ["scripts/kconfig/merge_config.sh", *([] if base else ["-n"]),
                "-O", str(flavour.out), *([str(base)] if base else []),
                *(str(FRAGMENTS / name) for name in flavour.fragments)]

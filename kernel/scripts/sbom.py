@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The bill of materials of a kernel, as SPDX 2.3 in JSON.
 
-What it is made of, each with a checksum: the source package of upstream, our
-patches and files, the configuration; and the tools that compiled it.
+It lists the parts with a checksum each: upstream's source package, our
+patches and files, and the configuration; and the tools that compiled them.
 https://spdx.github.io/spdx-spec/v2.3/
 """
 from __future__ import annotations
@@ -20,23 +20,23 @@ from sourcelib.patchqueue import series_names
 from sourcelib.pin import Pin
 
 LICENSE = "GPL-2.0-only"
-# The versions that decide what comes out of a compile.
+# The tools whose versions determine the result of a build.
 TOOLS = ("gcc", "ld", "make", "pahole")
 
 
 def ident(kind: str, name: str) -> str:
-    """An SPDX identifier: letters, digits, dot and dash."""
+    """An SPDX identifier: letters, digits, dots and dashes."""
     return f"SPDXRef-{kind}-{re.sub(r'[^A-Za-z0-9.-]', '-', name)}"
 
 
 def checksums(data: bytes) -> list[dict[str, str]]:
-    """SHA1, because SPDX wants it for files, and SHA256."""
+    """SHA1, which SPDX requires for files, and SHA256."""
     return [{"algorithm": name.upper(), "checksumValue": hashlib.new(name, data).hexdigest()}
             for name in ("sha1", "sha256")]
 
 
 def file_entry(name: str, data: bytes, comment: str) -> dict[str, object]:
-    """A file of ours."""
+    """The entry for one of our files."""
     return {"SPDXID": ident("File", name), "fileName": f"./{name}",
             "checksums": checksums(data), "licenseConcluded": LICENSE,
             "licenseInfoInFiles": ["NOASSERTION"], "copyrightText": "NOASSERTION",
@@ -46,7 +46,7 @@ def file_entry(name: str, data: bytes, comment: str) -> dict[str, object]:
 def our_files(flavour: lib.Flavour) -> list[dict[str, object]]:
     """Patches, new files and configuration."""
     kernel = lib.PATHS.kernel
-    found = [file_entry("config", flavour.config.read_bytes(), "the configuration in force")]
+    found = [file_entry("config", flavour.config.read_bytes(), "the configuration in use")]
     series = series_names((kernel / "patches/series").read_text(encoding="utf-8"))
     for number, name in enumerate(series, 1):
         found.append(file_entry(f"patches/{name}", (kernel / "patches" / name).read_bytes(),
@@ -59,7 +59,7 @@ def our_files(flavour: lib.Flavour) -> list[dict[str, object]]:
 
 
 def package(name: str, version: str, **more: object) -> dict[str, object]:
-    """A package entry; what is not known says so."""
+    """A package entry; unknown fields are NOASSERTION."""
     return {"SPDXID": ident("Package", name), "name": name, "versionInfo": version,
             "downloadLocation": "NOASSERTION", "filesAnalyzed": False,
             "licenseConcluded": "NOASSERTION", "licenseDeclared": "NOASSERTION",
@@ -67,7 +67,7 @@ def package(name: str, version: str, **more: object) -> dict[str, object]:
 
 
 def sources() -> list[dict[str, object]]:
-    """What upstream gave."""
+    """The packages from upstream."""
     found = []
     for pin_name in ("upstream", "upstream-config"):
         if not (lib.PATHS.kernel / pin_name).exists():
@@ -83,7 +83,7 @@ def sources() -> list[dict[str, object]]:
 
 
 def tools() -> list[dict[str, object]]:
-    """What compiled it."""
+    """The tools that compiled it."""
     found = []
     for tool in TOOLS:
         try:

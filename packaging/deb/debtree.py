@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The debian/ folder of one release: the templates of packaging/deb/debian, filled in.
+"""Make the debian/ folder of a release from the templates in packaging/deb/debian.
 
 A kernel's packages have its version in their names, so debian/control and the
-maintainer scripts differ from release to release.  Files that end in .in are
-templates; KVER in a file's name stands for the kernel's release.
+maintainer scripts differ between releases.  Files that end in .in are
+templates; KVER in a file name stands for the kernel release.
 """
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from sourcelib.common import Fail, shown  # noqa: E402
 
 TEMPLATES = DEB / "debian"
 SOURCE = "linux-faultline"
-# dpkg-buildpackage runs with this build profile when the kernel is compiled already.
+# The build profile that dpkg-buildpackage runs with if the kernel is already compiled.
 STAGE_PROFILE = f"pkg.{SOURCE}.stage"
-# What the stage says, and the form that names of packages need.
+# Fields of stage.env, and the form that package names require.
 FORMS = {
     "KVER": r"\d+\.\d+\.\d+-[a-z0-9.+~]+",
     "UPSTREAM": r"\d+\.\d+\.\d+",
@@ -32,59 +32,59 @@ FORMS = {
     "ARCH": r"[a-z0-9][a-z0-9-]*",
     "SOURCE_DATE_EPOCH": r"\d+",
 }
-# Of the build group, these fetch and keep the branch, or make a second compile
-# cheap; the next are in every Debian build environment by policy.
+# Members of the build group that fetch and store the branch or make a second
+# compile cheap, then those that every Debian build environment has by policy.
 NOT_FOR_SOURCE = {"git", "debian-archive-keyring", "ccache",
                   "gcc", "make", "libc6-dev", "perl", "gzip"}
-# Of the package group, these are for perf and type information; the rest handles
-# packages that are ready.
+# Members of the package group for perf and type information; the rest handles
+# finished packages.
 FOR_STAGE = {"pkg-config", "libtraceevent-dev", "libdw-dev", "dwarves"}
 CHANGELOG_HEAD = re.compile(r"(?m)^(\d+\.\d+\.\d+)-faultline(\d\S*) \((\d{4}-\d\d-\d\d)\)$")
 FIRST_RELEASE = """\
-# A first upload to Debian closes the bug that asked for the package; nobody
-# uploads this one to Debian.
+# A first upload to Debian closes the bug that requests the package; this one is
+# not uploaded to Debian.
 initial-upload-closes-no-bugs
 """
 DATE_FORM = "%a, %d %b %Y %H:%M:%S +0000"
 
 
 def check_env(env: dict[str, str], where: str) -> dict[str, str]:
-    """The values, if they can name packages."""
+    """Check that the values are valid in package names."""
     for key, form in FORMS.items():
         if not re.fullmatch(form, env.get(key, "")):
-            raise Fail(f"{where}: {key}={env.get(key, '')} is missing or cannot name a package: "
-                       "make the stage again with kernel/scripts/stage")
+            raise Fail(f"{where}: {key}={env.get(key, '')} is missing or not valid in a package "
+                       "name: make the stage again with kernel/scripts/stage")
     return env
 
 
 def read_env(path: pathlib.Path) -> dict[str, str]:
-    """A stage.env."""
+    """Read a stage.env."""
     lines = path.read_text(encoding="utf-8").splitlines()
     env = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     return check_env(env, shown(path))
 
 
 def version_of(env: dict[str, str]) -> str:
-    """The packages' version."""
+    """The version of the packages."""
     return f"{env['UPSTREAM']}-{env['RELEASE']}"
 
 
 def build_depends() -> str:
-    """The host packages that the stage needs, as the source package asks for them."""
+    """Build-Depends of the source package: the host packages that the stage needs."""
     path = TOP / "packaging" / "build-deps" / "debian.list"
     rows = [line.split()[:2] for line in path.read_text(encoding="utf-8").splitlines()
             if line.strip() and not line.startswith("#")]
     missing = (FOR_STAGE | NOT_FOR_SOURCE) - {name for name, _ in rows}
     if missing:
         raise Fail(f"{shown(path)} has no {' '.join(sorted(missing))}: "
-                   "packaging/deb/debtree.py sorts its packages and has to follow it")
+                   "update the groups in packaging/deb/debtree.py")
     names = sorted({name for name, group in rows if name in FOR_STAGE
                     or group == "build" and name not in NOT_FOR_SOURCE})
     return ",\n".join(f" {name} <!{STAGE_PROFILE}>" for name in names)
 
 
 def maintainer() -> str:
-    """Who signs the changelog."""
+    """The maintainer named in the changelog."""
     match = re.search(r"(?m)^Maintainer: (.*)$", (TEMPLATES / "control.in").read_text())
     assert match
     return match[1]
@@ -97,7 +97,7 @@ def entry(version: str, text: str, date: datetime.datetime) -> str:
 
 
 def changelog(env: dict[str, str]) -> str:
-    """Our CHANGELOG in Debian's form, the release of the stage on top."""
+    """Our CHANGELOG in Debian's format, with the release of the stage on top."""
     path = TOP / "CHANGELOG"
     parts = CHANGELOG_HEAD.split(path.read_text(encoding="utf-8"))
     if len(parts) < 5:
@@ -111,7 +111,7 @@ def changelog(env: dict[str, str]) -> str:
         text = [entry(version, entries.pop(version)[1], made)]
     else:
         # A rebuild, or a kernel of another point release (UPSTREAM=).
-        # Later than the release itself, by as little as can be.
+        # Only seconds later than the release itself.
         later = datetime.timedelta(seconds=int(env["RELEASE"].partition(".")[2] or 0))
         text = [entry(version, f"  * A build of kernel {env['KVER']}.", made + later)]
     for older, (date, what) in entries.items():
@@ -122,16 +122,16 @@ def changelog(env: dict[str, str]) -> str:
 
 
 def fill(text: str, values: dict[str, str], where: str) -> str:
-    """A template with its @NAMES@ replaced."""
+    """Replace the @NAMES@ in a template."""
     def value(match: re.Match[str]) -> str:
         if match[1] not in values:
-            raise Fail(f"{where}: nothing is known of @{match[1]}@")
+            raise Fail(f"{where}: unknown placeholder @{match[1]}@")
         return values[match[1]]
     return re.sub(r"@([A-Z_]+)@", value, text)
 
 
 def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
-    """Make target, a debian/ folder, for a release."""
+    """Write the debian/ folder of a release to target."""
     sysctl = TOP / "sysctl"
     if not (sysctl / "60-faultline.conf").is_file():
         raise Fail(f"{shown(sysctl)}/60-faultline.conf is missing: restore it with git")
@@ -155,8 +155,8 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
         for name in re.findall(r"(?m)^Package: (\S+)$", (target / "control").read_text()):
             with open(target / f"{name}.lintian-overrides", "a", encoding="utf-8") as file:
                 file.write(FIRST_RELEASE)
-    # debian/rules reads it: the names, the flavour that is built unless told otherwise,
-    # and the date, which the changelog has only for the first build of a release.
+    # For debian/rules: the names, the default flavour, and the date, which the
+    # changelog has only for the first build of a release.
     names = ("KVER", "RELEASE", "FLAVOUR", "SOURCE_DATE_EPOCH")
     (target / "release").write_text("".join(f"{name}={env[name]}\n" for name in names))
     shutil.copytree(sysctl, target / "faultline" / "sysctl")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What packaging/rpm/build and packaging/rpm/source share: versions, and a private rpmbuild."""
+"""Shared by packaging/rpm/build and packaging/rpm/source: versions, and a private rpmbuild."""
 from __future__ import annotations
 
 import contextlib
@@ -26,26 +26,26 @@ KVER = re.compile(r"(\d+\.\d+\.\d+)-faultline(\d+(?:\.\d+)?)")
 
 
 def versions(kver: str) -> tuple[str, str]:
-    """Version and release of the packages of a kernel.
+    """The version and release of a kernel's packages.
 
-    rpm takes a dash in a version for the start of the release, so there is room for one.
+    rpm treats a dash in a version as the start of the release, so only one is allowed.
     """
     match = KVER.fullmatch(kver)
     if not match:
-        raise Fail(f"the kernel release '{kver}' cannot be packaged: its form has to be "
+        raise Fail(f"the kernel release '{kver}' cannot be packaged: it must have the form "
                    "6.12.x-faultlineN")
     return match[1], match[2]
 
 
 def changes(text: str, release: str) -> str:
-    """CHANGELOG in rpm's form; a rebuild gets an entry of its own."""
+    """CHANGELOG in rpm's format; a rebuild gets its own entry."""
     out: list[str] = []
     for line in text.splitlines():
         if match := ENTRY.fullmatch(line):
             date = datetime.date.fromisoformat(match[3]).strftime("%a %b %d %Y")
             head = f"* {date} {PACKAGER} - {match[1]}-"
             if not out and release != match[2]:
-                out += [f"{head}{release}", "- Built again from the same source.", ""]
+                out += [f"{head}{release}", "- Rebuilt from the same source.", ""]
             out.append(f"{head}{match[2]}")
         elif out and line.startswith("  * "):
             out.append(f"- {line[4:]}")
@@ -57,7 +57,7 @@ def changes(text: str, release: str) -> str:
 
 
 def write_spec(work: pathlib.Path, head: str, changelog: str) -> pathlib.Path:
-    """The spec, with what it says before its own lines and how it ends."""
+    """Write the spec, with lines put before it and the changelog at its end."""
     spec = work / "SPECS" / SPEC.name
     spec.write_text(head + SPEC.read_text(encoding="utf-8") + changelog, encoding="utf-8")
     return spec
@@ -65,7 +65,7 @@ def write_spec(work: pathlib.Path, head: str, changelog: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def workspace(out: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A folder that goes away, beside the result, so that the result can be renamed into place."""
+    """A temporary folder below the output, so that results can be renamed into place."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".rpmbuild-", dir=out) as name:
         work = pathlib.Path(name)
@@ -75,9 +75,9 @@ def workspace(out: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def rpmbuild(work: pathlib.Path, epoch: str, stage: str, *arguments: str) -> None:
-    """Run it, without the user's macros and database, and with nothing of the environment."""
-    # A source package keeps the spec with all macros expanded, also the names
-    # of folders.  For scripts, which change the folder, they have to be full.
+    """Run rpmbuild without the user's macros, database and environment."""
+    # A source package keeps the spec with all macros expanded, including the
+    # names of folders.  Scripts change directory and need absolute names.
     top = "." if stage == "-bs" else str(work)
     log = work / "log"
     env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(work), "LC_ALL": "C",
@@ -95,11 +95,11 @@ def rpmbuild(work: pathlib.Path, epoch: str, stage: str, *arguments: str) -> Non
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         for line in lines[-LOG_LINES:]:
             print(f"  {line}", file=sys.stderr)
-        raise Fail("rpmbuild failed: correct what is above; no package was written")
+        raise Fail("rpmbuild failed: fix the errors above; no package was written")
 
 
 def publish(packages: list[pathlib.Path], out: pathlib.Path) -> None:
-    """Move the packages to their place, now that there are all of them."""
+    """Move the packages into place, now that all are complete."""
     for path in sorted(packages):
         target = out / path.name
         path.replace(target)

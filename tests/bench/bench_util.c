@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the guest programs of the benchmarks share.
+ * Common code of the guest programs of the benchmarks.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +48,7 @@ void parse_arms(char *list)
 		nr_arms++;
 	}
 	if (!nr_arms)
-		die("--arms: names none");
+		die("--arms: no names given");
 }
 
 void set_arm(int arm)
@@ -108,7 +108,7 @@ double p99(const double *samples, size_t n)
 	return samples[(n - 1) * 99 / 100];
 }
 
-/* --- what the kernel counts */
+/* --- kernel counters */
 
 struct counters read_counters(const char *prefix)
 {
@@ -137,7 +137,7 @@ void report_counters(const char *what, int arm, const struct counters *before)
 		       "%s_vmstat_%s", what, after.names[i]);
 }
 
-/* Each event has a trace instance of its own, so that the filters differ. */
+/* Each event has its own trace instance, so that filters can differ. */
 static bool event_write(const struct event_count *event, const char *file,
 			const char *text)
 {
@@ -156,9 +156,9 @@ static bool event_open(const struct event_count *event)
 	snprintf(filter, sizeof(filter), "events/%s/filter", event->event);
 	snprintf(enable, sizeof(enable), "events/%s/enable", event->event);
 	return (!mkdir(path, 0700) || errno == EEXIST) &&
-	       /* Only how many there were counts, so old ones may go. */
+	       /* Only the count matters, so old events may be overwritten. */
 	       event_write(event, "buffer_size_kb", "16") &&
-	       /* Names of tasks would cost two events of the scheduler. */
+	       /* Recording task names would cost two scheduler events. */
 	       event_write(event, "trace_options", "norecord-cmd") &&
 	       event_write(event, filter, event->filter) &&
 	       event_write(event, enable, "1");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the guest programs of the benchmarks share: arms, samples, clocks.
+ * Common code of the guest programs of the benchmarks: arms, samples, clocks.
  */
 #ifndef BENCH_UTIL_H
 #define BENCH_UTIL_H
@@ -22,9 +22,9 @@
 #define SAMPLES_MAX	(512 * KIB)
 #define COUNTERS_MAX	32
 
-/* Each program says who it is: messages begin with it. */
+/* The name of each program, for messages. */
 extern const char bench_name[];
-/* And which sysctl its arms are values of: a path. */
+/* The path of the sysctl whose values are the arms. */
 extern const char bench_knob[];
 
 __printf(1, 2) __noreturn void die(const char *fmt, ...);
@@ -32,17 +32,17 @@ __printf(1, 2) __noreturn void die(const char *fmt, ...);
 /* --- arms */
 struct arm {
 	const char *name;
-	long value;		/* of the knob; -1: leave it alone */
+	long value;		/* for the knob; -1: leave it alone */
 };
 
 extern struct arm arms[ARMS_MAX];
 extern int nr_arms;
 
-/* Names and values, with a comma between two of them. */
+/* Parses names and values, separated by commas. */
 void parse_arms(char *list);
 /* Writes the knob, unless the arm leaves it alone. */
 void set_arm(int arm);
-/* Round 0: arms 0 1 2; round 1: arms 2 1 0; and so on. */
+/* Even rounds: arms 0 1 2; odd rounds: arms 2 1 0. */
 int arm_of_turn(long round, int turn);
 
 /* --- samples */
@@ -50,15 +50,15 @@ int arm_of_turn(long round, int turn);
 /* Prints "sample METRIC UNIT ARM VALUE". */
 __printf(4, 5) void report(int arm, const char *unit, double value,
 			   const char *metric, ...);
-/* While on, report() prints nothing: for a turn that only warms up. */
+/* While set, report() prints nothing: for warm-up turns. */
 void report_quietly(bool on);
 void sort_samples(double *samples, size_t n);
-/* Of samples that are sorted; there must be one. */
+/* Of sorted samples; there must be at least one. */
 double p99(const double *samples, size_t n);
 
-/* --- what the kernel counts */
+/* --- kernel counters */
 
-/* The lines of /proc/vmstat that begin alike; their names without that. */
+/* The lines of /proc/vmstat with a common prefix; names are without it. */
 struct counters {
 	const char *prefix;
 	char names[COUNTERS_MAX][48];
@@ -66,52 +66,52 @@ struct counters {
 	int n;
 };
 
-/* A kernel without the feature has none of them. */
+/* Finds nothing in a kernel without the feature. */
 struct counters read_counters(const char *prefix);
-/* Reports how much each has grown, as WHAT_vmstat_NAME. */
+/* Reports the increase of each, as WHAT_vmstat_NAME. */
 void report_counters(const char *what, int arm, const struct counters *before);
 
-/* A trace event to be counted, with a filter; the name is that of the count. */
+/* A trace event to count, with a filter; the name is the name of the count. */
 struct event_count {
 	const char *name, *event, *filter;
 };
 
-/* Starts to count; false if this kernel cannot trace. */
+/* Starts counting; returns false if this kernel cannot trace. */
 bool events_open(const struct event_count *events, int n);
-/* How many there were since. */
+/* Returns the number of events since then. */
 unsigned long events_counted(const struct event_count *event);
 void events_close(const struct event_count *events, int n);
 
-/* --- CPUs: the thread runs on this one only */
+/* --- CPUs: pins the thread to one CPU */
 void pin_to(int cpu);
 
-/* --- files; false, with errno, if it was not written */
+/* --- files; returns false with errno if it was not written */
 bool write_text(const char *path, const char *text);
 
 /* --- command line */
 
 #define OPTION_MAX	(1L << 20)
 
-/* An option with an argument: a number above 0, or a text as it is. */
+/* An option with an argument: a number above 0, or a text. */
 struct bench_option {
 	const char *name;
 	long *number;
-	long max;		/* of the number; 0: OPTION_MAX */
+	long max;		/* for a number; 0: OPTION_MAX */
 	const char **text;
 };
 
 /*
- * Parses the options of a program, and --arms and --help, which all have; ends
- * the program if there is something wrong, or help was asked for.  Other arguments
- * are scenes: at least one, or none.  Returns the index of the first.
+ * Parses the options of a program and the common --arms and --help; exits after
+ * an error or --help.  Other arguments are scenes: at least one, or none.
+ * Returns the index of the first.
  */
 int parse_options(int argc, char **argv, const struct bench_option *options,
 		  int n, bool scenes, void (*usage)(FILE *to));
-/* The index of a name; @what it is the name of is for the message. */
+/* Returns the index of a name; @what is for the error message. */
 int find_name(const char *what, const char *text, const char * const *names,
 	      int n);
 
-/* --- time and memory: inline, as calls would be measured, too */
+/* --- time and memory: inline, as calls would be measured as well */
 
 static inline __u64 now_ns(void)
 {
@@ -122,8 +122,8 @@ static inline __u64 now_ns(void)
 }
 
 /*
- * The finest clock there is.  With QEMU's "-icount shift=0" a tick of the
- * TSC is one instruction.
+ * The finest clock available.  With QEMU's "-icount shift=0" a tick of the TSC
+ * is one instruction.
  */
 static inline __u64 ticks(void)
 {
@@ -134,7 +134,7 @@ static inline __u64 ticks(void)
 #endif
 }
 
-/* One write to memory, which the compiler may not drop. */
+/* A write to memory that the compiler must not drop. */
 static inline void touch(char *p)
 {
 	__atomic_store_n(p, 1, __ATOMIC_RELAXED);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Page faults, one CPU after the other, for a plugin that counts which cache
+ * Page faults on one CPU after the other, for a plugin that counts the cache
  * lines they move (coherence/plugin.c).
  *
- * Runs in the guest.  A thread on each CPU; they take turns, so that what a
- * fault shares with others is always with the CPU before.  Only the fault
- * itself is between marks: how the turn is handed over does not count.
+ * Runs in the guest, with a thread on each CPU.  The threads take turns, so
+ * that shared data of a fault is always in the cache of the previous CPU.  Only
+ * the fault itself is between marks: handing over the turn is not counted.
  *
- * Prints one line for each phase, which says what the plugin counts in it:
+ * Prints one line per phase, which describes the counts of the plugin:
  *
  *	sample SCENE_WHAT phase ARM NUMBER
  *	sample SCENE_WHAT windows ARM HOW-MANY
  *
- * An arm is a value of vm.speculative_page_fault, or a name for "as this
- * kernel is" (see --arms).  The host side is tests/bench/run coherence.
+ * An arm is a value of vm.speculative_page_fault, or a name for the kernel as
+ * it is (see --arms).  The host side is tests/bench/run coherence.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -28,12 +28,12 @@
 #include "coherence/marks.h"
 
 #define PAGE		(4 * KIB)
-/* What one page table of the lowest level maps. */
+/* The range mapped by one PTE table. */
 #define TABLE		(2 * MIB)
 #define LINE		64
 #define THREADS_MAX	64
 #define PAGES_MAX	256
-/* Turns without marks before those that count: who needs which line settles. */
+/* Turns without marks before counted ones, for lines to settle. */
 #define WARM_LAPS	4
 #define CHECK_THREADS	3
 #define CHECK_LAPS	20
@@ -41,11 +41,11 @@
 const char bench_name[] = "coherence";
 const char bench_knob[] = "/proc/sys/vm/speculative_page_fault";
 
-/* What the command line says. */
+/* The command line. */
 static struct {
 	long rounds;
 	long threads;
-	long pages;		/* that each thread faults in a phase */
+	long pages;		/* faulted by each thread per phase */
 } opt = {
 	.rounds		= 5,
 	.threads	= 4,
@@ -84,7 +84,7 @@ static struct job job;
 static pthread_barrier_t barrier;
 static _Alignas(LINE) atomic_int turn;
 
-/* Where CPUs share a thread of the host, PAUSE lets the next one run. */
+/* If CPUs share a host thread, PAUSE lets the next one run. */
 static void take_turns(int thread)
 {
 	int lap;
@@ -141,11 +141,11 @@ static void stop_threads(const pthread_t *threads)
 		pthread_join(threads[i], NULL);
 }
 
-/* --- check: what has to be counted is known */
+/* --- check: phases with known counts */
 
 static _Alignas(LINE) long shared_line[LINE / sizeof(long)];
 static _Alignas(LINE) long own_lines[CHECK_THREADS][LINE / sizeof(long)];
-/* The same memory, at an address of its own for each thread. */
+/* The same memory at a different address in each thread. */
 static long *aliases[CHECK_THREADS];
 
 static void store_marked(long *p)
@@ -177,7 +177,7 @@ static void check_store_and_loads(int thread, int lap)
 		store_marked(shared_line);
 }
 
-/* The second one shares what the first one has changed; the third takes it. */
+/* The second one shares a line changed by the first; the third one takes it. */
 static void check_clean(int thread, int lap)
 {
 	if (thread == 1)
@@ -186,7 +186,7 @@ static void check_clean(int thread, int lap)
 		store_marked(shared_line);
 }
 
-/* Two with a prefix, one that locks without. */
+/* Two with a lock prefix, one that locks without a prefix. */
 static void check_locked(int thread, int lap)
 {
 	long value = 1;
@@ -204,7 +204,7 @@ static void check_own(int thread, int lap)
 	store_marked(own_lines[thread]);
 }
 
-/* Each thread has its own words, but the line is one. */
+/* Each thread has its own words, but all are in one line. */
 static void check_words(int thread, int lap)
 {
 	store_marked(shared_line + 3 * thread);
@@ -215,7 +215,7 @@ static void check_alias(int thread, int lap)
 	store_marked(aliases[thread]);
 }
 
-/* The last byte of a line, and the first ones of the next. */
+/* The last byte of a line and the first bytes of the next. */
 static void check_crossing(int thread, int lap)
 {
 	store_marked((long *)((char *)own_lines + LINE - 1));
@@ -257,7 +257,7 @@ static void scene_check(void)
 		die("check: needs %d threads", CHECK_THREADS);
 	map_aliases();
 	for (i = 0; i < ARRAY_SIZE(checks); i++) {
-		/* As often without being looked at: that goes to a phase before. */
+		/* As many laps uncounted: these belong to an earlier phase. */
 		next_phase();
 		run(checks[i].turn, CHECK_THREADS, WARM_LAPS);
 		next_phase();
@@ -285,13 +285,13 @@ static void fault_turn(int thread, int lap)
 }
 
 /*
- * The first fault in a page table makes it, and in a VMA the anon_vma.  The
- * pages that the phase will take are faulted in and dropped again: they are on
- * this CPU's list of free pages then, and no CPU has to refill its list from
- * the zone in the middle of a phase.  A refill moves some thirty lines, and as
- * all CPUs take as many pages, all of them do it in the same phase, which would
- * be a phase of one kernel or of the other.  The CPU's batches of the LRU are
- * empty then as well, so that each phase adds one batch.
+ * The first fault in a page table allocates it, the first one in a VMA the
+ * anon_vma.  The pages for the phase are faulted in and dropped again: they are
+ * then on this CPU's list of free pages, and no CPU has to refill its list from
+ * the zone during a phase.  A refill moves some thirty lines, and as all CPUs
+ * use the same number of pages, all would refill in the same phase, of one
+ * kernel or the other.  The CPU's LRU batches are then empty as well, so each
+ * phase adds one batch.
  */
 static void prepare_turn(int thread, int lap)
 {
@@ -306,11 +306,11 @@ static void prepare_turn(int thread, int lap)
 }
 
 /*
- * Part of the address space for each thread, with a page table of its own: all
- * of them one VMA, or a VMA each.  Pages without access are between VMAs, so
- * that they do not merge.  Nothing is ever unmapped: the pages of the next
- * phase have not been with another CPU in this one.  A tree of VMAs that grows
- * is why arms are comparable only from boot to boot, phase by phase.
+ * A part of the address space for each thread, with its own page table: all in
+ * one VMA, or a VMA each.  Inaccessible pages keep VMAs from merging.  Nothing
+ * is ever unmapped, so pages of the next phase were not on another CPU in this
+ * one.  As the VMA tree grows, arms are comparable only between boots, phase by
+ * phase.
  */
 static void map_area(bool one_vma)
 {
@@ -371,8 +371,8 @@ static void usage(FILE *to)
 		"  --arms    values of vm.speculative_page_fault, or a name for\n"
 		"            the kernel as it is\n"
 		"  --rounds  phases of each kind (default: 5)\n"
-		"  --threads on as many CPUs (default: 4)\n"
-		"  --pages   that each of them faults in a phase (default: 30)\n"
+		"  --threads threads, on as many CPUs (default: 4)\n"
+		"  --pages   faults of each thread per phase (default: 30)\n"
 		"Without the QEMU plugin, nothing is counted.\n");
 }
 
@@ -388,7 +388,7 @@ int main(int argc, char **argv)
 	parse_options(argc, argv, options, ARRAY_SIZE(options), false, usage);
 	start_threads(threads);
 	mark(MARK_WATCH);
-	/* It takes a moment until QEMU translates everything again. */
+	/* Give QEMU time to retranslate all code. */
 	usleep(10000);
 	scene_check();
 	scene_faults();

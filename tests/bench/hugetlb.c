@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the modes of vm.hugetlb_pmd_sharing cost and gain.
+ * Costs and benefits of the modes of vm.hugetlb_pmd_sharing.
  *
- * Runs in the guest and prints one line for each thing it has measured:
+ * Runs in the guest and prints one line per measurement:
  *
  *	sample METRIC UNIT ARM VALUE
  *
- * An arm is a value of vm.hugetlb_pmd_sharing, or a name for "as this kernel
- * is" (see --arms).  The arms take turns within a round, in one order and then
- * in the other, so that whatever drifts on the host hits all alike.  The host
- * side, tests/bench/run, makes medians, tables and verdicts of it.
+ * An arm is a value of vm.hugetlb_pmd_sharing, or a name for the kernel as it
+ * is (see --arms).  The arms take turns within a round, in alternating order,
+ * so that any drift on the host affects all of them equally.  The host side,
+ * tests/bench/run, computes medians, tables and verdicts.
  *
- * A mapping keeps the mode it was born in, so each turn makes its mappings
- * anew; the file and its pages stay.
+ * A mapping keeps the mode that it was created with, so each turn makes new
+ * mappings; the file and its pages stay.
  *
- * Page tables of two mappings are shared only where the same part of the file
- * is at the same place within a GiB.  So "shared" maps the file at a multiple
- * of 1 GiB in all processes, and "unshared" 2 MiB further in each.
+ * Page tables of two mappings are shared only if the same part of the file has
+ * the same offset within a GiB of address space.  So "shared" maps the file at
+ * a multiple of 1 GiB in all processes, and "unshared" 2 MiB further in each.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,30 +38,30 @@
 #include "bench_util.h"
 
 #define HUGE		(2 * MIB)
-#define TABLE		GIB		/* what one page table maps */
+#define TABLE		GIB		/* mapped by one page table */
 #define PER_TABLE	(TABLE / HUGE)
 
 #define POOL		"/proc/sys/vm/nr_hugepages"
 #define GATES		2
 
-#define ATTACH_LEN	GIB		/* of attach */
+#define ATTACH_LEN	GIB		/* for attach */
 
-/* A multiple of 1 GiB that no mapping of a small program comes near to. */
+/* A multiple of 1 GiB, far from the mappings of a small program. */
 #define BASE		((char *)(16 * KIB * GIB))
 
 const char bench_name[] = "hugetlb";
 const char bench_knob[] = "/proc/sys/vm/hugetlb_pmd_sharing";
 
-/* What the command line says. */
+/* The command line. */
 static struct {
 	long rounds;
-	long procs;		/* of shared, unshared and tables */
+	long procs;		/* in shared, unshared and tables */
 	long gib;		/* of their file */
-	long ms;		/* that one turn of theirs lasts */
+	long ms;		/* duration of a turn of theirs */
 	long storm_procs;
 	long storm_gib;
-	long span;		/* GiB that interfere takes pages away from */
-	long ops;		/* how often it does so in a turn */
+	long span;		/* GiB from which interfere removes pages */
+	long ops;		/* how often it does so per turn */
 } opt = {
 	.rounds		= 5,
 	.procs		= 8,
@@ -116,7 +116,7 @@ static unsigned long proc_kb(const char *path, const char *name)
 	return kb;
 }
 
-/* Page tables of the whole system.  Each CPU first hands in what it counted. */
+/* Page tables of the whole system, after folding the per-CPU counters. */
 static unsigned long page_tables_kb(void)
 {
 	write_text("/proc/sys/vm/stat_refresh", "1");
@@ -126,8 +126,8 @@ static unsigned long page_tables_kb(void)
 /* --- waits for locks */
 
 /*
- * By the flags of the event (LCB_F_* of the kernel).  Only waits that sleep
- * count: an optimistic spin on a mutex has one flag more.
+ * By the flags of the event (the kernel's LCB_F_*).  Only waits that sleep
+ * count: an optimistic spin on a mutex has an additional flag.
  */
 static const struct event_count lock_waits[] = {
 	{ "mutex", "lock/contention_begin", "flags == 32" },
@@ -164,14 +164,14 @@ static int new_file(size_t len)
 	if (fd < 0 || ftruncate(fd, len))
 		die("hugetlb memfd of %zu GiB: %s", len / GIB, strerror(errno));
 	if (fstat(fd, &st) || st.st_blksize != HUGE)
-		die("huge pages are of %ld kB, not of 2048",
+		die("huge pages have %ld kB, not 2048",
 		    (long)(st.st_blksize / KIB));
 	return fd;
 }
 
 /*
  * Map the file PHASE huge pages after a multiple of 1 GiB.  Nothing is
- * reserved: a sparse file has more places than there are pages.
+ * reserved: a sparse file is larger than the pool of pages.
  */
 static char *map_file(int fd, size_t len, long phase)
 {
@@ -234,7 +234,7 @@ static void gates_open(void)
 			die("pipe: %s", strerror(errno));
 }
 
-/* A child waits here until the parent lets all of them pass. */
+/* A child waits here until the parent releases all of them. */
 static void gate_wait(int gate)
 {
 	char c;
@@ -251,7 +251,7 @@ static void gate_pass(int gate)
 	gates[gate][1] = -1;
 }
 
-/* Start N children that do WORK; ARG is theirs, each has its own number. */
+/* Start N children that run WORK with ARG and a number each. */
 static pid_t *start_all(long n, void (*work)(long nr, void *arg), void *arg)
 {
 	pid_t *pids = calloc(n, sizeof(*pids));
@@ -290,7 +290,7 @@ static void check_child(int status)
 		die("a process failed");
 }
 
-/* Until each of N children has come to its next gate. */
+/* Wait until all N children have reached their next gate. */
 static void wait_ready(long n)
 {
 	int status;
@@ -349,7 +349,7 @@ static void loop_work(long nr, void *arg)
 			w->touches++;
 		}
 		to = now_ns();
-		/* The last one does not count, it was stopped. */
+		/* The last one does not count, as it was interrupted. */
 		if (off >= loop->len)
 			timing_add(&w->touch, to - from);
 		from = to;
@@ -405,7 +405,7 @@ static void loop_turn(struct loop *loop, const char *what, int arm)
 	report_counters(what, arm, &before);
 }
 
-/* A pass of its own: tracing takes time. */
+/* A separate pass: tracing takes time. */
 static void loop_waits(struct loop *loop, const char *what, int arm)
 {
 	const int kinds = ARRAY_SIZE(lock_waits);
@@ -432,7 +432,7 @@ static void run_loop(const char *what, int fd, bool shared)
 	long round;
 	int turn;
 
-	/* Two turns a round, in both orders: of all scenes, this varies most. */
+	/* Two turns per round, in both orders: this scene varies most. */
 	for (round = 0; round < opt.rounds * 2; round++) {
 		for (turn = 0; turn < nr_arms; turn++) {
 			int arm = arm_of_turn(round, turn);
@@ -447,11 +447,11 @@ static void run_loop(const char *what, int fd, bool shared)
 	}
 }
 
-/* --- tables: memory for page tables while all processes have all mapped */
+/* --- tables: memory for page tables while all processes map everything */
 
 /*
- * One after the other: two at once may both find nothing to share, and make a
- * table each.
+ * One after the other: two at once may both find nothing to share and allocate
+ * a table each.
  */
 static void tables_work(long nr, void *arg)
 {
@@ -492,7 +492,7 @@ static void tables_turn(struct loop *loop, const char *what, int arm)
 	       "%s_per_process", what);
 	report(arm, "kB", ((double)after - before) / opt.procs / opt.gib,
 	       "%s_per_process_gib", what);
-	/* Of the process: counts a shared table in each that uses it. */
+	/* Per process: a shared table counts in each process that uses it. */
 	report(arm, "kB", (double)vmpte / opt.procs, "%s_vmpte", what);
 	report_counters(what, arm, &counters);
 }
@@ -519,8 +519,8 @@ static void run_tables(int fd)
 /* --- exit_storm: many processes with a large, nearly empty mapping exit */
 
 /*
- * All of them touch the same page of the file in each GiB, so that there need
- * be no more huge pages than GiB; each has a page table of its own for it.
+ * All of them touch the same page of the file in each GiB, so that one huge
+ * page per GiB is enough; each process has its own page table for it.
  */
 static void storm_work(long nr, void *arg)
 {
@@ -569,14 +569,14 @@ static void run_storm(void)
 	close(loop.fd);
 }
 
-/* --- interfere: faults while another thread takes pages away */
+/* --- interfere: faults while another thread removes pages */
 
 /*
  * One mapping of one process.  A thread touches the first FAULT_PAGES of it
- * again and again, and makes the kernel forget that.  The other takes the
- * pages away from all that comes after the first GiB, where each page table
- * has one page at first and one in REFILL_EVERY after that, and puts them
- * back.  No page is wanted by both, so in principle nobody has to wait.
+ * again and again, and has the kernel unmap them after each pass.  The other
+ * thread removes the pages from everything after the first GiB, where each page
+ * table has one page at first and one in REFILL_EVERY after that, and puts them
+ * back.  No page is used by both, so in principle neither has to wait.
  */
 #define FAULT_PAGES	256UL
 #define REFILL_EVERY	8
@@ -584,8 +584,8 @@ static void run_storm(void)
 struct interfere {
 	int fd;
 	char *p;
-	size_t len;			/* of the mapping */
-	atomic_long op;			/* odd: an operation goes on */
+	size_t len;			/* in the mapping */
+	atomic_long op;			/* odd: an operation is in progress */
 	double *us;			/* of each fault during one */
 	long n;
 };
@@ -623,7 +623,7 @@ static void *fault_main(void *arg)
 	struct interfere *in = arg;
 	size_t i = 0;
 
-	/* Else the scheduler may put both threads on one CPU, as busy as it is. */
+	/* Otherwise the scheduler may put both threads on one CPU. */
 	pin_to(1);
 	while (!atomic_load(&stage->stop)) {
 		long before = atomic_load(&in->op), after;
@@ -675,7 +675,7 @@ static void interfere_turn(struct interfere *in, const struct act *act, int arm)
 	snprintf(what, sizeof(what), "interfere_%s", act->name);
 	report_timing(what, "op", arm, &ops);
 	report(arm, "faults", in->n, "%s_fault_n", what);
-	/* An operation can be over before the other thread runs at all. */
+	/* An operation can finish before the other thread runs at all. */
 	if (in->n) {
 		sort_samples(in->us, in->n);
 		for (i = 0; i < in->n; i++)
@@ -716,7 +716,7 @@ static void run_interfere(void)
 	close(in.fd);
 }
 
-/* --- attach: a process maps a file that is in memory, and touches all */
+/* --- attach: a process maps a file that is in memory and touches all of it */
 
 static void attach_work(long nr, void *arg)
 {
@@ -727,7 +727,7 @@ static void attach_work(long nr, void *arg)
 
 	gate_wait(0);
 	p = map_file(loop->fd, loop->len, 0);
-	/* What the program itself faults for is there by now. */
+	/* The program's own pages are faulted in by now. */
 	getrusage(RUSAGE_SELF, &before);
 	getrusage(RUSAGE_SELF, &after);
 	touch_all(p, loop->len, HUGE);
@@ -765,11 +765,11 @@ static void run_attach(void)
 	close(loop.fd);
 }
 
-/* --- cost: one process maps, touches all and unmaps, in ticks */
+/* --- cost: one process maps, touches everything and unmaps, in ticks */
 
 #define COST_LEN	GIB
 
-/* Has the page tables that the other may share. */
+/* Has the page tables that the other process may share. */
 static void cost_work(long nr, void *arg)
 {
 	const struct loop *loop = arg;
@@ -813,7 +813,7 @@ static void run_cost(void)
 	int turn;
 
 	loop.fd = new_filled_file(loop.len, HUGE);
-	/* The first round only warms up. */
+	/* The first round is a warm-up. */
 	for (round = 0; round <= opt.rounds; round++) {
 		for (turn = 0; turn < nr_arms; turn++) {
 			int arm = arm_of_turn(round, turn);
@@ -855,19 +855,19 @@ static void usage(FILE *f)
 {
 	fprintf(f,
 		"Usage: hugetlb --arms ARM,... [OPTION...] SCENE...\n"
-		"  ARM    a value of vm.hugetlb_pmd_sharing, or a name: the knob is left alone\n"
+		"  ARM    a value of vm.hugetlb_pmd_sharing, or a name to leave the knob alone\n"
 		"  SCENE  shared, unshared (all processes map, touch and unmap one file, at\n"
 		"         addresses where page tables can or cannot be shared), tables (memory\n"
-		"         for them), exit_storm (many sparse mappings go at once), interfere\n"
-		"         (faults while pages are taken away), attach (faults of a process that\n"
+		"         for them), exit_storm (many sparse mappings exit at once), interfere\n"
+		"         (faults while pages are removed), attach (faults of a process that\n"
 		"         touches a file in memory), cost (instructions of one)\n"
 		"Options, each with a number:\n"
 		"  --rounds          of each scene (5)\n"
-		"  --procs --gib     of shared, unshared, tables: processes (8), GiB (4)\n"
-		"  --ms              how long a turn of shared and unshared lasts (1000)\n"
+		"  --procs --gib     in shared, unshared, tables: processes (8), GiB (4)\n"
+		"  --ms              duration of a turn of shared and unshared (1000)\n"
 		"  --storm-procs --storm-gib  processes (100, at most 512), GiB of each (512)\n"
-		"  --span --ops      of interfere: GiB taken away (256), how often (10)\n"
-		"The pool of huge pages of 2 MiB is set to what the scenes need: 512 for each\n"
+		"  --span --ops      in interfere: GiB to remove (256), how often (10)\n"
+		"The pool of 2 MiB huge pages is set to what the scenes need: 512 for each\n"
 		"GiB of --gib, one for each of --storm-gib, %lu and one for each of --span,\n"
 		"512 for attach and cost; the largest of these.\n", FAULT_PAGES);
 }
@@ -911,7 +911,7 @@ static void run_scenes(char **names, int n)
 	if (stage == MAP_FAILED)
 		die("mmap: %s", strerror(errno));
 
-	/* These share a file: to fill it takes longest of all. */
+	/* These share a file, as filling it takes longest. */
 	if (wanted[SCENE_SHARED] || wanted[SCENE_UNSHARED] ||
 	    wanted[SCENE_TABLES]) {
 		fd = new_filled_file(opt.gib * GIB, HUGE);
@@ -929,7 +929,7 @@ static void run_scenes(char **names, int n)
 		run_attach();
 	if (wanted[SCENE_COST])
 		run_cost();
-	/* Last, as it stays on its CPUs. */
+	/* Last, as it pins its threads to CPUs. */
 	if (wanted[SCENE_INTERFERE])
 		run_interfere();
 }
@@ -949,7 +949,7 @@ int main(int argc, char **argv)
 	int first = parse_options(argc, argv, options, ARRAY_SIZE(options),
 				  true, usage);
 
-	/* Beyond that, two would be at the same place within a GiB. */
+	/* With more, two would have the same offset within a GiB. */
 	if (opt.procs > (long)PER_TABLE || opt.storm_procs > (long)PER_TABLE)
 		die("at most %lu processes", PER_TABLE);
 	run_scenes(argv + first, argc - first);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What a big munmap costs the process that calls it, and its other threads.
+ * The cost of a large munmap for the calling process and its other threads.
  *
- * Runs in the guest and prints one line for each thing it has measured:
+ * Runs in the guest and prints one line per measurement:
  *
  *	sample METRIC UNIT ARM VALUE
  *
- * An arm is a value of vm.munmap_section_kbytes, or a name for "as this
- * kernel is" (see --arms).  The arms take turns within a round, in one order
- * and then in the other, so that whatever drifts on the host hits all alike.
- * The host side, tests/bench/run, makes medians, tables and verdicts of it.
+ * An arm is a value of vm.munmap_section_kbytes, or a name for the kernel as
+ * it is (see --arms).  The arms take turns within a round, in alternating
+ * order, so that any drift on the host affects all of them equally.  The host
+ * side, tests/bench/run, computes medians, tables and verdicts.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -79,7 +79,7 @@ static bool populate(void *p, size_t len, enum fill fill)
 	if (fill != FILL_SPARSE)
 		return !madvise(p, len, fill == FILL_ZERO ?
 				MADV_POPULATE_READ : MADV_POPULATE_WRITE);
-	/* 2 MiB in each 1/32 of it. */
+	/* 2 MiB in each 1/32 of the mapping. */
 	for (off = 0; off < len; off += len / 32)
 		if (madvise((char *)p + off, 2 * MIB, MADV_POPULATE_WRITE))
 			return false;
@@ -96,7 +96,7 @@ static void *map_populated(enum fill fill, size_t len)
 	return p;
 }
 
-/* --- the other threads of the process, and what they have to wait */
+/* --- the other threads of the process, and their waits */
 
 struct op {
 	__u64 start, end;
@@ -139,8 +139,8 @@ static void act_maps(struct probe *probe)
 }
 
 /*
- * The first fault of a VMA needs mmap_lock; each place is one such VMA.  They
- * are few, as they make /proc/self/maps long, and last by pauses.
+ * The first fault in a VMA needs mmap_lock; each place is one such VMA.  They
+ * are few, as they make /proc/self/maps longer, and last thanks to pauses.
  */
 static void act_fault(struct probe *probe)
 {
@@ -189,7 +189,7 @@ static struct op *new_ops(void)
 	return ops;
 }
 
-/* What of a probe's operations overlapped with [from, to). */
+/* The operations of a probe that overlapped with [from, to). */
 static void report_probe(const char *what, struct probe *probe, int arm,
 			 __u64 from, __u64 to)
 {
@@ -215,8 +215,8 @@ static void report_probe(const char *what, struct probe *probe, int arm,
 enum scene {
 	SCENE_STALL,		/* one writer of mmap_lock */
 	SCENE_CONVOY,		/* a writer, a reader and a fault */
-	SCENE_HAMMER,		/* three writers: only the munmap counts */
-	SCENE_ALONE,		/* nobody: only the munmap counts */
+	SCENE_HAMMER,		/* three writers; only the munmap is measured */
+	SCENE_ALONE,		/* no other; only the munmap is measured */
 	NR_SCENES,
 };
 
@@ -276,7 +276,7 @@ static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
 	if (munmap(p, len))
 		die("munmap: %s", strerror(errno));
 	to = now_ns();
-	/* An operation that is held up now may last a little longer. */
+	/* A blocked operation may last a little longer. */
 	usleep(n ? 2000 : 0);
 	atomic_store(&probes_stop, true);
 	for (i = 0; i < n; i++)
@@ -301,7 +301,7 @@ static void run_scene(enum scene scene, enum fill fill, size_t len, int rounds)
 			one_munmap(scene, fill, len, arm_of_turn(round, turn));
 }
 
-/* --- cost: all that the calling thread has to do, in ticks */
+/* --- cost: the work of the calling thread, in ticks */
 
 static void *sleep_forever(void *arg)
 {
@@ -324,8 +324,8 @@ static void cost_once(const char *metric, enum fill fill, size_t len, int arm,
 }
 
 /*
- * Many small ones, each with its first page touched.  The median: now and
- * then one of them pays for a batch of freed pages, or for a timer.
+ * Many small ones, each with its first page touched.  Take the median: now and
+ * then one of them pays for a batch of freed pages or for a timer.
  */
 static void cost_small(const char *metric, size_t len, int arm, bool warm)
 {
@@ -387,7 +387,7 @@ static void run_costs(int rounds, const char *only)
 	size_t i;
 	int round, turn;
 
-	/* The process must have two threads to have sections at all. */
+	/* Sections require a process with at least two threads. */
 	if (pthread_create(&idle, NULL, sleep_forever, NULL))
 		die("cannot start a thread");
 	for (i = 0; i < ARRAY_SIZE(costs); i++) {
@@ -396,11 +396,11 @@ static void run_costs(int rounds, const char *only)
 		if (only && strcmp(only, c->metric))
 			continue;
 		if (c->fill == FILL_HUGETLB && !hugetlb) {
-			fprintf(stderr, "munmap: no huge pages of 2 MiB: %s is left out\n",
+			fprintf(stderr, "munmap: no 2 MiB huge pages: %s is left out\n",
 				c->metric);
 			continue;
 		}
-		/* The first round of each only warms up. */
+		/* The first round of each is a warm-up. */
 		for (round = 0; round <= rounds; round++) {
 			for (turn = 0; turn < nr_arms; turn++) {
 				int arm = arm_of_turn(round, turn);
@@ -424,8 +424,8 @@ static void usage(FILE *f)
 	fprintf(f,
 		"Usage: munmap --arms ARM,... [--rounds N] cost [METRIC]\n"
 		"       munmap --arms ARM,... [--rounds N] [--size MIB] [--fill KIND] SCENE\n"
-		"  ARM    a value of vm.munmap_section_kbytes, or a name: the knob is left alone\n"
-		"  SCENE  stall (one thread maps and unmaps), convoy (and one reads\n"
+		"  ARM    a value of vm.munmap_section_kbytes, or a name to leave the knob alone\n"
+		"  SCENE  stall (one thread maps and unmaps), convoy (another one reads\n"
 		"         /proc/self/maps, and one faults), hammer (three threads map and\n"
 		"         unmap), alone\n"
 		"  KIND   4k, zero, thp, file (default 4k)\n");

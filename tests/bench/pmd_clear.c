@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What vm.pmd_clear_ipi_free saves, and what it costs.
+ * Benefits and costs of vm.pmd_clear_ipi_free.
  *
- * Runs in the guest and prints one line for each thing it has measured:
+ * Runs in the guest and prints one line per measurement:
  *
  *	sample METRIC UNIT ARM VALUE
  *
- * An arm is a value of vm.pmd_clear_ipi_free, or a name for "as this kernel
- * is" (see --arms).  The arms take turns within a round, in one order and then
- * in the other.  The host side, tests/bench/run, makes medians, tables and
- * verdicts of it.
+ * An arm is a value of vm.pmd_clear_ipi_free, or a name for the kernel as it
+ * is (see --arms).  The arms take turns within a round, in alternating order.
+ * The host side, tests/bench/run, computes medians, tables and verdicts.
  *
  * Broadcasts are counted by the kernel function that they run on other CPUs
  * (trace event csd:csd_queue_cpu), and interrupts by /proc/interrupts.  These
@@ -39,18 +38,18 @@
 #define POOL		"/proc/sys/vm/nr_hugepages"
 #define CPUS_MAX	64
 
-/* A multiple of 1 GiB that no mapping of a small program comes near to. */
+/* A multiple of 1 GiB, far from the mappings of a small program. */
 #define BASE		((char *)(16 * KIB * GIB))
 
 const char bench_name[] = "pmd_clear";
 const char bench_knob[] = "/proc/sys/vm/pmd_clear_ipi_free";
 
-/* What the command line says. */
+/* The command line. */
 static struct {
 	long rounds;
-	long areas;		/* huge pages' worth of memory for a turn */
-	long forks;		/* children of unshare */
-	long isolated;		/* a CPU that nothing else runs on */
+	long areas;		/* huge pages' worth of memory per turn */
+	long forks;		/* children in unshare */
+	long isolated;		/* an otherwise unused CPU */
 } opt = {
 	.rounds		= 5,
 	.areas		= 64,
@@ -62,7 +61,7 @@ static size_t huge;		/* size of a huge page */
 
 /* --- broadcasts and interrupts */
 
-/* Functions that CPUs are made to run; of the last two, one exists. */
+/* Functions that run on other CPUs by IPI; only one of the last two exists. */
 static struct {
 	const char *name, *function;
 	char filter[48];
@@ -104,13 +103,13 @@ static void find_functions(void)
 		die("/proc/kallsyms has none of the functions: run this as root");
 }
 
-/* Interrupts that each CPU has had. */
+/* The number of interrupts on each CPU. */
 struct interrupts {
 	unsigned long cpu[CPUS_MAX];
 	unsigned long all;
 };
 
-/* Of one kind, such as "CAL:"; NULL: of all kinds but the timer's. */
+/* Of one kind, such as "CAL:"; NULL: of all kinds except the timer. */
 static struct interrupts read_interrupts(const char *kind)
 {
 	FILE *f = fopen("/proc/interrupts", "r");
@@ -140,7 +139,7 @@ static struct interrupts read_interrupts(const char *kind)
 	return now;
 }
 
-/* Around the part of a scene that is measured. */
+/* Called around the measured part of a scene. */
 struct count {
 	struct counters counters;
 	struct interrupts cal, tlb, any;
@@ -189,7 +188,7 @@ static void count_stop(struct count *count, const char *what, int arm, long ops)
 
 /* --- memory */
 
-/* Base pages where there could be huge ones. */
+/* Base pages where huge pages would be possible. */
 static char *map_small(size_t len)
 {
 	size_t off, step = sysconf(_SC_PAGESIZE);
@@ -237,7 +236,7 @@ static long online(void)
 	return sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-/* On every CPU but the first, in this process. */
+/* One thread of this process on every CPU but the first. */
 static int spinners_start(pthread_t *threads)
 {
 	long cpu;
@@ -291,8 +290,8 @@ static void scene_collapse_busy(int arm)
 }
 
 /*
- * munmap() of huge pages, with the other CPUs in the same process: else a
- * powerpc CPU flushes for itself only.
+ * munmap() of huge pages, with the other CPUs running the same process:
+ * otherwise a powerpc CPU flushes only its own TLB.
  */
 static void scene_zap(int arm)
 {
@@ -310,7 +309,7 @@ static void scene_zap(int arm)
 	spinners_stop(threads, n);
 }
 
-/* A child shares its parent's page table, and is gone again. */
+/* A child shares its parent's page table and exits. */
 static void scene_unshare(int arm)
 {
 	struct count count;
@@ -345,7 +344,7 @@ static void scene_unshare(int arm)
 	close(fd);
 }
 
-/* Another process has the isolated CPU for itself, and wants to be left alone. */
+/* Another process runs on the isolated CPU and must not be interrupted. */
 static void scene_isolated(int arm)
 {
 	pid_t pid;
@@ -376,7 +375,7 @@ static void scene_isolated(int arm)
 
 /* --- cost of get_user_pages_fast(), in ticks (see bench_util.h) */
 
-/* Of mm/gup_test.h. */
+/* From mm/gup_test.h. */
 struct gup_test {
 	__u64 get_delta_usec;
 	__u64 put_delta_usec;
@@ -416,7 +415,7 @@ static void scene_gup(int arm)
 
 	if (fd < 0)
 		die("/sys/kernel/debug/gup_test: %s", strerror(errno));
-	/* One call: one page, and as many as one call takes at most. */
+	/* Calls for one page, and for the maximum number of pages. */
 	gup_turn(arm, fd, "gup_get_1", GUP_FAST_BENCHMARK, 1, p);
 	gup_turn(arm, fd, "gup_pin_1", PIN_FAST_BENCHMARK, 1, p);
 	gup_turn(arm, fd, "gup_get_512", GUP_FAST_BENCHMARK, GUP_PAGES, p);
@@ -440,7 +439,7 @@ static void run_scene(void (*scene)(int arm))
 	long round;
 	int turn;
 
-	/* Once for nothing: the first time, memory is not where it is later. */
+	/* A warm-up: the memory layout settles after the first time. */
 	for (round = -1; round < opt.rounds; round++) {
 		for (turn = 0; turn < nr_arms; turn++) {
 			int arm = arm_of_turn(round < 0 ? 0 : round, turn);
@@ -475,11 +474,11 @@ static void usage(FILE *to)
 
 	fputs("pmd_clear --arms LIST [OPTION...] SCENE...\n"
 	      "  --arms LIST    values of vm.pmd_clear_ipi_free, or a name for the kernel\n"
-	      "                 as it is, with commas\n"
+	      "                 as it is, separated by commas\n"
 	      "  --rounds N     turns of each arm\n"
-	      "  --areas N      huge pages to collapse or unmap in a turn\n"
-	      "  --forks N      children of unshare in a turn\n"
-	      "  --isolated CPU one that nothing else runs on (isolcpus=CPU)\n"
+	      "  --areas N      huge pages to collapse or unmap per turn\n"
+	      "  --forks N      children of unshare per turn\n"
+	      "  --isolated CPU an otherwise unused CPU (isolcpus=CPU)\n"
 	      "scenes:", to);
 	for (i = 0; i < ARRAY_SIZE(scene_names); i++)
 		fprintf(to, " %s", scene_names[i]);

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What vm.speculative_page_fault saves, and what it costs.
+ * Benefits and costs of vm.speculative_page_fault.
  *
- * Runs in the guest and prints one line for each thing it has measured:
+ * Runs in the guest and prints one line per measurement:
  *
  *	sample METRIC UNIT ARM VALUE
  *
- * An arm is a value of vm.speculative_page_fault, or a name for "as this
- * kernel is" (see --arms).  The arms take turns within a round, in one order
- * and then in the other.  The host side, tests/bench/run, makes medians,
- * tables and verdicts of it.
+ * An arm is a value of vm.speculative_page_fault, or a name for the kernel as
+ * it is (see --arms).  The arms take turns within a round, in alternating
+ * order.  The host side, tests/bench/run, computes medians, tables and
+ * verdicts.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +31,7 @@
 #include "bench_util.h"
 
 #define PAGE		(4 * KIB)
-/* What one page table of the lowest level maps. */
+/* The range mapped by one PTE table. */
 #define TABLE		(2 * MIB)
 #define THREADS_MAX	64
 
@@ -43,12 +43,12 @@
 const char bench_name[] = "spf";
 const char bench_knob[] = "/proc/sys/vm/speculative_page_fault";
 
-/* What the command line says. */
+/* The command line. */
 static struct {
 	long rounds;
-	long ms;		/* how long a turn lasts */
+	long ms;		/* duration of a turn */
 	long mib;		/* memory that all threads fault in */
-	long threads;		/* of locks and throughput */
+	long threads;		/* in locks and throughput */
 } opt = {
 	.rounds		= 5,
 	.ms		= 2000,
@@ -59,8 +59,8 @@ static struct {
 /* --- memory */
 
 /*
- * Pages of 4 KiB in a VMA that never merges with another one: there are pages
- * without access on both sides.  It has its page tables, and an anon_vma.
+ * 4 KiB pages in a VMA that never merges with another one, as it has
+ * inaccessible pages on both sides.  It has its page tables and an anon_vma.
  */
 static char *map_area(size_t len)
 {
@@ -89,15 +89,15 @@ static void unmap_area(char *p, size_t len)
 
 /* --- threads that fault */
 
-/* On cache lines of its own: they are not to wait for each other here. */
+/* On separate cache lines, so that threads do not contend here. */
 struct worker {
 	_Alignas(64) pthread_t thread;
 	char *start;		/* its part of the memory */
 	size_t len;
-	int policy;		/* of scheduling; 0 is SCHED_OTHER */
+	int policy;		/* scheduling policy; 0 is SCHED_OTHER */
 	bool throttled;		/* in the cgroup with a cpu.max */
-	bool gentle;		/* drops pages so that nobody has to wait */
-	int cpu;		/* where it runs; -1: anywhere */
+	bool gentle;		/* drops pages without making others wait */
+	int cpu;		/* its CPU; -1: any */
 	unsigned long done;	/* pages, or records */
 };
 
@@ -113,10 +113,10 @@ static void set_policy(int policy)
 }
 
 /*
- * Dropping pages holds mmap_lock, and who is preempted with it, or takes it
- * again and again, holds up writers on any kernel.  That is not what the waits
- * are measured for: there it is done gently, in small pieces with pauses, and
- * with a priority that nobody else has and no cpu.max applies to.
+ * Dropping pages holds mmap_lock.  A thread that is preempted with it, or takes
+ * it again and again, delays writers on any kernel.  To keep that out of the
+ * measured waits, pages are dropped gently: in small pieces with pauses, and
+ * with a priority that no other thread has and that is exempt from cpu.max.
  */
 static void drop(const struct worker *w, size_t len)
 {
@@ -140,7 +140,7 @@ static void worker_begins(const struct worker *w)
 {
 	if (w->cpu >= 0)
 		pin_to(w->cpu);
-	/* 0 is the thread that writes it; the others stay where they are. */
+	/* 0 is the calling thread; the others stay in their cgroup. */
 	if (w->throttled && !write_text(CGROUP "cgroup.threads", "0"))
 		die(CGROUP "cgroup.threads: %s", strerror(errno));
 	set_policy(w->policy);
@@ -179,7 +179,7 @@ static void start_worker(struct worker *w, void *(*run)(void *))
 		die("cannot start a thread");
 }
 
-/* Returns what they all have done. */
+/* Returns the total work of all threads. */
 static unsigned long stop_workers(int n)
 {
 	unsigned long done = 0;
@@ -194,7 +194,7 @@ static unsigned long stop_workers(int n)
 	return done;
 }
 
-/* --- latency: who changes a VMA in which others fault */
+/* --- latency of changing a VMA in which other threads fault */
 
 #define FAULTERS	2
 /* Between two changes. */
@@ -203,7 +203,7 @@ static unsigned long stop_workers(int n)
 
 static double write_us[SAMPLES_MAX];
 
-/* Two changes at a time: one that splits the VMA, and one that merges it. */
+/* Two changes at a time: the first splits the VMA, the second merges it. */
 static size_t change_vma(char *page)
 {
 	static const int advices[] = { MADV_DONTFORK, MADV_DOFORK };
@@ -238,10 +238,10 @@ static int outsider_main(void *arg)
 }
 
 /*
- * A VMA takes memory of the kernel, and in the cgroup the writer would have to
- * reclaim, too.  So it is a process of its own, on the same memory: what is
- * faulted in is charged to the process that has the memory, but what the
- * kernel needs to who asks for it.
+ * A VMA needs kernel memory, and in the cgroup the writer would have to reclaim
+ * as well.  So the writer is a separate process that shares the mm: faulted
+ * pages are charged to the owner of the mm, but kernel memory to the task that
+ * allocates it.
  */
 static size_t change_vma_outside(char *page)
 {
@@ -259,9 +259,9 @@ static size_t change_vma_outside(char *page)
 }
 
 /*
- * Who waits for a second is one sample, where others that wanted the same in
- * that second would have been a thousand.  Adds what they would have waited;
- * the samples are no longer sorted then.
+ * A writer that waits for a second is one sample, but a thousand other writers
+ * that came in that second would have waited, too.  Adds their waits; the
+ * samples are then no longer sorted.
  */
 static size_t add_others(size_t n)
 {
@@ -294,14 +294,14 @@ static void report_waits(const char *scene, const char *what, int arm,
 }
 
 /*
- * With a memory.max, threads have so many times the memory that none of it is
- * to be dropped in a turn: the writer would wait for that on any kernel.
+ * With a memory.max, threads have so many times the memory that none of it has
+ * to be dropped during a turn: the writer would wait for that on any kernel.
  */
 #define MEMCG_TIMES	8
 
-/* Why threads that fault sleep, or do not run, in the middle of a fault. */
+/* Why faulting threads sleep or do not run during a fault. */
 enum why {
-	WHY_IDLE,		/* SCHED_IDLE: their CPUs have better to do */
+	WHY_IDLE,		/* SCHED_IDLE: their CPUs run other threads */
 	WHY_MEMCG,		/* their process has a memory.max */
 	WHY_CPU_MAX,		/* they, not the writer, have a cpu.max */
 	NR_WHYS
@@ -313,7 +313,7 @@ static const char * const why_names[NR_WHYS] = {
 	[WHY_CPU_MAX]	= "cpu_max",
 };
 
-/* How often the cgroup's threads were stopped on a CPU since the cgroup is. */
+/* How often threads of the cgroup have been throttled so far. */
 static unsigned long count_throttled(void)
 {
 	FILE *f = fopen(CGROUP "cpu.stat", "r");
@@ -329,8 +329,8 @@ static unsigned long count_throttled(void)
 }
 
 /*
- * The writer's page is the last one of the VMA of the threads that fault
- * (@same), which they do not touch, or is in a VMA of its own.
+ * The writer's page is the last one in the VMA of the faulting threads (@same),
+ * which they do not touch, or in a separate VMA.
  */
 static void latency_turn(enum why why, bool same, int arm)
 {
@@ -400,7 +400,7 @@ static void scene_idle(void)
 		latency_round(WHY_IDLE, round);
 }
 
-/* What mkswap does. */
+/* The same as mkswap. */
 static bool make_swap(size_t len)
 {
 	static union {
@@ -445,13 +445,12 @@ static void set_cgroup(const char *file, const char *text)
 		die("%s: %s: %s", path, text, strerror(errno));
 }
 
-/* Of each 100 ms, on all CPUs together. */
+/* Per 100 ms, on all CPUs together. */
 #define CPU_MAX		"10000 100000"
 
 /*
- * The threads that fault may run for a tenth of the time of one CPU.  When they
- * have had that they are stopped at once, with whatever lock they hold, until
- * the next period begins.
+ * The faulting threads may use a tenth of one CPU.  Once they have used it up,
+ * they are throttled at once, with any lock they hold, until the next period.
  */
 static void scene_cpu_max(void)
 {
@@ -459,7 +458,7 @@ static void scene_cpu_max(void)
 
 	need_cpus("cpu_max");
 	make_cgroup("+cpu");
-	/* Only so can threads of one process be in different cgroups. */
+	/* Allows threads of one process to be in different cgroups. */
 	set_cgroup("cgroup.type", "threaded");
 	set_cgroup("cpu.max", CPU_MAX);
 	for (round = 0; round < opt.rounds; round++)
@@ -467,7 +466,7 @@ static void scene_cpu_max(void)
 	rmdir(CGROUP);
 }
 
-/* The threads fault in more memory than they may have: they have to reclaim. */
+/* The threads fault in more memory than allowed, so they have to reclaim. */
 static void scene_memcg(void)
 {
 	size_t len = opt.mib * MIB;
@@ -524,7 +523,7 @@ static void *touch_main(void *arg)
 	return NULL;
 }
 
-/* The kernel writes to the memory, and it is the kernel that faults. */
+/* The kernel writes to the memory, so the kernel faults. */
 static void *read_main(void *arg)
 {
 	int fd = open("/dev/zero", O_RDONLY | O_CLOEXEC);
@@ -550,7 +549,7 @@ static unsigned long count_faults(void)
 	return usage.ru_minflt + usage.ru_majflt;
 }
 
-/* How much the counters with these names have grown. */
+/* The increase of the counters with these names. */
 static unsigned long grown(const struct counters *before,
 			   const struct counters *after,
 			   const char * const *names)
@@ -571,7 +570,7 @@ static void report_locks(const char *what, int arm, unsigned long faults,
 	static const char * const lock_free[] = {
 		"zero", "anon", "cow", "reuse", "access", NULL
 	};
-	/* The first faults in a page table, or in a VMA, have to change it. */
+	/* The first fault in a page table or in a VMA has to change it. */
 	static const char * const not_eligible[] = {
 		"abort_no_table", "abort_no_anon_vma", NULL
 	};
@@ -674,7 +673,7 @@ static bool search(const __u32 *chunk, size_t n, __u32 key)
 	return low < n && chunk[low] == key;
 }
 
-/* As ebizzy: a copy of some chunk in new memory, a search in it, and away. */
+/* Like ebizzy: copy a chunk to new memory, search it, and free it. */
 static void *record_main(void *arg)
 {
 	struct worker *w = arg;
@@ -753,7 +752,7 @@ static void scene_throughput(void)
 			throughput_turn(arm_of_turn(round, turn));
 }
 
-/* --- cost: instructions of a fault, if the ticks are that */
+/* --- cost: instructions of a fault, if ticks count instructions */
 
 #define COST_PAGES	2001
 
@@ -768,7 +767,7 @@ static const char * const cost_names[NR_COSTS] = {
 	[COST_KERNEL]	= "cost_kernel",
 };
 
-/* All pages are shared with a child, which lives on, or does not. */
+/* All pages are shared with a child, which stays alive or exits. */
 static pid_t share_with_child(char *area, enum cost cost)
 {
 	size_t i;
@@ -790,8 +789,8 @@ static pid_t share_with_child(char *area, enum cost cost)
 }
 
 /*
- * The median: now and then a fault pays for a batch of pages, for a page table
- * or for a timer.
+ * Take the median: now and then a fault pays for a batch of pages, for a page
+ * table or for a timer.
  */
 static void cost_turn(enum cost cost, int fd, int arm)
 {
@@ -833,7 +832,7 @@ static void scene_cost(void)
 	if (fd < 0)
 		die("/dev/zero: %s", strerror(errno));
 	for (cost = 0; cost < NR_COSTS; cost++) {
-		/* The first round of each only warms up. */
+		/* The first round of each is a warm-up. */
 		for (round = 0; round <= opt.rounds; round++) {
 			report_quietly(!round);
 			for (turn = 0; turn < nr_arms; turn++)
@@ -872,14 +871,14 @@ static void usage(FILE *f)
 		"Usage: spf --arms ARM,... [--rounds N] [--ms MS] [--mib MIB] [--threads N] SCENE...\n"
 		"  ARM    a value of vm.speculative_page_fault, or a name: the knob is left\n"
 		"         alone\n"
-		"  MS     how long a turn of idle, memcg, cpu_max and throughput lasts\n"
-		"  MIB    the memory that is faulted in; memcg has %d times that, and a limit of\n"
-		"         half of it\n"
-		"  N      threads of locks and throughput\n"
-		"  SCENE  idle (somebody changes a VMA in which threads of SCHED_IDLE fault),\n"
-		"         memcg (in which threads fault that have to reclaim), cpu_max (in\n"
-		"         which threads fault that may have so much CPU time), locks (of a\n"
-		"         fault), throughput, cost (ticks of a fault)\n",
+		"  MS     duration of a turn of idle, memcg, cpu_max and throughput\n"
+		"  MIB    memory to fault in; memcg has %d times that, and a limit of half of\n"
+		"         it\n"
+		"  N      threads in locks and throughput\n"
+		"  SCENE  idle (a writer changes a VMA in which SCHED_IDLE threads fault),\n"
+		"         memcg (the threads have to reclaim), cpu_max (the threads have\n"
+		"         limited CPU time), locks (per fault), throughput, cost (ticks of\n"
+		"         a fault)\n",
 		MEMCG_TIMES);
 }
 
@@ -898,7 +897,7 @@ int main(int argc, char **argv)
 	if (opt.mib * MIB / opt.threads < 64 * KIB)
 		die("--mib %ld is too little for %ld threads", opt.mib,
 		    opt.threads);
-	/* All names first: a typo is not found after minutes. */
+	/* Check all names first, to detect a typo early. */
 	for (i = first; i < argc; i++)
 		find_name("scene", argv[i], scene_names, NR_SCENES);
 	for (i = first; i < argc; i++)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Existing C files that our patches change, for tests that compile them."""
+"""Upstream C files that our patches change, for tests that compile them."""
 from __future__ import annotations
 
 import pathlib
@@ -18,14 +18,14 @@ def of_kernel(name: str, arch: str = "x86") -> bool:
 
 def touched(arch: str = "x86") -> list[str]:
     """C files of this architecture's kernel that our branch changes."""
-    # Against the work tree: a change that is not committed yet counts as well.
+    # Against the work tree: uncommitted changes count as well.
     names = lib.output("git", "-C", lib.PATHS.tree, "diff", "--name-only", "--diff-filter=M",
                        "upstream").split()
     return [name for name in names if name.endswith(".c") and of_kernel(name, arch)]
 
 
 def configured(source: str, tree: pathlib.Path, config: dict[str, str]) -> bool:
-    """Whether the configuration has this file at all; not all can be compiled without it."""
+    """Whether the configuration includes this file; not every file compiles without it."""
     path = pathlib.Path(source)
     makefile = (tree / path.parent / "Makefile").read_text(encoding="utf-8")
     makefile = makefile.replace("\\\n", " ")

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=bash
 #
-# For test programs that break a rule of a feature on purpose and see whether
-# a race notices.  Source it after tap.sh and vm.sh, and define
+# For test programs that break a rule of a feature on purpose and check that a
+# race test detects it.  Source it after tap.sh and vm.sh, and define
 #
 #	race RULE TEST SETTINGS
 #
 # which runs TEST with RULE broken (0: none) and ends with a call of verdict.
 
-# verdict STATUS LOG: print "passed", or why the race in LOG has not passed.
+# verdict STATUS LOG: prints "passed", or why the race in LOG did not pass.
 verdict() {
 	if [ "$1" -eq 126 ]; then
 		grep -m1 -o 'kernel trouble.*' "$2" || echo "kernel trouble"
@@ -22,7 +22,7 @@ verdict() {
 	fi
 }
 
-# broken RULE NAME TEST SETTINGS: without the rule, the race has to fail.
+# broken RULE NAME TEST SETTINGS: without the rule, the race must fail.
 broken() {
 	local said
 
@@ -36,7 +36,7 @@ broken() {
 	esac
 }
 
-# rule RULE NAME TEST SETTINGS: the race passes, and without the rule it fails.
+# rule RULE NAME TEST SETTINGS: the race passes, but fails without the rule.
 rule() {
 	check "with all rules, $3 passes where $2 matters" \
 		test "$(race 0 "$3" "${4:-}")" = passed

@@ -5,7 +5,7 @@
 # done_testing at the end; a program that dies before that has no plan line,
 # which tests/run counts as a failure.
 #
-# After it is sourced the working folder is the top of the repository.
+# Sourcing it changes to the top of the repository.
 
 TOP=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 BUILD=$(realpath -m "${BUILD:-$TOP/build}")
@@ -15,13 +15,13 @@ cd "$TOP" || exit 1
 tap_count=0
 tap_failed=0
 
-# The test NAME passes; with a second argument it is skipped for that reason.
+# ok NAME [REASON]: the test passes; with a REASON it is skipped.
 ok() {
 	tap_count=$((tap_count + 1))
 	printf 'ok %d - %s%s\n' $tap_count "$1" "${2:+ # SKIP $2}"
 }
 
-# The test NAME fails; what comes in on standard input says why.
+# not_ok NAME: the test fails; standard input says why.
 not_ok() {
 	tap_count=$((tap_count + 1))
 	tap_failed=$((tap_failed + 1))
@@ -29,7 +29,7 @@ not_ok() {
 	sed 's/^/# /'
 }
 
-# check NAME COMMAND...: it passes when the command does.
+# check NAME COMMAND...: the test passes if the command succeeds.
 check() {
 	local name=$1 out
 	shift
@@ -40,7 +40,7 @@ check() {
 	fi
 }
 
-# check_empty NAME TEXT: it passes when there is nothing to complain about.
+# check_empty NAME TEXT: the test passes if TEXT is empty.
 check_empty() {
 	if [ -z "$2" ]; then
 		ok "$1"
@@ -49,22 +49,22 @@ check_empty() {
 	fi
 }
 
-# Print the plan, end the program.
+# Print the plan and exit.
 done_testing() {
 	printf '1..%d\n' $tap_count
 	[ $tap_failed -eq 0 ]
 	exit
 }
 
-# our_files [PATHSPEC...]: what git tracks or would take, and is still there.
-# shellcheck disable=SC2120 # other scripts do pass arguments
+# our_files [PATHSPEC...]: existing files that git tracks or would add.
+# shellcheck disable=SC2120 # other scripts pass arguments
 our_files() {
 	git ls-files -co --exclude-standard -- "$@" | while read -r file; do
 		[ ! -f "$file" ] || printf '%s\n' "$file"
 	done
 }
 
-# Those of our files whose first line names this interpreter.
+# our_scripts INTERPRETER: our files whose first line names it.
 our_scripts() {
 	# shellcheck disable=SC2119
 	our_files | while read -r file; do

@@ -3,7 +3,7 @@
 #
 # For test programs that boot a kernel.  Source it after tap.sh.
 
-# The image of a flavour.
+# image FLAVOUR: the path of its kernel image.
 image() {
 	case $1 in
 	ppc64le*) printf '%s\n' "$BUILD/$1/vmlinux" ;;
@@ -11,7 +11,7 @@ image() {
 	esac
 }
 
-# Where the selftests for a flavour are, below build/.
+# selftests_of FLAVOUR: the folder of its selftests below build/.
 selftests_of() {
 	case $1 in
 	ppc64le*) echo selftests-ppc64le ;;
@@ -19,8 +19,8 @@ selftests_of() {
 	esac
 }
 
-# in_vm FLAVOUR NAME [--selftests "PROGRAM..."] [OPTION...] -- COMMAND...:
-# tests/vm/run with the kernel of the flavour, and selftests from
+# in_vm FLAVOUR NAME [--selftests "PROGRAM..."] [OPTION...] -- COMMAND...: calls
+# tests/vm/run with the kernel of the flavour, and with selftests from
 # build_selftests and ktap-all in the guest; logs go to build/vm/NAME.
 in_vm() {
 	local flavour=$1 name=$2 program files=()
@@ -36,7 +36,7 @@ in_vm() {
 		--out "$BUILD/vm/$name" "${files[@]}" "$@"
 }
 
-# build_selftests FLAVOUR: the programs of tools/testing/selftests/mm/faultline.
+# build_selftests FLAVOUR: builds tools/testing/selftests/mm/faultline.
 build_selftests() {
 	local name cross=()
 	name=$(selftests_of "$1")
@@ -46,7 +46,7 @@ build_selftests() {
 	ppc64le*) cross=(ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-) ;;
 	esac
 	mkdir -p "$BUILD/log" "$BUILD/$name"
-	# Two programs of a suite may ask for them at the same time.
+	# Two test programs may build them at the same time.
 	{
 		flock 9
 		make -C "$BUILD/tree/tools/testing/selftests/mm/faultline" \

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the Linux kernel memory model allows in a litmus test.
+"""Decide what the Linux kernel memory model allows in a litmus test.
 
-The real tool for that is herd7, which Debian does not package.  This is a
-small one for the same files: it makes every candidate execution of a test and
-keeps those that obey the axioms of tools/memory-model/linux-kernel.cat:
-coherence, atomicity, happens-before, propagation and RCU.  Names are those of
-that file, and its explanation.txt is the explanation of this one.
+The standard tool for this is herd7, which Debian does not package.  This is a
+small replacement for the same files: it generates every candidate execution of
+a test and keeps those that obey the axioms of
+tools/memory-model/linux-kernel.cat: coherence, atomicity, happens-before,
+propagation and RCU.  Names are those of that file; see explanation.txt beside it.
 
-What it does not know, plain accesses and counting atomics above all, is an error and not a
-wrong verdict.  It is as slow as it is short: for tests of some 30 events.
+Unsupported features, above all plain accesses and counting atomics, give an
+error rather than a wrong verdict.  It is simple and slow, for tests of up to
+some 30 events.
 
-A relation is a list with one number per event, whose bits are the events that
-it leads to.
+A relation is a list with one number per event; the bits of a number are the
+events that it leads to.
 """
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ MAX_ROUNDS = 8
 
 
 class Unsupported(Exception):
-    """The file has something that is not implemented here."""
+    """The file uses a feature that is not implemented here."""
 
 
 # === Reading a test ===========================================================
@@ -40,7 +41,7 @@ TOKEN = re.compile(r"\s*(\d+|\w+|/\\|\\/|==|!=|<=|>=|&&|\|\||[-+*&!~=<>(){}\[\],
 
 
 class Tokens:
-    """The words of a text, from left to right."""
+    """The tokens of a text, from left to right."""
 
     def __init__(self, text: str) -> None:
         self._words: list[str] = []
@@ -55,12 +56,12 @@ class Tokens:
         self._next = 0
 
     def peek(self, ahead: int = 0) -> str:
-        """A word to come; nothing at the end."""
+        """Look ahead; "" at the end."""
         place = self._next + ahead
         return self._words[place] if place < len(self._words) else ""
 
     def take(self, *wanted: str) -> str:
-        """The next word, which has to be one of these if any are given."""
+        """Consume the next token, which must be one of the given ones, if any."""
         word = self.peek()
         if not word or (wanted and word not in wanted):
             raise Unsupported(f"'{word or 'end'}' where {' or '.join(wanted) or 'more'} is wanted")
@@ -68,7 +69,7 @@ class Tokens:
         return word
 
     def accept(self, *words: str) -> str:
-        """The next word if it is one of these, else nothing."""
+        """Consume the next token if it is one of these; else return ""."""
         return self.take() if self.peek() in words and self.peek() else ""
 
 
@@ -76,7 +77,7 @@ BINARY = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("+", "-"))
 
 
 def parse_expression(tokens: Tokens, level: int = 0) -> Node:
-    """An expression of C, with the operators in BINARY from the weakest."""
+    """A C expression, with the operators in BINARY, weakest first."""
     if level == len(BINARY):
         return parse_unary(tokens)
     left = parse_expression(tokens, level + 1)
@@ -109,7 +110,7 @@ def parse_unary(tokens: Tokens) -> Node:
 
 
 def parse_statement(tokens: Tokens) -> list[Node]:
-    """One statement; a declaration is none."""
+    """One statement; a declaration is an empty one."""
     if tokens.accept("{"):
         body: list[Node] = []
         while not tokens.accept("}"):
@@ -142,7 +143,7 @@ def parse_statement(tokens: Tokens) -> list[Node]:
 
 
 def parse_condition(tokens: Tokens) -> Node:
-    r"""What stands behind "exists": atoms with /\, \/ and ~."""
+    r"""The condition after "exists": atoms with /\, \/ and ~."""
     left = parse_conjunction(tokens)
     while tokens.accept("\\/"):
         left = ("or", left, parse_conjunction(tokens))
@@ -184,7 +185,7 @@ class Test:
     """A litmus test."""
 
     name: str
-    result: str             # what its author expects: Never, Sometimes or Always
+    result: str             # the expected result: Never, Sometimes or Always
     initial: dict[str, Value]
     threads: list[list[Node]]
     exists: Node
@@ -200,7 +201,7 @@ def without_comments(text: str) -> str:
 
 
 def parse(text: str) -> Test:
-    """Read a file."""
+    """Parse a test."""
     name = text.partition("\n")[0].removeprefix("C ").strip()
     result = RESULT.search(text)
     text = without_comments(text)
@@ -229,15 +230,15 @@ def parse(text: str) -> Test:
 
 
 def load(path: Path) -> Test:
-    """Read a file by its name."""
+    """Parse a file."""
     return parse(path.read_text(encoding="utf-8"))
 
 
-# === What a thread does =======================================================
+# === Executing a thread =======================================================
 
 @dataclass
 class Event:
-    """An access or a fence; accesses that it depends on are numbers in its thread."""
+    """An access or a fence; dependencies are given as event numbers in its thread."""
 
     kind: str               # R, W or F
     tags: frozenset[str]
@@ -246,12 +247,12 @@ class Event:
     addr: frozenset[int] = frozenset()
     data: frozenset[int] = frozenset()
     ctrl: frozenset[int] = frozenset()
-    partner: int = -1       # of a write: the read that it is one step with
+    partner: int = -1       # of a write: the read of the same atomic operation
 
 
 @dataclass
 class Trace:
-    """One way through a thread."""
+    """One path through a thread."""
 
     events: list[Event] = field(default_factory=list)
     registers: dict[str, Value] = field(default_factory=dict)
@@ -263,7 +264,7 @@ FENCES = {"smp_mb": "mb", "smp_rmb": "rmb", "smp_wmb": "wmb", "barrier": "barrie
           "smp_mb__after_unlock_lock": "after-unlock-lock",
           "rcu_read_lock": "rcu-lock", "rcu_read_unlock": "rcu-unlock",
           "synchronize_rcu": "sync-rcu", "synchronize_rcu_expedited": "sync-rcu"}
-# Name: tag of the access, and whether the location is given as "*x" or as "x".
+# Name: tag of the access, and whether the location is written as "*x" or "x".
 READS = {"READ_ONCE": ("once", True), "rcu_dereference": ("once", True),
          "smp_load_acquire": ("acquire", False), "atomic_read": ("once", False),
          "atomic_read_acquire": ("acquire", False)}
@@ -277,11 +278,11 @@ NOTHING: frozenset[int] = frozenset()
 
 
 class Dead(Exception):
-    """This way through a thread does not end, such as a lock that is never free."""
+    """This path through a thread does not end, for example at a lock that is never free."""
 
 
 class Runner:
-    """Runs a thread once; what a read returns is chosen by the caller."""
+    """Runs a thread once; the caller chooses the values that reads return."""
 
     def __init__(self, domains: dict[str, set[Value]], choices: list[int]) -> None:
         self._domains = domains
@@ -292,11 +293,11 @@ class Runner:
         self._ctrl = NOTHING
 
     def run(self, body: list[Node]) -> None:
-        """Do some statements."""
+        """Execute statements."""
         for statement in body:
             if statement[0] == "if":
                 value, deps = self._value(statement[1])
-                # All that comes later in the text depends on it, as in herd7.
+                # Everything later in the text depends on it, as in herd7.
                 self._ctrl |= deps
                 self.run(statement[2] if value else statement[3])
             elif statement[0] == "set":
@@ -307,7 +308,7 @@ class Runner:
                 self._call(statement[1])
 
     def _choose(self, options: list) -> Value:
-        """One of them, as the caller said, or the first."""
+        """The option chosen by the caller, or the first."""
         if not options:
             raise Dead
         number = len(self.taken)
@@ -323,7 +324,7 @@ class Runner:
         if kind == "name":
             if node[1] in self.trace.registers:
                 return self.trace.registers[node[1]], self._deps[node[1]]
-            return node[1], NOTHING     # a parameter: where that location is
+            return node[1], NOTHING     # a parameter: the address of that location
         if kind == "call":
             return self._call(node)
         if kind == "binary":
@@ -422,7 +423,7 @@ OPERATORS: dict[str, Callable[..., int]] = {
 
 
 def traces(body: list[Node], domains: dict[str, set[Value]]) -> Iterator[Trace]:
-    """All ways through a thread when reads return what is in the domains."""
+    """All paths through a thread, with reads returning values in the domains."""
     choices: list[int] = []
     while True:
         runner = Runner(domains, choices)
@@ -431,7 +432,7 @@ def traces(body: list[Node], domains: dict[str, set[Value]]) -> Iterator[Trace]:
             yield runner.trace
         except Dead:
             pass
-        # As an odometer: the last choice that has another option takes it.
+        # Like an odometer: advance the last choice that has another option.
         taken = runner.taken
         while taken and taken[-1][0] + 1 == taken[-1][1]:
             taken.pop()
@@ -441,7 +442,7 @@ def traces(body: list[Node], domains: dict[str, set[Value]]) -> Iterator[Trace]:
 
 
 class Domains(dict[str, set[Value]]):
-    """The values that each location can have; 0 if nobody said more."""
+    """The possible values of each location; 0 by default."""
 
     def __missing__(self, location: str) -> set[Value]:
         self[location] = {0}
@@ -449,7 +450,7 @@ class Domains(dict[str, set[Value]]):
 
 
 def all_traces(test: Test) -> tuple[list[list[Trace]], Domains]:
-    """All ways through each thread, with every value that anybody may write."""
+    """All paths through each thread, with every value that may be written."""
     domains = Domains({name: {value} for name, value in test.initial.items()})
     for _ in range(MAX_ROUNDS):
         before = {name: set(values) for name, values in domains.items()}
@@ -460,7 +461,7 @@ def all_traces(test: Test) -> tuple[list[list[Trace]], Domains]:
                     domains[event.location].add(event.value)
         if domains == before:
             return ways, domains
-    raise Unsupported("values that grow without an end")
+    raise Unsupported("values that grow without bound")
 
 
 # === Relations ================================================================
@@ -471,7 +472,7 @@ def identity(size: int) -> Relation:
 
 
 def union(*relations: Relation) -> Relation:
-    """What is in one of them."""
+    """The union of relations."""
     result = list(relations[0])
     for relation in relations[1:]:
         result = [a | b for a, b in zip(result, relation)]
@@ -479,12 +480,12 @@ def union(*relations: Relation) -> Relation:
 
 
 def both(left: Relation, right: Relation) -> Relation:
-    """What is in both."""
+    """The intersection of two relations."""
     return [a & b for a, b in zip(left, right)]
 
 
 def bits(mask: int) -> Iterator[int]:
-    """The numbers of the bits that are set."""
+    """The numbers of the set bits."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -506,7 +507,7 @@ def then(first: Relation, *more: Relation) -> Relation:
 
 
 def inverse(relation: Relation) -> Relation:
-    """The other way round."""
+    """The inverse relation."""
     result = [0] * len(relation)
     for i, row in enumerate(relation):
         for j in bits(row):
@@ -541,19 +542,19 @@ def only(mask: int, size: int) -> Relation:
 
 
 def reflexive(relation: Relation) -> bool:
-    """Whether some event leads to itself."""
+    """Whether some event is related to itself."""
     return any(row >> i & 1 for i, row in enumerate(relation))
 
 
 def cyclic(relation: Relation) -> bool:
-    """Whether one can come back to an event."""
+    """Whether the relation has a cycle."""
     return reflexive(plus(relation))
 
 
 # === The model ================================================================
 
 class Candidate:
-    """The events of all threads, and what does not depend on who read from whom."""
+    """The events of all threads, and the relations that do not depend on reads-from."""
 
     def __init__(self, ways: tuple[Trace, ...], initial: Domains, first: dict[str, Value]) -> None:
         self.events = [Event("W", frozenset(["init"]), location, first.get(location, 0))
@@ -607,7 +608,7 @@ class Candidate:
                    then(memory, po, at("before-atomic"), po, step, maybe(po), memory),
                    then(memory, maybe(po), step, po, at("after-atomic"), po, memory),
                    then(memory, maybe(po), at("LKW"), po, at("after-spinlock"), po, memory))
-        # The grace period itself is part of it: it stands where a fence does.
+        # The grace period itself is included: it takes the place of a fence.
         gp = then(po, at("sync-rcu"), maybe(po))
         self._strong_without_locks = union(mb, gp)
         self.acq_po = then(at("acquire"), po, memory)
@@ -624,10 +625,10 @@ class Candidate:
                     self.rscs[i] = 1 << j
                     break
             else:
-                raise Unsupported("rcu_read_lock() without its end")
+                raise Unsupported("rcu_read_lock() without rcu_read_unlock()")
 
     def allowed(self, rf: Relation, co: Relation) -> bool:
-        """Whether the model lets this happen."""
+        """Whether the model allows this execution."""
         po, at, size = self.po, self.tagged, self.size
         fr = [row & ~(1 << i) for i, row in enumerate(then(inverse(rf), co))]
         if cyclic(union(both(po, self.loc), rf, co, fr)):
@@ -672,7 +673,7 @@ class Candidate:
         return not reflexive(then(prop, po, order, maybe(po), after)[:size])
 
     def executions(self) -> Iterator[tuple[Relation, Relation, dict[str, Value]]]:
-        """Who may read from whom, in which order writes may land, and what is left then."""
+        """All combinations of reads-from and coherence order, with the final values."""
         writes: dict[str, list[int]] = {}
         for i, event in enumerate(self.events):
             if event.kind == "W":
@@ -696,7 +697,7 @@ class Candidate:
                 yield rf, co, final
 
     def _in_order(self, order: tuple[int, ...]) -> bool:
-        """The initial write is the first, and those of a thread are as in its text."""
+        """The initial write is first, and writes of a thread are in program order."""
         return "init" in self.events[order[0]].tags and not any(
             self.po[later] >> earlier & 1
             for place, earlier in enumerate(order) for later in order[place + 1:])
@@ -706,7 +707,7 @@ def holds(condition: Node, state: dict[str, Value]) -> bool:
     """Whether a condition is true in a final state."""
     if condition[0] == "is":
         if condition[1] not in state:
-            # A register that this way through the thread did not set.
+            # A register that this path through the thread did not set.
             return condition[2] == 0 and ":" in condition[1]
         return state[condition[1]] == condition[2]
     if condition[0] == "not":
@@ -717,7 +718,7 @@ def holds(condition: Node, state: dict[str, Value]) -> bool:
 
 @dataclass
 class Verdict:
-    """How many of the executions that the model allows have the outcome."""
+    """How many of the allowed executions have the outcome, and how many do not."""
 
     positive: int = 0
     negative: int = 0
@@ -729,7 +730,7 @@ class Verdict:
 
 
 def judge(test: Test) -> Verdict:
-    """Try all that could happen."""
+    """Try all candidate executions."""
     ways, domains = all_traces(test)
     verdict = Verdict()
     for combination in itertools.product(*ways):
@@ -745,9 +746,9 @@ def judge(test: Test) -> Verdict:
     return verdict
 
 
-# === Leaving something out ====================================================
+# === Weakening ================================================================
 
-# What may be left out or made weaker, and what is there instead.
+# Primitives that may be left out or weakened, and their replacements.
 WEAKER = [(re.compile(pattern, re.S), weaker) for pattern, weaker in (
     (r"(?:smp_\w*mb\w*|synchronize_rcu\w*)\(\);", ""),
     (r"smp_load_acquire\((\w+)\)", r"READ_ONCE(*\1)"),
@@ -759,7 +760,7 @@ RCU_SECTION = re.compile(r"rcu_read_(?:un)?lock\(\);")
 
 
 def weakened(text: str) -> Iterator[tuple[str, str]]:
-    """The test without one of its barriers: what is missing, and the text."""
+    """Variants of the test without one of its barriers: the missing one, and the text."""
     text = without_comments(text)
     for process in PROCESS.finditer(text):
         name, start = f"P{process[1]}", process.start(2)

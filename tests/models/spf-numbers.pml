@@ -1,64 +1,63 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The numbers of speculative page faults when they wrap: mm_lock_seq, of the
- * mm, and vm_lock_seq, of a VMA.  See spf.pml for all the rest.
+ * The sequence numbers of speculative page faults when they wrap: mm_lock_seq
+ * of the mm, and vm_lock_seq of a VMA.  See spf.pml for everything else.
  *
- * Here they have 3 bits instead of 32.  Only their difference counts, and in the
- * beginning it can be any: the VMA may not have been write-locked for so long
- * that numbers wrapped.  Then there are sections of writers, more of them than
- * it takes for numbers to come back, and some change the VMA.  A fault must not
- * take its copy for good if the VMA is being changed, or was.
+ * Here they have 3 bits instead of 32.  Only their difference matters, and its
+ * initial value is arbitrary: the VMA may not have been write-locked for so
+ * long that numbers wrapped.  Then writers run write sections, more than it
+ * takes for a number to recur, and some change the VMA.  A fault must not
+ * accept its snapshot if the VMA is being changed or has been changed.
  *
- * What the numbers do not show is a whole turn of them, 2^31 sections, which
- * take minutes at the least.  A fault that keeps its CPU is not as slow as that:
- * here writers take at most RUNNING steps while it does.  It may lose the CPU
- * for any time, and then the number of its context switches changes.  Or it
- * sleeps for memory, and looks at the clock: if that took less than MAX_AGE,
- * here writers took at most SLEEPING steps.
+ * The numbers do not detect a full wrap, 2^31 sections, which take minutes at
+ * least.  A fault that keeps its CPU is never that slow: here writers take at
+ * most RUNNING steps meanwhile.  It may lose the CPU for any time, but then its
+ * context switch count changes.  Or it sleeps for memory, and checks the clock:
+ * if that took less than MAX_AGE, writers took at most SLEEPING steps here.
  *
- * vma_start_write() makes it more difficult: it does nothing if the VMA has the
- * number of this section.  An old number can be the same by accident.
+ * vma_start_write() makes this harder: it does nothing if the VMA has the
+ * number of the current section, and an old number may be equal by accident.
  *
- * Mistakes, of which spin has to find each:
+ * Mistakes, each of which spin must find:
  *
- *   ONLY_EQUAL    the VMA counts as write-locked if the numbers are the same,
- *                 and not if that of the VMA seems to be ahead
- *   NO_SECTIONS   does not look how far mm_lock_seq has got
- *   NO_NUMBER     does not look at the number of the VMA in the end
- *   NO_SWITCHES   does not look whether it has lost the CPU
- *   LATE_COUNT    counts context switches only when it has read the numbers
- *   EARLY_CHECK   compares that when it has not got the lock of the table, and
- *                 may lose the CPU
- *   ONLY_AFTER    compares only what was since it slept
- *   LATE_CLOCK    looks at the clock when it has compared, before it sleeps
- *   EARLY_CLOCK   looks at it again before it counts anew
- *   NO_AGE        does not look at the clock
+ *   ONLY_EQUAL    treats the VMA as write-locked if the numbers are equal, but
+ *                 not if the VMA's number seems to be ahead
+ *   NO_SECTIONS   does not check how far mm_lock_seq has advanced
+ *   NO_NUMBER     does not check the number of the VMA at the end
+ *   NO_SWITCHES   does not check whether it has lost the CPU
+ *   LATE_COUNT    counts context switches only after reading the numbers
+ *   EARLY_CHECK   compares the count before it has the page table lock, when it
+ *                 may still lose the CPU
+ *   ONLY_AFTER    compares the count only for the time after the sleep
+ *   LATE_CLOCK    reads the clock after comparing, before it sleeps
+ *   EARLY_CLOCK   reads the clock again before counting anew
+ *   NO_AGE        does not check the clock
  */
 
 #define TURN		8
 #define HALF		(TURN / 2)
 #define MAX_SECTIONS	(TURN / 4)
-/* Before and after the sleep, and in it; all three are less than a turn. */
+/* Before and after the sleep, and during it; in total less than a wrap. */
 #define RUNNING		2
 #define SLEEPING	2
-/* Writers end some time after a whole turn. */
+/* Writers end some time after a full wrap. */
 #define STEPS		(TURN + MAX_SECTIONS + 2)
 
 #define ahead(a, b)	((TURN + (a) - (b)) % TURN)
 
 byte mm_seq;
 byte vma_seq;
-byte steps;			/* of mm_seq, in all */
+byte steps;			/* of mm_seq, in total */
 byte since;			/* steps when the fault got its CPU */
-bool on_cpu;			/* the fault has one */
-bool switched;			/* it has lost it since it counted */
-bool running;			/* it has its copy */
-bool changed;			/* the VMA, since the fault took its copy */
+bool on_cpu;			/* the fault has a CPU */
+bool switched;			/* it has lost the CPU since it counted */
+bool running;			/* it has its snapshot */
+bool changed;			/* the VMA, since the fault took its snapshot */
 bool changing;			/* the VMA, now */
 
 #define fast_enough	(!on_cpu || steps - since < RUNNING)
 
-/* An even number in a section too: parity is nothing that a fault looks at. */
+/* Even inside a section: a fault does not check the parity. */
 proctype writer()
 {
 	do
@@ -149,7 +148,7 @@ proctype fault()
 #endif
 	:: else
 	fi;
-	/* From here on, what is copied has to stay. */
+	/* From here on, the snapshot must stay valid. */
 	atomic {
 		running = true;
 		if

@@ -3,39 +3,39 @@
  * Switching speculative page faults on and off: spf_apply() in
  * mm/faultline/spf.c.  See spf.pml for the protocol.
  *
- * There are two keys.  Faults look at spf_key before they try.  Writers look
- * at spf_writer_key before they wait for faults: mremap() that moves a table,
- * the registration of a notifier, and all that free a table.  With both off
- * nobody waits for a fault, and a table is freed after an IPI at the most,
- * which an RCU section does not hold up.
+ * There are two keys.  Faults check spf_key before they try.  Writers check
+ * spf_writer_key before they wait for faults: mremap() when it moves a table,
+ * the registration of a notifier, and all writers that free a table.  With both
+ * keys off no writer waits for a fault, and a table is freed after an IPI at
+ * most, which an RCU section does not delay.
  *
- * A writer looks at its key when it has write-locked the VMA.  If it has seen
- * the key off, then a fault that sees spf_key on sees the number of the writer
- * as well, in the same RCU section, before it walks: in spf_snapshot_vma(), or
- * in revalidate_vma().  Collapse relies on that, for it looks before it clears the
- * PMD entry; munmap() looks afterwards.
+ * A writer checks its key after it has write-locked the VMA.  If it sees the
+ * key off, then a fault that sees spf_key on also sees the writer's sequence
+ * number, in the same RCU section, before it walks: in spf_snapshot_vma() or in
+ * revalidate_vma().  Collapse relies on this, because it checks the key before
+ * it clears the PMD entry; munmap() checks afterwards.
  *
- * spf_key is one variable here: a fault that looks at it in its RCU section and
- * sees an old value is waited for as one that came earlier.  Of
- * spf_writer_key, a CPU may have fetched the old code before
- * static_branch_enable(), and run it afterwards; not any more when a grace
- * period is over.  Where keys are variables for the kernel too, their order is
- * a question of barriers; see litmus/spf-switch-*.
+ * spf_key is one variable here: a fault that reads it in its RCU section and
+ * sees an old value is waited for like an earlier one.  As to spf_writer_key, a
+ * CPU may have fetched the old code before static_branch_enable() and run it
+ * afterwards, but no longer after a grace period.  Where keys are variables in
+ * the kernel as well, their order is a matter of barriers; see
+ * litmus/spf-switch-*.
  *
- * Mistakes, of which spin has to find each:
+ * Mistakes, each of which spin must find:
  *
  *   ON_ORDER       switching on: faults before writers
- *   NO_GRACE_ON    switching on does not wait for writers that have old code
+ *   NO_GRACE_ON    switching on does not wait for writers with old code
  *   OFF_ORDER      switching off: writers before faults
- *   NO_GRACE_OFF   switching off does not wait for faults that have begun
- *   KEY_OUTSIDE    a fault looks at the key before it is in its RCU section
- *   NO_LOOK        a fault that has slept does not look at the key again
- *   NO_NUMBER      nor at the number of the VMA, until it has the lock
- *   LATE_NUMBER    mremap() looks at its key before it write-locks the VMA
- *   EARLY_FRESH    so does collapse: it needs no fresh table
+ *   NO_GRACE_OFF   switching off does not wait for faults in flight
+ *   KEY_OUTSIDE    a fault checks the key before it enters its RCU section
+ *   NO_LOOK        a fault that has slept does not check the key again
+ *   NO_NUMBER      nor the number of the VMA, until it has the lock
+ *   LATE_NUMBER    mremap() checks its key before it write-locks the VMA
+ *   EARLY_FRESH    so does collapse, to decide that it needs no fresh table
  *   NO_BATCH_WAIT  munmap() frees a table at once, with its key on
- *   OLD_DEPOSIT    collapse deposits the table, with its key on; what is
- *                  deposited is freed at once
+ *   OLD_DEPOSIT    collapse deposits the table, with its key on; a deposited
+ *                  table is freed at once
  */
 
 #define SWITCHES	3
@@ -49,8 +49,8 @@ bool writer_code;		/* what a writer sees of it */
 
 byte mm_seq = 2;
 byte vma_seq;
-byte pmd;			/* the table; each time another one */
-bool locked[ACTIONS + 1];	/* the PTL */
+byte pmd;			/* the table; a different one each time */
+bool locked[ACTIONS + 1];	/* the page table lock */
 bool freed[ACTIONS + 1];
 bool notifiers;
 bool rcu;			/* the fault is in an RCU section */
@@ -97,7 +97,7 @@ inline switch_off()
 #endif
 }
 
-/* Any number of times, from on or from off. */
+/* Any number of times, starting from on or off. */
 proctype admin()
 {
 	byte n;
@@ -113,7 +113,7 @@ proctype admin()
 	od
 }
 
-/* A CPU gets the new code at any moment. */
+/* A CPU may fetch the new code at any moment. */
 proctype fetch()
 {
 end:	do
@@ -136,12 +136,12 @@ inline move_table()
 	:: else
 	fi;
 	gone = true;
-	/* Back at its place, for the next time. */
+	/* Move it back, for the next time. */
 	gone = false;
 	mm_seq++
 }
 
-/* The table is out of the PMD entry; another one is the next that gets in. */
+/* The table is out of the PMD entry; another one will be installed next. */
 inline free_table()
 {
 	if
@@ -167,8 +167,8 @@ inline munmap()
 }
 
 /*
- * With its key on it needs a fresh table and frees the old one.  Else that is
- * deposited, and freed at any time.
+ * With its key on it needs a fresh table and frees the old one.  Otherwise the
+ * old one is deposited, and may be freed at any time.
  */
 inline collapse()
 {
@@ -266,7 +266,7 @@ proctype fault()
 			skip
 #endif
 		fi;
-		/* lock_table() */
+		/* spf_lock_table() */
 		t = pmd;
 		if
 		:: t == NONE -> goto next

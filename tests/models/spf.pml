@@ -2,58 +2,58 @@
 /*
  * The protocol of speculative page faults, mm/faultline/spf.c, for spin.
  *
- * One address A of one mm.  Page faults at A go as in spf.c, step by step, and
- * meet what others may do to A: up to ACTIONS operations, in any order and at
- * any moment.  Operations of one mm that take mmap_lock for writing exclude
- * each other, so one process does them all.  What is freed is freed by
- * another process, when those that may use it have gone.
+ * One address A of one mm.  Page faults at A run as in spf.c, step by step, and
+ * race with operations of others on A: up to ACTIONS operations, in any order
+ * and at any moment.  Operations of one mm that take mmap_lock for writing
+ * exclude each other, so a single process runs them all.  Another process frees
+ * memory, once all potential users have gone.
  *
- * Every step is seen by all at once, as on a machine with sequential
- * consistency.  What weaker machines add is in litmus/.
+ * Every step is seen by all at once, as on a sequentially consistent machine.
+ * litmus/ covers weaker machines.
  *
- * The W numbers are those of the rules in spf.c.  Left out: how numbers wrap
- * (spf-numbers.pml) and the sysctl (spf-switch.pml).
+ * The W numbers are those of the rules in spf.c.  Not covered: wrapping
+ * sequence numbers (spf-numbers.pml) and the sysctl (spf-switch.pml).
  *
- * With -DHASH it is the hash MMU of powerpc.  There a fault walks with
- * interrupts off, and it inserts a translation, through which threads store
- * without looking at the page tables.
+ * With -DHASH it models the hash MMU of powerpc, where a fault walks with
+ * interrupts off and inserts a translation, through which threads store without
+ * walking the page tables.
  *
- * To prove that the model would find a mistake, one can be made with -D; spin
- * has to find it.  In a fault:
+ * To prove that the model detects mistakes, one can be made with -D; spin must
+ * find it.  In a fault:
  *
- *   NO_SEQUENCE      does not look whether the VMA was write-locked since
- *   EARLY_SEQUENCE   looks before it has the lock of the table
- *   NO_LOCKED        does not look whether the VMA is write-locked
- *   NO_DETACHED      does not look whether the VMA is out of the tree
- *   NO_FIND          does not look the VMA up again after sleeping, nor at it
+ *   NO_SEQUENCE      does not check whether the VMA was write-locked meanwhile
+ *   EARLY_SEQUENCE   checks that before it has the page table lock
+ *   NO_LOCKED        does not check whether the VMA is write-locked
+ *   NO_DETACHED      does not check whether the VMA is detached from the tree
+ *   NO_FIND          does not look up and check the VMA again after sleeping
  *   NO_WALK          does not walk again after sleeping
  *   NO_RCU           is not in an RCU section
- *   NO_PMD_SAME      does not look at the PMD entry again
- *   NO_PTE_SAME      does not look at the PTE again after copying a page
- *   LIVE_VMA         uses the VMA itself instead of the copy
- *   NO_NOTIFIER      does not look for MMU notifiers
+ *   NO_PMD_SAME      does not recheck the PMD entry
+ *   NO_PTE_SAME      does not recheck the PTE after copying a page
+ *   LIVE_VMA         uses the VMA itself instead of the snapshot
+ *   NO_NOTIFIER      does not check for MMU notifiers
  *
  * In a fault with the hash MMU:
  *
  *   NO_IRQS_OFF      walks with interrupts on
- *   IRQS_STAY_OFF    does not put them on again before it flushes
- *   SPIN_LOCK        waits for the lock of the table with interrupts off
+ *   IRQS_STAY_OFF    does not enable them again before it flushes
+ *   SPIN_LOCK        waits for the page table lock with interrupts off
  *
  * In an operation:
  *
  *   NO_VMA_LOCK      mprotect() does not write-lock the VMA (W1)
- *   LATE_VMA_LOCK    mprotect() does so when it has changed the VMA (W2)
- *   NO_NEW_NUMBER    a new VMA gets into the tree with an old number (W3)
- *   LATE_DETACH      munmap() marks the VMA after its section (W4)
- *   NO_PASS          munmap() frees a table it has not locked (W5)
- *   NO_DRAIN         mremap() moves a table it has not locked (W5)
+ *   LATE_VMA_LOCK    mprotect() does so after it has changed the VMA (W2)
+ *   NO_NEW_NUMBER    a new VMA enters the tree with an old number (W3)
+ *   LATE_DETACH      munmap() marks the VMA detached after its section (W4)
+ *   NO_PASS          munmap() frees a table that it has not locked (W5)
+ *   NO_DRAIN         mremap() moves a table that it has not locked (W5)
  *   NO_HASH_DRAIN    collapse does not lock the table before it flushes
  *                    translations (W5)
  *   LATE_HASH_DRAIN  collapse does so after it has flushed them (W5)
  *   NO_TABLE_WAIT    a table is freed after an IPI (W6)
- *   NO_BATCH_WAIT    so is one for which there is no memory for a batch (W6)
+ *   NO_BATCH_WAIT    so is one for which no batch could be allocated (W6)
  *   OLD_DEPOSIT      collapse deposits the table that was in use, and munmap()
- *                    frees what is deposited at once (W6)
+ *                    frees deposited tables at once (W6)
  *   NO_VMA_WAIT      a VMA is freed at once
  *   NO_SYNC          registering a notifier does not wait for faults (W7)
  *   EARLY_ITREE      it lets others insert theirs before it has waited (W7)
@@ -73,23 +73,23 @@
 
 #define NONE	2
 
-/* What a PTE can be; one value per page, so that they can be compared. */
+/* The values of a PTE; one per page, so that they can be compared. */
 #define EMPTY	0
-#define SHARED	1	/* read-only, of a page that others map too */
+#define SHARED	1	/* read-only, of a page that others also map */
 #define OWN	2	/* writable */
 #define OTHERS	3	/* writable, and installed by another thread */
 #define writable(e)	((e) >= OWN)
 
 /* The mm. */
-byte mm_seq;			/* mm_lock_seq: odd in a section */
+byte mm_seq;			/* mm_lock_seq: odd in a write section */
 byte tree = 0;			/* the VMA of A */
 byte pmd = 0;			/* the table of A */
 bool neighbour;			/* another VMA has addresses in that table */
 bool notifiers;			/* mm->notifier_subscriptions */
-bool itree;			/* other threads can insert interval notifiers */
+bool itree;			/* others may insert interval notifiers */
 byte anon = 1;			/* the anon_vma of the memory at A; 0: freed */
 
-/* VMAs.  In the beginning the second one is next to the first. */
+/* VMAs.  Initially the second one is adjacent to the first. */
 byte vma_seq[2];
 bool vma_writable[2];
 byte vma_anon[2];
@@ -98,9 +98,9 @@ bool vma_leaving[2];		/* to be freed */
 bool vma_freed[2];
 
 /* Page tables. */
-bool locked[2];			/* the PTL */
-byte pte[2];			/* the entry of A */
-bool gone[2];			/* somebody relies on the entries as they are */
+bool locked[2];			/* the page table lock */
+byte pte[2];			/* the entry for A */
+bool gone[2];			/* an operation relies on its entries */
 bool leaving[2];
 bool freed[2];
 #ifdef OLD_DEPOSIT
@@ -108,18 +108,18 @@ byte deposit = NONE;
 #endif
 
 #ifdef HASH
-byte translation;		/* of A: what the entry was when it was inserted */
+byte translation;		/* of A: the entry when it was inserted */
 bool hashed[2];			/* H_PAGE_HASHPTE: the entry has a translation */
 #endif
 
-/* What the machine knows of each fault. */
+/* The machine state of each fault. */
 bool rcu[FAULTS];
 #ifdef HASH
 bool irqs_off[FAULTS];
 #endif
 
 /* For assertions. */
-bool forking;			/* A was copied, and the fork goes on */
+bool forking;			/* A was copied, and the fork is in progress */
 #ifdef HASH
 bool collapsing;		/* A was copied, and its PTE will be cleared */
 #endif
@@ -142,8 +142,8 @@ inline wait_for_rcu()
 }
 
 /*
- * An IPI to all CPUs and their answers.  RCU sections do not hold it up, nor
- * does who spins for a lock.
+ * An IPI to all CPUs and their answers.  It is not delayed by RCU sections or
+ * by a fault that spins for a lock.
  */
 inline wait_for_cpus()
 {
@@ -158,8 +158,8 @@ inline wait_for_cpus()
 }
 
 /*
- * The entry of A in this table was changed.  With the hash MMU, what says that
- * there is a translation is the entry; else there is none without a walk.
+ * The entry for A in this table was changed.  With the hash MMU, the entry says
+ * whether there is a translation; otherwise translations come only from walks.
  */
 inline flush_tlb(t)
 {
@@ -205,7 +205,7 @@ inline insert_translation(t)
 	:: else				\
 	fi
 
-/* Memory: at once, or by sleeping outside of the RCU section. */
+/* Memory: available at once, or by sleeping outside the RCU section. */
 inline get_folio()
 {
 	if
@@ -270,7 +270,7 @@ inline unlock_table()
 	locked[table] = false
 }
 
-/* The entry becomes @new.  All that could be wrong with that. */
+/* Sets the entry to @new, and asserts that this is allowed. */
 inline install(new)
 {
 	table_used(table);
@@ -289,7 +289,7 @@ inline install(new)
 proctype fault(byte me)
 {
 	byte v, seq, table, entry, old;
-	/* The copy. */
+	/* The snapshot. */
 	byte copy_anon;
 	bool copy_writable, copy_detached;
 
@@ -321,7 +321,7 @@ proctype fault(byte me)
 	fi;
 #endif
 
-	/* check_copy(), and what map_anon() and change_present() check */
+	/* spf_check_snapshot(), map_anon() and change_present() */
 	if
 	:: !copy_writable || !copy_anon -> goto out
 	:: else
@@ -405,7 +405,7 @@ out:
 	faults_done++
 }
 
-/* === What others do ======================================================= */
+/* === Operations of others ================================================= */
 
 #define mmap_write_lock()	mm_seq++
 #define mmap_write_unlock()	mm_seq++
@@ -444,7 +444,7 @@ inline free_table(t)
 #endif
 }
 
-/* The section is over before the memory is freed. */
+/* The write section ends before the memory is freed. */
 inline munmap()
 {
 	mmap_write_lock();
@@ -489,7 +489,7 @@ inline munmap()
 	free_vma(v)
 }
 
-/* Memory of a VMA that was freed; an anon_vma of its own. */
+/* Memory of a freed VMA; a new anon_vma. */
 inline mmap()
 {
 	mmap_write_lock();
@@ -531,7 +531,7 @@ inline mprotect()
 	mmap_write_unlock()
 }
 
-/* What is written to A between its copy and the end must be in the child. */
+/* Data written to A between its copy and the end must be in the child. */
 inline fork()
 {
 	mmap_write_lock();
@@ -550,8 +550,8 @@ inline fork()
 }
 
 /*
- * MREMAP_DONTUNMAP of a whole table: the VMA stays, its anon_vma goes along.
- * With the hash MMU entries are moved, one by one.
+ * MREMAP_DONTUNMAP of a whole table: the VMA stays, its anon_vma moves along.
+ * With the hash MMU entries are moved one by one.
  */
 inline mremap()
 {
@@ -568,7 +568,7 @@ inline mremap()
 	mmap_write_unlock()
 }
 
-/* The VMA beside it takes over.  No page table is looked at. */
+/* The adjacent VMA takes over.  No page table is accessed. */
 inline merge()
 {
 	mmap_write_lock();
@@ -584,9 +584,9 @@ inline merge()
 }
 
 /*
- * Into a huge page, or back if that fails.  A fresh table is deposited, so that
- * this one is only freed.  Translations are flushed without the lock of the
- * table: a fault that had it could insert one afterwards.
+ * Collapse to a huge page, undone if that fails.  A fresh table is deposited,
+ * so the old one is only freed.  Translations are flushed without the page
+ * table lock: a fault that holds the lock could insert one afterwards.
  */
 inline collapse()
 {
@@ -610,7 +610,7 @@ inline collapse()
 	if
 	:: true ->
 #ifdef HASH
-		/* The pages are copied.  Then entries are cleared, and flushed. */
+		/* The pages are copied.  Then clear and flush the entries. */
 		collapsing = true;
 		collapsing = false;
 #endif
@@ -624,7 +624,7 @@ inline collapse()
 	mmap_write_unlock()
 }
 
-/* A table of a file that has a huge page now: no lock but those of tables. */
+/* A table of a file that now has a huge page: takes only page table locks. */
 inline retract()
 {
 	t = pmd;
@@ -641,8 +641,8 @@ inline retract()
 }
 
 /*
- * __mmu_notifier_register(): others can see that there are notifiers before it
- * waits, and insert their own after it has.
+ * __mmu_notifier_register(): others see that there are notifiers before it
+ * waits, and can insert their own after it has waited.
  */
 inline register_notifier()
 {
@@ -661,7 +661,7 @@ inline register_notifier()
 	mmap_write_unlock()
 }
 
-/* With mmap_lock or the VMA for reading. */
+/* With mmap_lock or the VMA locked for reading. */
 inline madvise_dontneed()
 {
 	t = pmd;
@@ -671,7 +671,7 @@ inline madvise_dontneed()
 	unlock(t)
 }
 
-/* Other threads as well; or upstream's fault of this one. */
+/* Other threads; or the regular fault of this thread. */
 inline other_fault()
 {
 	t = pmd;
@@ -718,20 +718,20 @@ proctype others()
 	actions_done = true
 }
 
-/* The fault of a thread in the other VMA may bring a table at any moment. */
+/* A fault in the other VMA may install a table at any moment. */
 proctype populate()
 {
 end:	atomic { neighbour && pmd == NONE -> pmd = 1 }
 }
 
-/* mmu_interval_notifier_insert() of another thread, without mmap_lock. */
+/* mmu_interval_notifier_insert() by another thread, without mmap_lock. */
 proctype insert_notifier()
 {
 end:	atomic { itree -> secondary = true }
 }
 
 #ifdef HASH
-/* A thread stores to A.  It does not walk, so that it needs only a translation. */
+/* A thread stores to A.  It does not walk, so it only needs a translation. */
 proctype store()
 {
 end:	do
@@ -741,7 +741,7 @@ end:	do
 #endif
 
 /*
- * What nobody can use any more is used for something else.  A section with
+ * Objects without users are reused for something else.  A section with
  * interrupts off is also an RCU section.
  */
 #ifdef HASH

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=bash
 #
-# For the test programs of this folder.  Source it after tap.sh.
+# For the test programs in this folder.  Source it after tap.sh.
 
 # shellcheck source=../lib/vm.sh
 . tests/lib/vm.sh
 
-# selftests_with MMU [PARAMETER]: the selftests on a kernel that was booted with
-# the parameter, after a test that its MMU is the one that was asked for.
+# selftests_with MMU [PARAMETER]: runs the selftests on a kernel booted with the
+# parameter, after checking its MMU.
 selftests_with() {
 	local programs=(toggles munmap_semantics munmap_race munmap_fault hugetlb_semantics)
 
@@ -20,13 +20,13 @@ selftests_with() {
 		sh ktap-all mmu "${programs[@]}"
 }
 
-# faults_with MMU [PARAMETER]: the same for page faults without locks, with wider
-# windows and with flips as well.  The CPUs run in turns on one thread of the host:
-# on more, QEMU's tlbie does not wait until the other CPUs have flushed, so that
-# they write to what is read-only, whatever the kernel does.  The loop keeps CPUs from
-# idling for long: where time is counted in instructions, a thread that sleeps may
-# else not be woken for half a minute while others spin, with the switch off as well.
-# It starts no programs, whose page faults would be counted.
+# faults_with MMU [PARAMETER]: the same for speculative page faults, also with wider
+# windows and with flips.  The CPUs take turns on one host thread: with several
+# threads, QEMU's tlbie does not wait until the other CPUs have flushed, so they
+# write to read-only pages no matter what the kernel does.  The loop keeps CPUs from
+# idling for long: where time is counted in instructions, a sleeping thread may
+# otherwise not be woken for half a minute while others spin, even with the switch
+# off.  The loop starts no programs, whose page faults would be counted.
 faults_with() {
 	build_selftests ppc64le
 	in_vm ppc64le "ppc64le-spf-${1,,}" \

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Prints TAP for the tests of this directory."""
+"""Prints TAP for the tests in this directory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from functools import partial
 
 
 class Skip(Exception):
-    """Raised by a case that cannot be tried here; the text says why."""
+    """Raised by a case that cannot run here; the text says why."""
 
 
 def run(cases: Sequence[tuple[str, Callable[[], None]]], workers: int = 1) -> int:
     """Run cases, print a result line for each, return an exit code.
 
-    A case fails by raising anything but Skip.
+    A case fails if it raises anything but Skip.
     """
-    # Cases run meanwhile, and one may have sys.stdout for itself.
+    # Cases run in parallel, and one may redirect sys.stdout.
     say = partial(print, file=sys.stdout)
     say(f"TAP version 13\n1..{len(cases)}", flush=True)
     failed = 0

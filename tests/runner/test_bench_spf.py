@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The benchmark of speculative page faults: which boots it makes, its aims, single scenes."""
+"""The benchmark of speculative page faults: its boots, its aims, single scenes."""
 
 import json
 import tempfile
@@ -15,7 +15,7 @@ UNITS = {"locks": "of_eligible", "throughput": "touches/s", "cost": "ticks"}
 
 
 def printed(scene, threads):
-    """Return the metrics that the guest program gives for SCENE and have an aim."""
+    """Return the metrics of SCENE that have an aim."""
     if scene in spf.WAITS:
         return [f"{scene}_same_{what}" for what in ("p99", "any_p99", "max")]
     if scene == "locks":
@@ -26,10 +26,10 @@ def printed(scene, threads):
 
 
 class Run(unittest.TestCase):
-    """A run without VMs: each figure is 2 in arm 1 and 1 in all others."""
+    """A run without VMs: each figure is 2 in arm 1 and 1 in all other arms."""
 
     def boot(self, kernel, program, commands, *, name, options):
-        """Note what is booted, and return its samples."""
+        """Record the boot and return its samples."""
         self.booted.append((kernel, commands, name, options))
         return Boot([Sample(metric, UNITS.get(words[-1], "us"), arm, 2 if arm == "1" else 1)
                      for words in commands
@@ -86,7 +86,7 @@ class Run(unittest.TestCase):
                                                                "records_1"})
         with self.assertRaisesRegex(BenchError, "this host has 2"):
             self.run_plan(spf.Plan(scenes=("cost", "throughput"), threads=(4,)))
-        # It is known before anything is booted.
+        # Detected before the first boot.
         self.assertEqual(self.booted, [])
 
     def test_cost(self):
@@ -109,7 +109,7 @@ class CommandLine(unittest.TestCase):
     """The options --scenes and --threads."""
 
     def resized(self, *words):
-        """Return the plan that WORDS make."""
+        """Return the plan for the command line WORDS."""
         plan = cli._BENCHMARKS[words[0]].Plan()
         cli._resize(plan, cli._parser().parse_args(words))
         return plan

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The coherence benchmark: what it makes of counts, when it refuses them, its downloads."""
+"""The coherence benchmark: how it reads counts, when it rejects them, its downloads."""
 
 import io
 import os
@@ -36,7 +36,7 @@ end
 
 
 class Results(unittest.TestCase):
-    """What the plugin writes."""
+    """The output of the plugin."""
 
     def test_parse(self):
         phases = parse_results(RESULTS)
@@ -74,10 +74,10 @@ class Results(unittest.TestCase):
 
 
 class SelfCheck(unittest.TestCase):
-    """A plugin that does not count what there was gives no figures."""
+    """A plugin that miscounts gives no figures."""
 
     def phase(self, name, **changes):
-        """Return what the guest's check NAME gives in 60 windows, with one kind changed."""
+        """Return the results of the guest's check NAME in 60 windows, with one kind changed."""
         counts = [20 * each for each in CHECKS[name]]
         for kind, change in changes.items():
             counts[coherence.KINDS.index(kind)] += change
@@ -117,7 +117,7 @@ class SelfCheck(unittest.TestCase):
 
 
 class Header(unittest.TestCase):
-    """The header of QEMU's source."""
+    """The header from QEMU's source."""
 
     def tarball(self, name):
         """Return a tar archive with one file."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Which lines of a kernel log are trouble and which are not."""
+"""Which lines in a kernel log count as trouble."""
 
 import unittest
 
@@ -77,7 +77,7 @@ def feed(*messages, allow_warn=False, stamp="[   12.345678] "):
 
 
 class Patterns(unittest.TestCase):
-    """Each documented form is found and named, nothing else is."""
+    """Every documented format is detected and named, nothing else is."""
 
     def test_trouble(self):
         for kind, messages in TROUBLE.items():

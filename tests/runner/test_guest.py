@@ -25,7 +25,7 @@ LOG = Path("console.log")
 
 
 class Scratch(unittest.TestCase):
-    """A test with a directory of its own."""
+    """A test with its own directory."""
 
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
@@ -58,7 +58,7 @@ def members(archive):
 
 
 class Initramfs(Scratch):
-    """The cpio archive and the files that --file names."""
+    """The cpio archive and the files given with --file."""
 
     def files(self, *specs):
         """Return the archive with the given --file arguments."""
@@ -167,7 +167,7 @@ class Initramfs(Scratch):
 
 
 class Returned(Scratch):
-    """The archive that a guest sends is not trusted."""
+    """The archive from a guest is not trusted."""
 
     def tar(self, *items):
         """Make an archive of (name, type, data)."""
@@ -222,7 +222,7 @@ def outcome(log="", qemu_status=0, qemu_output="", cut="", **records):
 
 
 class Verdicts(unittest.TestCase):
-    """The exit code for everything that a boot can leave behind."""
+    """The exit code for every outcome of a boot."""
 
     def check(self, exit_code, reason, made, allow_warn=False):
         """Compare the verdict's exit code and reason."""
@@ -293,7 +293,7 @@ class Host(Scratch):
         return Machine(X86, self.put("kernel", b"1"), self.dir / "initramfs")
 
     def choose(self, cache, answer):
-        """Choose with a probe that gives answer; return choice and probe."""
+        """Choose with a probe that returns answer; return choice and probe."""
         with mock.patch.object(accel, "_unusable", return_value=""), \
                 mock.patch.object(accel, "probe", side_effect=[answer]) as probe:
             return accel.choose("auto", self.machine(), cache), probe

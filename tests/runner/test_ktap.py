@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the reader of test results makes of good, bad and broken output."""
+"""The reader of test results on good, bad and damaged output."""
 
 import unittest
 
@@ -113,7 +113,7 @@ ok 2 alone
 
 
 class Nested(unittest.TestCase):
-    """Subtests: the leaves are counted, containers are not."""
+    """Subtests: leaves are counted, containers are not."""
 
     def test_leaves_count(self):
         self.assertEqual(counts(NESTED), (4, 0, 0))

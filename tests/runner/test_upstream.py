@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What tests/upstream makes of results that are those of stock, and of others."""
+"""tests/upstream on results that equal those of stock, and on others."""
 
 import contextlib
 import io
@@ -47,7 +47,7 @@ class Reading(unittest.TestCase):
 
 
 class Comparing(unittest.TestCase):
-    """Who is to blame for a difference."""
+    """Which kernel is blamed for a difference."""
 
     def setUp(self):
         self.runs = {}
@@ -93,7 +93,7 @@ class Comparing(unittest.TestCase):
         self.assertEqual(self.compare(["ok", "ok"], ["fail", "fail"]), 1)
         self.assertIn("not ok", self.printed)
         self.assertIn("ok on stock, fail here; once more: ok on stock, fail here", self.printed)
-        # Only what differed ran again, on both.
+        # Only the differing test is repeated, on both kernels.
         self.assertEqual(self.runs["off"][1], ("upstream-unit-off-again", ["group"]))
         self.assertEqual(self.runs["stock"][1], ("upstream-unit-stock-again-off", ["group"]))
 

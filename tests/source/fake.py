@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A small kernel, packages of it, a signed archive with them, and a web server for that.
+"""A small kernel, packages of it, a signed archive with them, and a web server for the archive.
 
-So the scripts meet the real apt, gpg and git in seconds and without a network.
+With these the scripts run the real apt, gpg and git in seconds and without a network.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEEDED = ("apt-get", "apt-cache", "dpkg", "dpkg-deb", "gpg", "git", "tar", "xz")
 
 @dataclass
 class Result:
-    """What a script did."""
+    """The result of a script."""
 
     code: int
     out: str
@@ -43,7 +43,7 @@ class Result:
         return self
 
     def bad(self, *parts: str) -> Result:
-        """It must have failed with exactly one line that has all the parts."""
+        """It must have failed with exactly one error line that contains all the parts."""
         if self.code == 0 or len(self.err.splitlines()) != 1 or ": error: " not in self.err:
             raise AssertionError(f"not one error line: exit {self.code}\n{self.out}{self.err}")
         tap.has(self.err, *parts)
@@ -51,14 +51,14 @@ class Result:
 
 
 def check_tools() -> None:
-    """Skip everything where the archive's tools are missing."""
+    """Skip everything if the archive's tools are missing."""
     for tool in NEEDED:
         if not shutil.which(tool):
             tap.skip_all(f"{tool} is not installed")
 
 
 def run(*command: object, cwd: Path | None = None, **env: str) -> str:
-    """Run a helper program that must succeed; returns its stdout."""
+    """Run a helper program that must succeed; return its stdout."""
     result = subprocess.run([str(word) for word in command], cwd=cwd, text=True,
                             capture_output=True, env={**os.environ, **env}, check=False)
     if result.returncode:
@@ -67,20 +67,20 @@ def run(*command: object, cwd: Path | None = None, **env: str) -> str:
 
 
 def scratch_folder() -> Path:
-    """A folder that goes when the test program ends."""
+    """A folder that is removed when the test program ends."""
     folder = Path(tempfile.mkdtemp(prefix="faultline-source-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def lines(name: str, first: int = 1, last: int = 60) -> str:
-    """A C file of numbered lines, each of which a patch can find, and a label here and there."""
+    """A C file of numbered lines, which are unique for patches, with some labels."""
     return "".join(f"int {name}_{number};\n" if number % 16 else "label:\n"
                    for number in range(first, last + 1))
 
 
 def kernel_tree(folder: Path, version: str) -> Path:
-    """A small kernel; the point release shows in the line numbers of mm/mmap.c."""
+    """A small kernel; the point release affects the line numbers in mm/mmap.c."""
     major, minor, point = version.split(".")
     files = {
         "Makefile": f"VERSION = {major}\nPATCHLEVEL = {minor}\nSUBLEVEL = {point}\n",
@@ -88,7 +88,7 @@ def kernel_tree(folder: Path, version: str) -> Path:
         "mm/memory.c": lines("memory"),
         "mm/Makefile": "obj-y += mmap.o\n",
         "scripts/tool.sh": "#!/bin/sh\n",
-        # As Debian's package: its last lines hide every new file from git.
+        # Like Debian's package: its last lines hide every new file from git.
         ".gitignore": "*.o\n/*\n!/debian/\n",
         ".gitattributes": "*.c diff=cpp\n",
         "lib/built.o": "a tracked file that .gitignore covers\n",
@@ -188,11 +188,11 @@ def digest(path: Path) -> str:
 
 
 class Server:
-    """Serves an archive on the loopback, with ranges, and fails when told to."""
+    """Serves an archive on the loopback interface, with ranges, and fails on request."""
 
     def __init__(self, top: Path) -> None:
         self.cut = 0                      # close the connection after so many bytes of a .deb
-        self.before_cut = lambda: None    # done before the rest of a cut file is sent
+        self.before_cut = lambda: None    # called before the rest of a cut file is sent
         self.stop_at_cut = True
         self.requests: list[tuple[str, str]] = []
         outer = self
@@ -234,14 +234,14 @@ class Server:
                     self.wfile.write(data[start:])
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        # apt may close a connection whenever it likes; that is no news.
+        # apt may close a connection at any time; ignore that.
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
 
 def packaged_host(package: Path) -> Host:
-    """A machine without a queue whose pin is this package, which is in its cache already."""
+    """A machine without a queue, with this package pinned and in its cache."""
     fresh = Host(scratch_folder())
     fresh.pin(package)
     (fresh.build / "cache").mkdir(parents=True)
@@ -251,7 +251,7 @@ def packaged_host(package: Path) -> Host:
 
 @dataclass
 class Host:
-    """A machine with apt sources of its own, a kernel/ folder and a build folder."""
+    """A machine with its own apt sources, kernel/ folder and build folder."""
 
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
@@ -280,7 +280,7 @@ class Host:
         return self.build / "tree"
 
     def use(self, archive: Archive, url: str) -> None:
-        """A Debian 12 machine: its sources name bookworm's suites only."""
+        """A Debian 12 machine: its sources have only bookworm suites."""
         (self.folder / "etc" / "sources.list.d" / "debian.sources").write_text(
             f"Types: deb\nURIs: {url}/debian\nSuites: bookworm bookworm-updates\n"
             f"Components: main\n\nTypes: deb\nURIs: {url}/debian-security\n"
@@ -342,7 +342,7 @@ class Host:
 
 
 def develop(machine: Host) -> None:
-    """A queue as a developer makes it: two hooks, an overlay, then an export."""
+    """Make a queue like a developer: two hooks, an overlay, then an export."""
     machine.overlay("mm/faultline/core.c", "int core;\n")
     machine.overlay("tools/faultline.sh", "#!/bin/sh\n", 0o755)
     machine.script("tree").good()
@@ -367,7 +367,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def mtimes(folder: Path) -> dict[str, int]:
-    """When each file of a work tree was written."""
+    """The modification time of each file in a work tree."""
     return {str(path.relative_to(folder)): path.lstat().st_mtime_ns
             for path in folder.rglob("*")
             if ".git" not in path.relative_to(folder).parts and not path.is_dir()}

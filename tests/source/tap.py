@@ -11,7 +11,7 @@ TESTS: list[Callable[[], None]] = []
 
 
 class Skip(Exception):
-    """The test cannot run here; the text says why."""
+    """Raised by a test that cannot run here; the text says why."""
 
 
 def test(function: Callable[[], None]) -> Callable[[], None]:
@@ -27,21 +27,21 @@ def same(got: object, expected: object, what: str = "value") -> None:
 
 
 def has(text: str, *parts: str) -> None:
-    """Fail unless the text has all the parts."""
+    """Fail unless the text contains all the parts."""
     for part in parts:
         if part not in text:
             raise AssertionError(f"no {part!r} in:\n{text}")
 
 
 def lacks(text: str, *parts: str) -> None:
-    """Fail if the text has one of the parts."""
+    """Fail if the text contains one of the parts."""
     for part in parts:
         if part in text:
             raise AssertionError(f"unexpected {part!r} in:\n{text}")
 
 
 def skip_all(reason: str) -> None:
-    """End the program: nothing of it can run here."""
+    """Skip the whole program."""
     print(f"1..0 # SKIP {reason}")
     sys.exit(0)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What fetch, tree, export and rebase share: from the pin to a git branch and back.
+"""Shared code of fetch, tree, export and rebase: from the pin to a git branch and back.
 
 common      errors, progress, paths, locks
 pin         kernel/upstream
@@ -9,5 +9,5 @@ importer    a source as a git commit
 repo        git, and the repository with our branch on top of the tag `upstream`
 patchqueue  kernel/overlay and kernel/patches on disk
 branch      the queue as commits, and commits as the queue
-worktree    the work tree in build/tree: what is in it, when may it be replaced
+worktree    the work tree in build/tree: its state, and when it may be replaced
 """

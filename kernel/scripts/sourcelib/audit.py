@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The places in the kernel whose locking the proof of a feature relies on, as a list.
+"""List the places in the kernel whose locking the proof of a feature relies on.
 
-A site is a file, a function and what it does there, and how often: no line numbers, so that
-only changes show that matter. For functions that a proof quotes, the list has a checksum of
-the code, without comments and white space.
+A site is a file, a function, what the function does and how often. There are no line numbers,
+so that only relevant changes show. For functions that a proof quotes, the list has a checksum
+of the code without comments and white space.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from .repo import Repo
 
 # Below kernel/.
 LIST = Path("audit", "spf.sites")
-# Folders that are searched, and for what.
+# The folders that are searched.
 FOLDERS = ("arch/powerpc/include", "arch/powerpc/mm", "arch/x86/include", "arch/x86/kernel",
            "arch/x86/mm", "fs", "include/asm-generic", "include/linux", "ipc", "kernel", "mm")
-# What the proof is about; code without an MMU; code that tests, or that is for the kernel's
-# own memory.
+# The code that the proof is about; code without an MMU; tests; code for the kernel's own
+# memory.
 IGNORED = re.compile(r"mm/faultline/spf\.[ch]|include/linux/spf\.h|mm/nommu\.c|"
                      r"mm/debug_vm_pgtable\.c|mm/kasan/|.*/tests?/|.*_test\.c$")
 
-# Fields of a VMA that a copy of it is used for. The names are good enough: what else has
-# such a field is in the list, and does not change either.
+# Fields of a VMA that a snapshot is used for. Matching by name is good enough: other
+# structures with such a field end up in the list, but do not change either.
 FIELDS = ("vm_start", "vm_end", "vm_pgoff", "vm_flags", "__vm_flags", "vm_page_prot", "vm_ops",
           "vm_file", "vm_policy", "vm_userfaultfd_ctx", "vm_mm", "anon_vma", "detached",
           "vm_lock", "vm_lock_seq")
 CALLS = (
-    # W1 to W4: VMAs, and the numbers.
+    # W1 to W4: VMAs and the sequence numbers.
     "vma_start_write", "vma_end_write_all", "vma_mark_detached", "vma_assert_write_locked",
     "vm_flags_init", "vm_flags_reset", "vm_flags_reset_once", "vm_flags_set", "vm_flags_clear",
     "vm_flags_mod", "__vm_flags_mod", "vma_set_page_prot", "vma_set_range", "vma_set_anonymous",
@@ -54,11 +54,11 @@ CALLS = (
     "pt_sync_broadcast", "pt_sync_free_old", "pt_sync_free_table", "pt_sync_alloc",
     "zap_deposited_table",
     "tlb_remove_table_one", "native_tlb_remove_table", "pgtable_free_tlb", "pmd_fragment_free",
-    # W5: translations that do not go away with the PMD entry.
+    # W5: translations that outlive the PMD entry.
     "flush_hash_table_pmd_range", "hpte_need_flush", "hash_preload",
     # W7: notifiers.
     "__mmu_notifier_register",
-    # What upstream calls of ours.
+    # Our functions that upstream code calls.
     "spf_enabled", "spf_fault", "spf_write_barrier", "spf_drain_pmd", "spf_drain_pud",
     "spf_sync_notifiers",
 )
@@ -70,10 +70,10 @@ PATTERNS = tuple((name, re.compile(pattern)) for name, pattern in (
     ("write ->{}",
      rf"(?:WRITE_ONCE|smp_store_release|swap|xchg)\([^;]*?->({'|'.join(FIELDS)})\b"),
     ("->{}", r"(?:->|\.)(mm_lock_seq|notifier_subscriptions)\b(?!->)"),
-    # Not by the functions that keep mm_lock_seq.
+    # Bypassing the functions that maintain mm_lock_seq.
     ("{} of mmap_lock", r"\b((?:up|downgrade|down)_write\w*)\([^;]*?\bmmap_lock\b"),
 ))
-# A file without any of these words has no site. A word that has another in it is not needed.
+# A file without any of these words has no site. A word that contains another is redundant.
 ALL_WORDS = {*CALLS, *FIELDS, "mm_lock_seq", "notifier_subscriptions", "mmap_lock"}
 WORDS = [word for word in ALL_WORDS
          if not any(other in word for other in ALL_WORDS if other != word)]
@@ -104,7 +104,7 @@ QUOTED = {
     "mm/mremap.c": ("move_normal_pmd", "move_normal_pud"),
     "mm/rmap.c": ("__anon_vma_prepare", "unlink_anon_vmas"),
     "mm/vma.c": ("mm_take_all_locks", "vma_complete", "__split_vma"),
-    # What spf.c does as they do.
+    # Functions that spf.c mirrors.
     "mm/memory.c": ("do_anonymous_page", "wp_page_copy", "do_wp_page", "wp_page_reuse",
                     "wp_can_reuse_anon_folio", "alloc_anon_folio", "mm_account_fault",
                     "handle_mm_fault", "sanitize_fault_flags", "lru_gen_enter_fault"),
@@ -113,29 +113,31 @@ QUOTED = {
 HEADER = """\
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# What the proof of speculative page faults relies on (mm/faultline/spf.c, rules
-# W1 to W7): who changes VMAs, their numbers and page tables, and who registers
-# MMU notifiers.  One line for each: file, function, what it does, how often; or
-# a checksum of a function that the proof quotes.
+# The code that the proof of speculative page faults relies on (see
+# mm/faultline/spf.c, rules W1 to W7): functions that change VMAs, their sequence
+# numbers or page tables, or register MMU notifiers.  One line each: file,
+# function, what it does, how often; or a checksum of a function that the proof
+# quotes.
 #
-# `make test` and `make rebase` compare it with the kernel.  If a line is new,
-# or has another number, read that function:
+# `make test` and `make rebase` compare the list with the kernel.  If a line is
+# new or its count differs, read that function:
 #
-#  - Does it change a VMA that is in a tree?  Then under mmap_lock for writing,
-#    after vma_start_write() of that section (W1), and before it ends (W4)?
-#  - Does it free or move a page table, or rely on the entries in it, or on
-#    translations made from them?  Then does it lock the table after
-#    vma_start_write(), or find none (W5)?
-#  - Does it free a page table that was in use?  Then, while spf_writer_key is on,
-#    only after a grace period (W6)?  Does it look at the key after
+#  - Does it change a VMA that is in a tree?  If so, does it hold mmap_lock for
+#    writing, and is the change after vma_start_write() of that write section
+#    (W1) and before the section ends (W4)?
+#  - Does it free or move a page table, or rely on its entries or on translations
+#    made from them?  If so, does it lock the table after vma_start_write(), or
+#    find no table (W5)?
+#  - Does it free a page table that was in use?  If so, does it wait for a grace
+#    period while spf_writer_key is on (W6), and read the key after
 #    vma_start_write()?
 #  - Does it register an MMU notifier?  Can others insert theirs without mmap_lock
 #    before it has waited (W7)?
-#  - Does it do as a fault of spf.c does, and must that change with it?
-#  - A TLB flush of x86: does it still wait for every CPU of mm_cpumask(), see
-#    flush_waits() in pt_sync.c?
+#  - Does spf.c mirror it, and must spf.c change too?
+#  - Is it an x86 TLB flush?  If so, does it still wait for every CPU of
+#    mm_cpumask(), see flush_waits() in pt_sync.c?
 #
-# Then write the list anew:
+# Then rewrite the list:
 #
 #    kernel/scripts/audit --update
 
@@ -143,16 +145,16 @@ HEADER = """\
 
 
 def blank(match: re.Match[str]) -> str:
-    """A comment or a string goes, its lines stay."""
+    """Blank a comment or string, but keep its line breaks."""
     text = match[0]
     return '""' if text[0] in "\"'" else " " + "\n" * text.count("\n")
 
 
 BLANKS = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
-# A line at the left margin that begins a definition, as for git's hunk headers.
+# A line at the left margin that starts a definition, as in git's hunk headers.
 MARGIN = re.compile(r"(?:#\s*define\s+)?[A-Za-z_]")
 LABEL = re.compile(r"[A-Za-z_]\w*:\s*$")
-# Words with a parenthesis behind them that are no names of functions.
+# Words before a parenthesis that are not function names.
 ATTRIBUTE = re.compile(r"__attribute__|__printf|__aligned|__section|__must_hold|__acquires|"
                        r"__releases|__cond_lock|__bpf_kfunc")
 DEFINE = re.compile(r"(?:COMPAT_)?SYSCALL_DEFINE\d\((\w+)")
@@ -173,11 +175,11 @@ def name_of(line: str) -> str:
 
 
 def functions(text: str) -> Iterator[tuple[str, str]]:
-    """The definitions of a file without comments: name, and all from its body on."""
+    """The definitions in a file without comments: name, and the text from its body on."""
     name, body = "", ""
     for line in text.splitlines(keepends=True):
         if MARGIN.match(line) and not LABEL.match(line):
-            # A function that is all in one line has its body there.
+            # A one-line function has its body on the same line.
             head, brace, rest = line.partition("{")
             macro = re.match(r"#\s*define\s+\w+(?:\([^)]*\))?(.*)", line, re.S)
             if body.strip():
@@ -205,13 +207,13 @@ def scan(path: str, text: str) -> Counter[str]:
 
 
 def wanted(path: str) -> bool:
-    """Whether a file is searched."""
+    """Whether to search a file."""
     return (path.endswith((".c", ".h")) and not IGNORED.match(path) and
             path.startswith(tuple(f"{name}/" for name in FOLDERS)))
 
 
 def in_folder(tree: Path) -> Iterator[tuple[str, str]]:
-    """The files of a work tree, with what is not committed."""
+    """The files of a work tree, including uncommitted changes."""
     for folder in FOLDERS:
         for file in (tree / folder).rglob("*.[ch]"):
             path = file.relative_to(tree).as_posix()
@@ -234,7 +236,7 @@ def in_commit(repo: Repo, commit: str) -> Iterator[tuple[str, str]]:
 
 
 def sites(files: Iterable[tuple[str, str]]) -> list[str]:
-    """The list for these files."""
+    """List the sites in these files."""
     total: Counter[str] = Counter()
     for path, text in files:
         total += scan(path, text)
@@ -242,12 +244,12 @@ def sites(files: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def list_of(paths: Paths) -> Path:
-    """Where the list is that is committed."""
+    """The path of the committed list."""
     return paths.kernel / LIST
 
 
 def read(path: Path) -> list[str]:
-    """A list that was written before."""
+    """Read a list."""
     if not path.exists():
         raise Fail(f"there is no {shown(path)}: write it with kernel/scripts/audit --update")
     text = path.read_text(encoding="utf-8")
@@ -255,12 +257,12 @@ def read(path: Path) -> list[str]:
 
 
 def written(lines: list[str]) -> bytes:
-    """The file for a list."""
+    """The contents of the file for a list."""
     return (HEADER + "".join(f"{line}\n" for line in lines)).encode()
 
 
 def changes(old: list[str], new: list[str]) -> list[str]:
-    """What is new (+) and what is gone (-), in the order of the list."""
+    """The new (+) and removed (-) lines, in the order of the list."""
     lines = [(line, sign) for sign, these, others in (("-", old, new), ("+", new, old))
              for line in set(these) - set(others)]
     return [f"{sign} {line}" for line, sign in sorted(lines, key=lambda item: (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The queue as commits on top of `upstream`, and such commits as the queue."""
+"""Convert the queue to commits on top of `upstream`, and such commits to a queue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORMAT = ["-1", "--stdout", "--zero-commit", "--no-signature", "--no-numbered", 
 
 @dataclass
 class Mail:
-    """A patch file taken apart."""
+    """A parsed patch file."""
 
     subject: str
     author: dict[str, str]
@@ -36,7 +36,7 @@ class Mail:
 
 @dataclass
 class Outcome:
-    """What became of one patch."""
+    """The result of applying one patch."""
 
     name: str
     offsets: list[str] = field(default_factory=list)
@@ -44,13 +44,13 @@ class Outcome:
 
 
 def tidy(message: str) -> str:
-    """A commit message as git keeps it: no space at line ends, no runs of empty lines."""
+    """Normalise a commit message as git does: no trailing space, no runs of empty lines."""
     lines = "\n".join(line.rstrip() for line in message.splitlines())
     return re.sub(r"\n{3,}", "\n\n", lines).strip("\n") + "\n"
 
 
 def parse_mail(repo: Repo, data: bytes) -> Mail:
-    """Take a patch in git-am form apart."""
+    """Parse a patch in git-am format."""
     with tempfile.TemporaryDirectory() as scratch:
         body, diff = Path(scratch, "body"), Path(scratch, "diff")
         info = repo.text("mailinfo", "-b", "--encoding=UTF-8", str(body), str(diff), data=data)
@@ -75,7 +75,7 @@ def topic_of(message: str, name: str) -> str:
 
 
 class Builder:
-    """Makes the branch with plumbing: no work tree is touched, no file gets a new date."""
+    """Builds the branch with git plumbing: no work tree is touched, no file changes its date."""
 
     def __init__(self, repo: Repo, base: str) -> None:
         self.repo = repo
@@ -86,10 +86,10 @@ class Builder:
         self.env = {"GIT_INDEX_FILE": str(self.index)}
 
     def build(self, queue: Queue, report: Callable[[Outcome], None] | None = None) -> str:
-        """Commit overlay and patches; returns the tip.
+        """Commit overlay and patches; return the tip.
 
-        With `report`, each patch's outcome goes there, one that fails is left out, and the
-        returned tip is the commit before the first failure. Without, a failure is an error.
+        With `report`, each patch's outcome goes there, failing patches are left out, and the
+        returned tip is the commit before the first failure. Without it, a failure is an error.
         """
         try:
             self.repo.text("read-tree", self.base, env=self.env)
@@ -106,13 +106,13 @@ class Builder:
                 elif outcome.problems:
                     raise Fail(f"{name} does not apply to the upstream source: "
                                f"{outcome.problems[0]}: correct the patch (or remove it from "
-                               "series), then run this again")
+                               "series) and run this again")
             return good
         finally:
             self.index.unlink(missing_ok=True)
 
     def collisions(self, overlay: dict[str, tuple[str, bytes]]) -> list[str]:
-        """Overlay paths that upstream has too, as a file or as a folder."""
+        """Overlay paths that upstream also has, as a file or as a folder."""
         return [path for path in overlay if self._taken(path)]
 
     def _taken(self, path: str) -> bool:
@@ -124,7 +124,7 @@ class Builder:
     def _overlay(self, queue: Queue) -> str:
         for path in self.collisions(queue.overlay):
             raise Fail(f"kernel/overlay/{path} exists upstream: the overlay is for new files, "
-                       "make the change a patch in kernel/patches")
+                       "change it with a patch in kernel/patches")
         entries = []
         for path, (mode, data) in queue.overlay.items():
             name = self.repo.text("hash-object", "-w", "--stdin", data=data)
@@ -163,12 +163,12 @@ class Builder:
                                     parent, commit):
             if path not in self.upstream:
                 raise Fail(f"{outcome.name} touches {path}, which upstream does not have: new "
-                           "files belong in kernel/overlay, take it out of the patch")
+                           "files belong in kernel/overlay, remove it from the patch")
         return commit
 
 
 def offsets(log: str) -> list[str]:
-    """`file hunk N: M lines` for every hunk that git found elsewhere than the patch says."""
+    """`file hunk N: M lines` for every hunk that git applied with an offset."""
     found, path = [], ""
     for line in log.splitlines():
         if line.startswith("Checking patch "):
@@ -179,13 +179,13 @@ def offsets(log: str) -> list[str]:
 
 
 def explain(log: str, diff: str) -> list[str]:
-    """What git apply complained about, with the hunk's number and its first lines."""
+    """The complaints of git apply, with the hunk's number and first lines."""
     problems, searched = [], ""
     for hit in re.finditer(r"(?m)^error: while searching for:\n((?:(?!error:).*\n)*)|"
                            r"^error: patch failed: (.+):(\d+)$|^error: (.*)$", log):
         if hit[1] is not None:
             lines = [line.strip() for line in hit[1].splitlines() if line.strip()]
-            searched = "; upstream has no longer: " + " / ".join(lines[:3]) if lines else ""
+            searched = "; upstream no longer has: " + " / ".join(lines[:3]) if lines else ""
         elif hit[2]:
             problems.append(f"{hit[2]} {hunk_at(diff, hit[2], hit[3])}{searched}")
             searched = ""
@@ -195,7 +195,7 @@ def explain(log: str, diff: str) -> list[str]:
 
 
 def hunk_at(diff: str, path: str, line: str) -> str:
-    """`hunk N (@@ ... @@)`: the hunk of a file that starts at a line."""
+    """`hunk N (@@ ... @@)`: the hunk of a file that starts at the given line."""
     section = diff.partition(f"\n--- a/{path}\n")[2].partition("\ndiff --git ")[0]
     headers = re.findall(r"(?m)^@@ -\d+.*? @@", section)
     for number, header in enumerate(headers, 1):
@@ -220,7 +220,7 @@ def new_name(topic: str, subject: str, taken: list[str]) -> str:
 
 
 class Exporter:
-    """Makes a queue of a branch."""
+    """Converts a branch to a queue."""
 
     def __init__(self, repo: Repo, old: Queue) -> None:
         self.repo = repo
@@ -230,7 +230,7 @@ class Exporter:
         self.upstream = repo.files(self.base)
 
     def export(self) -> Queue:
-        """The queue whose branch has the same files as this one."""
+        """Make a queue that reproduces the files of this branch."""
         patches, overlay_only = [], Queue(self._overlay(self.repo.files(self.tip)))
         for commit in self._commits():
             paths = self._upstream_paths(commit)
@@ -293,10 +293,10 @@ class Exporter:
         if parse_mail(self.repo, data).message != message:
             subject = message.partition("\n")[0]
             raise Fail(f"the message of commit {commit[:12]} ({subject}) does not survive as a "
-                       "patch: take lines such as '---', 'diff -' or a leading 'From:' out of it")
+                       "patch: remove lines such as '---', 'diff -' or a leading 'From:'")
 
     def _check_tree(self, queue: Queue) -> None:
         tip = Builder(self.repo, self.base).build(queue)
         if self.repo.tree_of(tip) != self.repo.tree_of(self.tip):
-            raise Fail("the exported patches do not give the branch's files back; nothing was "
-                       "written; please report this with the branch")
+            raise Fail("the exported patches do not reproduce the branch's files; nothing was "
+                       "written; please report this together with the branch")

@@ -21,7 +21,7 @@ LOG_SECONDS = 10.0
 
 
 class Fail(Exception):
-    """An error that the user can act on; its text is the one line that is shown."""
+    """An error that the user can act on; its text is the only line shown."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Paths:
 
 
 def say(text: str) -> None:
-    """Print a line of progress now, also when stdout is a pipe."""
+    """Print a line of progress at once, even if stdout is a pipe."""
     print(text, flush=True)
 
 
@@ -76,12 +76,12 @@ def shown(path: Path) -> str:
 
 
 def mib(size: float) -> str:
-    """A size for people."""
+    """A human-readable size."""
     return f"{size / (1 << 20):.1f} MiB" if size < 100 << 20 else f"{size / (1 << 20):.0f} MiB"
 
 
 class Progress:
-    """How far a long step is: one moving line on a terminal, a line now and then in a log."""
+    """Progress of a long step: one updated line on a terminal, a line now and then in a log."""
 
     def __init__(self, label: str, total: int) -> None:
         self.label = label
@@ -92,7 +92,7 @@ class Progress:
             say(f"{label} ({mib(total)}) ...")
 
     def update(self, done: int) -> None:
-        """Show that `done` bytes are ready, unless something was shown a moment ago."""
+        """Show that `done` bytes are processed, at a limited rate."""
         now = time.monotonic()
         if now - self.shown_at < (TTY_SECONDS if self.tty else LOG_SECONDS):
             return
@@ -101,7 +101,7 @@ class Progress:
         print(f"\r{line}\033[K" if self.tty else line, end="" if self.tty else "\n", flush=True)
 
     def finish(self) -> None:
-        """End with a line that says how long it took."""
+        """Print a final line with the time taken."""
         took = f"{self.label}: done in {time.monotonic() - self.start:.0f} s"
         print(f"\r{took}\033[K" if self.tty else took, flush=True)
 
@@ -113,7 +113,7 @@ def sha256(path: Path) -> str:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Replace a file in one step, so that a reader or a crash never sees a part of it."""
+    """Replace a file in one step, so that neither a reader nor a crash sees a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     try:
@@ -124,13 +124,13 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def disk_full(where: Path | str) -> Fail:
-    """The error for a write that found no room."""
-    return Fail(f"disk full (or quota used up) while writing below {where}: free some space there "
-                "(or set BUILD= to a folder on a larger disk) and run this again")
+    """The error for a write that ran out of space."""
+    return Fail(f"disk full (or quota exceeded) while writing below {where}: free some space "
+                "there (or set BUILD= to a folder on a larger disk) and run this again")
 
 
 def need_space(folder: Path, size: int, what: str) -> None:
-    """Refuse early when `size` bytes do not fit, instead of failing in the middle."""
+    """Fail early if `size` bytes do not fit, rather than halfway through."""
     free = shutil.disk_usage(folder).free
     if free < size:
         raise Fail(f"disk full: {what} needs about {mib(size)} below {folder} and {mib(free)} "
@@ -139,13 +139,13 @@ def need_space(folder: Path, size: int, what: str) -> None:
 
 @contextlib.contextmanager
 def lock(path: Path) -> Iterator[None]:
-    """Let only one run at a time into a folder; a second one waits and says so."""
+    """Serialize runs that work in a folder; a second one waits and says so."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"waiting for another run that works in {shown(path.parent)} ...")
+            say(f"waiting for another run in {shown(path.parent)} ...")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -163,7 +163,7 @@ def run_main(name: str, main: Callable[[], None]) -> int:
         else:
             text = f"{error.strerror}: {error.filename}: make it accessible and run this again"
     except KeyboardInterrupt:
-        text = "interrupted; run this again to go on"
+        text = "interrupted; run this again to continue"
     if sys.stdout.isatty():
         print(flush=True)
     print(f"{name}: error: {text}", file=sys.stderr)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A source tarball as a git commit, without a file written in between.
+"""Import a source tarball as a git commit, without writing files in between.
 
-tarball | decompressor | here | git fast-import: each part on a CPU of its own, and of a point
-release only the files that differ from those already in the repository reach the disk.
+tarball | decompressor | here | git fast-import: each stage runs on its own CPU, and for a point
+release only files that are not yet in the repository reach the disk.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ OBJECT_SHARE = 4
 
 
 def import_source(repo: Repo, source: Source, files_too: bool) -> str:
-    """Make the commit of a source that is at hand; returns its id.
+    """Commit a local source; return the commit's id.
 
-    `files_too`: the work tree is written afterwards, so there must be space for that as well.
+    `files_too`: the work tree is written afterwards, so that needs space as well.
     """
     path = source.path
     assert path is not None
@@ -52,7 +52,7 @@ def import_source(repo: Repo, source: Source, files_too: bool) -> str:
 
 
 def stream_in(repo: Repo, source: Source) -> None:
-    """Run the pipe; every part of it must succeed."""
+    """Run the pipeline; every stage must succeed."""
     path = source.path
     assert path is not None
     command = decompressor(path)
@@ -84,13 +84,13 @@ def stream_in(repo: Repo, source: Source) -> None:
         raise disk_full(repo.folder.parent)
     if reason or unpack.returncode or git.returncode:
         first = next(iter(said.splitlines()), reason)
-        raise Fail(f"{path.name} cannot be unpacked, it is truncated or damaged ({first}): get "
-                   "the file again")
+        raise Fail(f"{path.name} cannot be unpacked, it is truncated or damaged ({first}): "
+                   "download it again")
     progress.finish()
 
 
 def feed(packed: IO[bytes], pipe: IO[bytes], progress: Progress) -> None:
-    """Give the compressed bytes to the decompressor."""
+    """Feed the compressed data to the decompressor."""
     done = 0
     with contextlib.suppress(BrokenPipeError):
         with pipe:
@@ -101,7 +101,7 @@ def feed(packed: IO[bytes], pipe: IO[bytes], progress: Progress) -> None:
 
 
 def convert(tar: IO[bytes], out: IO[bytes]) -> None:
-    """Turn a tarball into the commands of git fast-import."""
+    """Convert a tarball to git fast-import commands."""
     name = f"{IDENTITY['NAME']} <{IDENTITY['EMAIL']}>"
     out.write(f"commit {SCRATCH_REF}\ncommitter {name} 0 +0000\ndata 0\n".encode())
     with tarfile.open(fileobj=tar, mode="r|", bufsize=CHUNK) as archive:
@@ -109,16 +109,16 @@ def convert(tar: IO[bytes], out: IO[bytes]) -> None:
             path = inner_path(member.name)
             if not path or member.isdir():
                 continue
-            # The member list is of no use in a stream and would grow with every file.
+            # The member list is useless for a stream and would grow with every file.
             archive.members = []  # type: ignore[attr-defined]
             for part in entry(archive, member, path):
                 out.write(part)
-    # fast-import takes the end of a pipe for an error unless this was said.
+    # Without this, fast-import treats the end of the pipe as an error.
     out.write(b"done\n")
 
 
 def entry(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> Iterator[bytes]:
-    """The commands for one file."""
+    """The fast-import commands for one file."""
     if member.islnk():
         yield b"C %s %s\n" % (quoted(inner_path(member.linkname)), quoted(path))
         return
@@ -141,12 +141,12 @@ def entry(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> Itera
 
 
 def inner_path(name: str) -> str:
-    """A path in the tarball without the folder at the top."""
+    """A path in the tarball without the top-level folder."""
     return posixpath.normpath(name).partition("/")[2]
 
 
 def quoted(path: str) -> bytes:
-    """A path in the form of git fast-import."""
+    """A path quoted for git fast-import."""
     text = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{text}"'.encode(errors="surrogateescape")
 
@@ -154,26 +154,26 @@ def quoted(path: str) -> bytes:
 def unignored(data: bytes) -> bytes:
     """.gitignore without the lines by which Debian's package ignores every file.
 
-    Debian's own repository has nothing but debian/; in ours, git would pass over each new file
-    that a developer makes.
+    Debian's own repository has only debian/; in ours, git would ignore every new file that a
+    developer adds.
     """
     return b"".join(line for line in data.splitlines(keepends=True)
                     if line.strip() not in (b"/*", b"!/debian/"))
 
 
 def kernel_version(makefile: str, title: str) -> str:
-    """Check that a source is a 6.12.y kernel, by its Makefile."""
+    """Check by its Makefile that a source is a 6.12.y kernel."""
     values = dict(re.findall(r"(?m)^(VERSION|PATCHLEVEL|SUBLEVEL)\s*=\s*(\d+)", makefile))
     version = ".".join(values.get(key, "?") for key in ("VERSION", "PATCHLEVEL", "SUBLEVEL"))
     if not re.fullmatch(r"6\.12\.\d+", version):
-        found = "no kernel tree" if "?" in version else f"Linux {version}"
-        raise Fail(f"{title} is {found}, and Faultline is made for Linux 6.12.y: name such a "
+        found = "not a kernel tree" if "?" in version else f"Linux {version}"
+        raise Fail(f"{title} is {found}, but Faultline is made for Linux 6.12.y: use such a "
                    "source")
     return version
 
 
 def origin(source: Source, version: str) -> str:
-    """The commit message: where the source came from."""
+    """The commit message: the origin of the source."""
     assert source.path is not None
     digest = source.pin.sha256 if source.pin else sha256(source.path)
     return f"Linux {version} ({source.title})\n\nsha256: {digest}\nfile: {source.path.name}\n"

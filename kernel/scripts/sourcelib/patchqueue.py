@@ -21,7 +21,7 @@ SERIES_HEAD = ("# SPDX-License-Identifier: GPL-2.0-only\n"
 
 @dataclass
 class Queue:
-    """Our files and our patches, as bytes."""
+    """Our files and patches, as bytes."""
 
     overlay: dict[str, tuple[str, bytes]] = field(default_factory=dict)  # path: git mode, content
     patches: list[tuple[str, bytes]] = field(default_factory=list)       # file name, mail
@@ -36,7 +36,7 @@ class Queue:
                    read_patches(kernel / "patches", series_names(text)), text)
 
     def digest(self) -> str:
-        """A checksum over everything that goes into the branch."""
+        """A checksum of everything that goes into the branch."""
         total = hashlib.sha256()
         for path, (mode, data) in sorted(self.overlay.items()):
             total.update(f"{mode} {path}\0{len(data)}\0".encode(errors="surrogateescape") + data)
@@ -45,9 +45,9 @@ class Queue:
         return total.hexdigest()
 
     def save(self, kernel: Path, pin: str | None = None) -> list[str]:
-        """Write what differs (and the pin, if given); returns the names of what changed.
+        """Write the files that differ (and the pin, if given); return the changed names.
 
-        Everything is written beside its place first, so a full disk changes nothing.
+        Everything is first written to a staging folder, so a full disk changes nothing.
         """
         old = Queue.load_lenient(kernel)
         new_files, old_files = self._files(), old._files()
@@ -74,7 +74,7 @@ class Queue:
 
     @classmethod
     def load_lenient(cls, kernel: Path) -> Queue:
-        """Read what is in the folders, whether series agrees or not."""
+        """Read the folders as they are, even if series does not match."""
         series = kernel / "patches" / "series"
         folder = kernel / "patches"
         names = sorted(patch_files(folder))
@@ -91,13 +91,13 @@ class Queue:
 
 
 def series_names(text: str) -> list[str]:
-    """The file names in a series; text after # is comment."""
+    """The file names in a series; text after # is a comment."""
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return [line for line in lines if line]
 
 
 def series_text(old: str, names: list[str]) -> str:
-    """A series with these names, keeping the head and the comments of the old one."""
+    """A series with these names, keeping the header and comments of the old one."""
     if series_names(old) == names:
         return old
     head, comments, pending = "", {}, ""
@@ -140,7 +140,7 @@ def read_patches(folder: Path, names: list[str]) -> list[tuple[str, bytes]]:
 
 
 def read_overlay(folder: Path) -> dict[str, tuple[str, bytes]]:
-    """Every file of the overlay with its git mode."""
+    """Read every file of the overlay with its git mode."""
     found = {}
     for parent, folders, names in os.walk(folder):
         folders.sort()
@@ -158,7 +158,7 @@ def read_overlay(folder: Path) -> dict[str, tuple[str, bytes]]:
 
 
 def write_entry(path: Path, mode: str, data: bytes) -> None:
-    """Write a file or symbolic link with a git mode."""
+    """Write a file or symbolic link with its git mode."""
     if mode == "120000":
         path.symlink_to(os.fsdecode(data))
         return
@@ -167,7 +167,7 @@ def write_entry(path: Path, mode: str, data: bytes) -> None:
 
 
 def prune(path: Path, top: Path) -> None:
-    """Remove the folders that a removed file leaves empty."""
+    """Remove folders left empty by a removed file."""
     for folder in path.parents:
         if folder == top or any(folder.iterdir()):
             return

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The pins: which source package our files are made for (kernel/upstream), and which
-package has the distribution's configurations (kernel/upstream-config)."""
+"""The pins: the source package that our files are made for (kernel/upstream), and the
+package with the distribution's configurations (kernel/upstream-config)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Pin:
 
     @classmethod
     def parse(cls, values: dict[str, str], origin: str) -> Pin:
-        """Check the values and make a pin of them."""
+        """Validate the values and make a pin from them."""
         for key, form in FORMS.items():
             if not re.fullmatch(form, values.get(key, "")):
                 raise Fail(f"{origin}: '{key}=' is missing or malformed: restore the file with "
@@ -57,7 +57,7 @@ class Pin:
         return cls.parse({key: values.get(key, "") for key in FORMS}, str(path))
 
     def rewrite(self, text: str) -> str:
-        """The text of a pin file with this pin's values, everything else kept."""
+        """The text of a pin file with this pin's values; everything else is kept."""
         for key, value in asdict(self).items():
             text = re.sub(rf"(?m)^{key}=.*$", f"{key}={value}", text)
         return text

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Debian's archive, asked through apt with a configuration of our own.
+"""Debian's archive, accessed through apt with a private configuration.
 
-apt does what needs trust: it checks the signatures of the archive's metadata and the
+apt does what security depends on: it checks the signatures of the archive's metadata and the
 checksums in it. The host's apt keeps its sources, lists and cache; only its settings
-(proxy, credentials) and the addresses of its mirrors are taken over.
+(proxy, credentials) and the addresses of its mirrors are reused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .pin import Pin
 
 BRING_YOUR_OWN = "get linux-6.12.y.tar.xz yourself and set UPSTREAM_TARBALL=path"
 
-# The suites that carry the package. Not all mirrors have all of them.
+# The suites that have the package. Not every mirror has all of them.
 ARCHIVE_SUITES = ("trixie", "trixie-updates", "trixie-proposed-updates", "trixie-backports",
                   "bookworm-backports")
 SECURITY_SUITES = ("trixie-security", "bookworm-security")
@@ -33,7 +33,7 @@ DEBIAN_SUITE = re.compile(
 KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.gpg",
             "/usr/share/keyrings/debian-archive-keyring.pgp")
 
-# The hooks of the host's apt clean its cache or notify its desktop: not for our runs.
+# The hooks of the host's apt clean its cache or notify the desktop: we do not run them.
 HOOKS = ("APT::Update::Pre-Invoke", "APT::Update::Post-Invoke",
          "APT::Update::Post-Invoke-Success", "DPkg::Pre-Invoke", "DPkg::Post-Invoke")
 
@@ -50,7 +50,7 @@ def parse_one_line(text: str) -> list[tuple[str, str]]:
 
 
 def parse_deb822(text: str) -> list[tuple[str, str]]:
-    """(URI, suite) of each stanza of a .sources file that is on and has the component main."""
+    """(URI, suite) of each enabled stanza of a .sources file that has the component main."""
     found = []
     text = re.sub(r"(?m)^#.*\n?", "", text)
     for stanza in re.split(r"\n\s*\n", text):
@@ -80,10 +80,10 @@ def host_sources(etc: Path) -> list[tuple[str, str]]:
 
 
 def wanted_sources(sources: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The host's archives, with the suites added that carry the package."""
+    """The host's archives, plus the suites that have the package."""
     security = [uri for uri, suite in sources if suite.endswith(("-security", "/updates"))]
     archive = [uri for uri, suite in sources if not suite.endswith(("-security", "/updates"))]
-    # A host may name only one of the two; mirrors keep them side by side under these names.
+    # A host may name only one of the two; mirrors have both side by side under these names.
     if not security:
         security = [f"{uri}-security" for uri in archive if uri.endswith("/debian")]
     if not archive:
@@ -95,7 +95,7 @@ def wanted_sources(sources: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def newer_first(pins: list[Pin]) -> list[Pin]:
-    """Sort by Debian's rules for versions."""
+    """Sort by Debian's version ordering."""
     def compare(one: Pin, other: Pin) -> int:
         if one.version == other.version:
             return 0
@@ -106,14 +106,14 @@ def newer_first(pins: list[Pin]) -> list[Pin]:
 
 
 class Registry:
-    """The versions of one package that the mirrors have now."""
+    """The versions of one package that the mirrors currently have."""
 
     def __init__(self, paths: Paths, package: str, series: str = "", architecture: str = "",
                  instead: str = BRING_YOUR_OWN, source: bool = False) -> None:
-        """Of a series, or all; of the host's architecture, or of another one of Debian's.
+        """Select a series or all versions, for the host's or another Debian architecture.
 
-        What a user can do `instead` is told when the package cannot be had.  With `source` it is
-        the source packages, of the suites that the host itself installs from.
+        `instead` tells the user what to do if the package is not available.  `source` selects
+        source packages, from the suites that the host itself installs from.
         """
         self.cache = paths.cache
         self.folder = paths.cache / "-".join(
@@ -141,11 +141,11 @@ class Registry:
         return f"{self.package} {self.series}.y" if self.series else self.package
 
     def versions(self) -> str:
-        """The versions there are, for a message."""
+        """The available versions, for a message."""
         return ", ".join(pin.version for pin in self.pins)
 
     def find(self, version: str) -> Pin:
-        """The pin of `latest`, of 6.12.x (its newest revision) or of 6.12.x-y."""
+        """The pin for `latest`, 6.12.x (its newest revision) or 6.12.x-y."""
         for pin in self.pins:
             if version in ("latest", pin.version, pin.upstream):
                 return pin
@@ -156,11 +156,11 @@ class Registry:
             raise Fail(f"the mirrors in apt's sources have no {self._what}: "
                        f"add a mirror with trixie-security to apt's sources, or {self.instead}")
         raise Fail(f"{self.package} {version} is not in the registry (any more); it has "
-                   f"{self.versions()}: take the newest with UPSTREAM=latest, or move the pin "
+                   f"{self.versions()}: use the newest with UPSTREAM=latest, or move the pin "
                    "with `make rebase VERSION=`")
 
     def download(self, pin: Pin) -> Path:
-        """Put the package into the cache, going on with a part that an earlier run left."""
+        """Download the package to the cache, resuming a partial download."""
         target, part = self.cache / pin.file, self.folder / "download" / pin.file
         with lock(self.folder / "lock"):
             for other in part.parent.glob("*"):
@@ -171,7 +171,7 @@ class Registry:
             log = self._watch_download(pin, part)
             if log:
                 raise self._download_error(pin, log)
-            if part.is_symlink():  # what apt makes of a file: address
+            if part.is_symlink():  # made by apt for a file: URI
                 shutil.copyfile(part, self.cache / f".{pin.file}.part")
                 (self.cache / f".{pin.file}.part").replace(part)
             verify(part, pin)
@@ -179,9 +179,9 @@ class Registry:
         return target
 
     def _download_command(self, pin: Pin, part: Path) -> list[str]:
-        """apt-helper goes on with a part, which `apt-get download` does not.
+        """apt-helper resumes a partial download, which `apt-get download` does not.
 
-        Only mirror lists (mirror+file:) need the latter: the former cannot choose from a list.
+        The latter is only needed for mirror lists (mirror+file:), which apt-helper cannot use.
         """
         download = self._command("apt-get", "-qq", "download", f"{pin.package}={pin.version}")
         uris = subprocess.run([*download, "--print-uris"], env=self._env(), text=True,
@@ -193,7 +193,7 @@ class Registry:
                              str(part), f"SHA256:{pin.sha256}")
 
     def _watch_download(self, pin: Pin, part: Path) -> str:
-        """Run the download and show how far it is; returns what apt said if it failed."""
+        """Run the download and show progress; return apt's output if it failed."""
         command = self._download_command(pin, part)
         progress = Progress(f"downloading {pin.file}", pin.size)
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
@@ -214,7 +214,7 @@ class Registry:
         errors = re.findall(r"(?m)^[EW]: (.*)", log)
         reason = re.sub(r"\s+", " ", errors[0]) if errors else log.strip().splitlines()[-1]
         return Fail(f"the download of {pin.file} failed ({reason}): check the network and run "
-                    "this again, it goes on where it stopped")
+                    "this again, it resumes where it stopped")
 
     def _env(self) -> dict[str, str]:
         return {**os.environ, "LC_ALL": "C.UTF-8"}
@@ -226,7 +226,7 @@ class Registry:
         etc = Path(os.environ.get("FAULTLINE_APT_ETC") or "/etc/apt")
         sources = host_sources(etc)
         if not sources:
-            raise Fail(f"apt's sources in {etc} name no Debian archive: add one there, or "
+            raise Fail(f"apt's sources in {etc} name no Debian archive: add one, or "
                        f"{self.instead}")
         keyring = os.environ.get("FAULTLINE_APT_KEYRING") or next(
             filter(os.path.exists, KEYRINGS), None)
@@ -246,7 +246,7 @@ class Registry:
 
     def _conf(self) -> str:
         folder = self.folder
-        # The build folder may be closed to apt's own user, so apt does not change to it.
+        # apt's own user may not have access to the build folder, so apt must not switch to it.
         settings = {
             "Dir::State": folder / "state", "Dir::State::Lists": folder / "lists",
             "Dir::State::Status": folder / "status", "Dir::Cache": folder,
@@ -260,7 +260,7 @@ class Registry:
             "Acquire::Languages": "none",
         }
         lines = [f"#clear {hook};" for hook in HOOKS]
-        # Packages of every architecture list the source; the host's own is enough.
+        # The source package is listed for every architecture; the host's own is enough.
         lines += ["#clear APT::Architectures;"]
         if self.architecture:
             lines += [f'{key} "{self.architecture}";'
@@ -276,13 +276,13 @@ class Registry:
         if "No space left on device" in result.stdout:
             raise disk_full(self.folder)
         errors = re.findall(r"(?m)^[EW]: (.*)", result.stdout)
-        # A mirror without one of the suites is no trouble; anything else may be.
+        # A mirror without one of the suites is harmless; anything else may not be.
         real = [error for error in errors if not re.search(
             r"does not have a Release file|404|Some index files failed|disabled by default",
             error)]
         self.trouble = re.sub(r"\s+", " ", real[0]) if real else ""
         if self.trouble:
-            say(f"note: some package lists are not fresh ({self.trouble})")
+            say(f"note: some package lists are out of date ({self.trouble})")
 
     def _list(self) -> list[Pin]:
         result = subprocess.run(self._command("apt-cache", "show", self.package),
@@ -300,7 +300,7 @@ class Registry:
             pins[version] = Pin.parse({
                 "package": self.package, "version": version,
                 "upstream": rest.partition("-")[0],
-                # As `apt-get download` calls it; the archive's names have no epoch.
+                # The name that `apt-get download` uses; file names in the archive have no epoch.
                 "file": name.replace("_", f"_{epoch}%3a", 1) if epoch else name,
                 "size": fields.get("Size", ""), "sha256": fields.get("SHA256", ""),
             }, f"the archive's entry of {self.package} {version}")
@@ -308,7 +308,7 @@ class Registry:
 
 
 def size_of(path: Path) -> int:
-    """The size of a file that apt may be moving away just now."""
+    """The size of a file that apt may move away at any moment."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

@@ -15,12 +15,12 @@ from .common import Fail, disk_full, shown
 BRANCH = "faultline"
 UPSTREAM = "upstream"
 
-# The commits are a function of kernel/ and the source: nobody's name or clock goes in.
+# Commits depend on kernel/ and the source only, not on the user's name or the clock.
 IDENTITY = {"NAME": "Faultline", "EMAIL": "faultline@localhost"}
 
-# No user setting may change what we write; the user's own git commands keep theirs.
-# The function names in hunk headers come from patterns that differ between versions of git,
-# so one of our own is given to every language, and to files without (see attributes).
+# The user's git settings must not change our output; the user's own git commands keep them.
+# The patterns for function names in hunk headers differ between versions of git, so we set
+# our own for every language, and for files without one (see attributes).
 ATTRIBUTES = Path(__file__).with_name("attributes")
 FUNCTION = r"!^[A-Za-z_][A-Za-z0-9_]*:[ \t]*$" + "\n" + r"^([A-Za-z_$].*)$"
 SETTINGS = ["safe.directory=*", f"core.attributesFile={ATTRIBUTES}", "core.autocrlf=false",
@@ -33,11 +33,11 @@ Tree = dict[str, tuple[str, str]]
 
 
 class GitError(Exception):
-    """A git command failed; the text is all that it said."""
+    """A git command failed; the text is its error output."""
 
 
 def stamp(date: str, **author: str) -> dict[str, str]:
-    """The environment for a commit that comes out the same on every machine."""
+    """The environment for a commit that is the same on every machine."""
     env = {"GIT_AUTHOR_DATE": date, "GIT_COMMITTER_DATE": date}
     for key, value in IDENTITY.items():
         env[f"GIT_COMMITTER_{key}"] = value
@@ -58,12 +58,12 @@ class Repo:
 
     def call(self, *args: str, data: bytes = b"", env: dict[str, str] | None = None,
              cwd: Path | None = None) -> tuple[bytes, str]:
-        """Run git, return stdout and stderr; GitError if it fails."""
+        """Run git and return stdout and stderr; raise GitError if it fails."""
         result = subprocess.run(["git", *self._settings, *args], cwd=cwd or self.folder,
                                 input=data, env={**self._env, **(env or {})},
                                 capture_output=True, check=False)
         errors = result.stderr.decode(errors="replace")
-        # A checkout without room says only the latter.
+        # A checkout that runs out of space prints only the latter.
         if re.search("No space left on device|unable to write file", errors):
             raise disk_full(self.folder.parent)
         if result.returncode:
@@ -76,7 +76,7 @@ class Repo:
                                 stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     def text(self, *args: str, data: bytes = b"", env: dict[str, str] | None = None) -> str:
-        """What git printed; a failure that nobody expects is the user's error line."""
+        """The output of git; an unexpected failure becomes the user's error line."""
         try:
             return self.call(*args, data=data, env=env)[0].decode(errors="replace").strip()
         except GitError as error:
@@ -85,7 +85,7 @@ class Repo:
                        "folder with git, or move it away") from error
 
     def try_text(self, *args: str) -> str:
-        """What git printed, or nothing if it failed."""
+        """The output of git, or "" if it failed."""
         try:
             return self.call(*args)[0].decode(errors="replace").strip()
         except GitError:
@@ -96,7 +96,7 @@ class Repo:
         return [name for name in self.text(*args).split("\0") if name]
 
     def commit_of(self, name: str) -> str:
-        """The commit id of a name, or nothing."""
+        """The commit id of a name, or ""."""
         return self.try_text("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
 
     def tree_of(self, commit: str) -> str:
@@ -113,25 +113,25 @@ class Repo:
         return found
 
     def head_branch(self) -> str:
-        """The branch that is checked out, or nothing."""
+        """The branch that is checked out, or ""."""
         return self.try_text("symbolic-ref", "--quiet", "--short", "HEAD")
 
     def init(self) -> None:
-        """Make the repository, without the user's templates and hooks."""
+        """Create the repository, without the user's templates and hooks."""
         self.text("init", "--quiet", "--template=", f"--initial-branch={BRANCH}", ".")
-        # The status of 86,000 files in 0.1 s; no repacking of gigabytes in the background.
+        # git status of 86,000 files in 0.1 s; no repacking of gigabytes in the background.
         for key, value in (("feature.manyFiles", "true"), ("gc.auto", "0"),
                            ("core.autocrlf", "false"), ("checkout.workers", "0")):
             self.text("config", key, value)
 
     def backup(self, commit: str) -> str:
-        """Keep a commit on a branch of its own; returns the branch."""
+        """Keep a commit on a backup branch; return the branch."""
         name = f"backup/{commit[:12]}"
         self.text("branch", "--force", name, commit)
         return name
 
     def snapshot(self) -> str:
-        """A commit of the work tree as it is, untracked files included, on top of HEAD."""
+        """Commit the work tree as it is, including untracked files, on top of HEAD."""
         index = self.git_dir / "faultline-snapshot.index"
         env = {"GIT_INDEX_FILE": str(index)}
         try:
@@ -150,15 +150,15 @@ class Repo:
         return set(self.names("diff", "--no-renames", "--name-only", "-z", commit, "--"))
 
     def untracked(self) -> list[str]:
-        """Files that git does not know and the kernel's .gitignore does not cover."""
+        """Untracked files that the kernel's .gitignore does not cover."""
         return self.names("ls-files", "--others", "--exclude-standard", "-z")
 
     def checkout(self, old: str, new: str, discard: bool) -> None:
-        """Take the work tree from one commit to another, touching only files that differ."""
+        """Update the work tree from one commit to another, touching only files that differ."""
         try:
             self.call("update-index", "-q", "--refresh")
         except GitError:
-            pass  # says which files differ: the merge below looks again
+            pass  # some files differ: the merge below checks again
         try:
             if discard:
                 self.call("read-tree", "--reset", "-u", new)

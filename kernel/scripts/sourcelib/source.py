@@ -21,16 +21,16 @@ from .registry import Registry, verify
 
 ENVIRONMENT = """\
 environment:
-  UPSTREAM=latest         take the newest 6.12.y of the registry, or UPSTREAM=6.12.x[-y] that
-                          one, instead of the pin (still verified by apt's signed metadata)
-  UPSTREAM_TARBALL=path   take your own upstream linux-6.12.y.tar.{xz,gz,zst}; no apt needed
-  BUILD=folder            everything generated goes there (default: build/)
+  UPSTREAM=latest         use the newest 6.12.y in the registry instead of the pin, or a
+                          given UPSTREAM=6.12.x[-y] (still verified by apt's signed metadata)
+  UPSTREAM_TARBALL=path   use your own upstream linux-6.12.y.tar.{xz,gz,zst}; no apt needed
+  BUILD=folder            folder for everything generated (default: build/)
   FAULTLINE_KERNEL_DIR    folder with upstream, overlay/ and patches/ (default: kernel/)
-  FAULTLINE_APT_ETC       where apt's sources are read (default: /etc/apt)
+  FAULTLINE_APT_ETC       folder with apt's sources (default: /etc/apt)
   FAULTLINE_APT_KEYRING   keys that may sign the archive (default: debian-archive-keyring)
 """
 
-# By magic bytes and not by name. -T0: the package's xz has blocks, so all CPUs can unpack.
+# By magic bytes, not by name. -T0: the package's xz has blocks, so all CPUs can unpack.
 XZ = b"\xfd7zXZ"
 DECOMPRESSORS = {
     XZ: ["xz", "-dc", "-T0"],
@@ -41,22 +41,22 @@ DECOMPRESSORS = {
 
 @dataclass(frozen=True)
 class Source:
-    """A source that is here, or (path is None) can be fetched."""
+    """A source that is available locally, or (path is None) can be fetched."""
 
     key: str
     title: str
     pin: Pin | None = None
     path: Path | None = None
-    registry: Registry | None = None  # if it was asked already
+    registry: Registry | None = None  # if already queried
 
 
 def pinned(pin: Pin, registry: Registry | None = None) -> Source:
-    """The source of a pin, not fetched yet."""
+    """The source of a pin, not yet fetched."""
     return Source(f"deb:{pin.sha256}", f"{pin.package} {pin.version}", pin, registry=registry)
 
 
 def choose(paths: Paths) -> Source:
-    """What the environment asks for. Does not use the network unless UPSTREAM is set."""
+    """Select the source by the environment. Uses the network only if UPSTREAM is set."""
     tarball, wanted = os.environ.get("UPSTREAM_TARBALL"), os.environ.get("UPSTREAM")
     pin = Pin.load(paths.kernel)
     if tarball:
@@ -76,7 +76,7 @@ def choose(paths: Paths) -> Source:
 
 
 def obtain(paths: Paths, source: Source) -> Source:
-    """The same source with its file at hand: from the cache, else from the registry."""
+    """Provide the file of a source: from the cache, else from the registry."""
     if source.pin is None:
         return source
     pin, path = source.pin, paths.cache / source.pin.file
@@ -87,19 +87,19 @@ def obtain(paths: Paths, source: Source) -> Source:
                 verify(path, pin)
                 return replace(source, path=path)
             except Fail as error:
-                say(f"the cached file is damaged and fetched again: {error}")
+                say(f"the cached file is damaged, fetching it again: {error}")
                 path.unlink()
         registry = source.registry or Registry(paths, pin.package, pin.series).open()
         there = registry.find(pin.version)
         if (there.sha256, there.size) != (pin.sha256, pin.size):
-            raise Fail(f"the registry's {pin.package} {pin.version} has sha256 {there.sha256} "
-                       f"and {there.size} bytes, the pin says {pin.sha256} and {pin.size}: wrong "
-                       "checksum; restore kernel/upstream, or move it with `make rebase`")
+            raise Fail(f"wrong checksum: the registry's {pin.package} {pin.version} has sha256 "
+                       f"{there.sha256} and {there.size} bytes, the pin says {pin.sha256} and "
+                       f"{pin.size}: restore kernel/upstream, or move it with `make rebase`")
         return replace(source, path=registry.download(pin))
 
 
 def decompressor(path: Path) -> list[str]:
-    """The command that unpacks the tarball, or the one in the package."""
+    """The command that unpacks the tarball, or the tarball in the package."""
     with open(path, "rb") as file:
         head = XZ if path.suffix == ".deb" else file.read(8)
     for magic, command in DECOMPRESSORS.items():
@@ -107,7 +107,7 @@ def decompressor(path: Path) -> list[str]:
             if not shutil.which(command[0]):
                 raise Fail(f"{command[0]} is needed to unpack {path.name}: install it")
             return command
-    raise Fail(f"{path} is no .tar.xz, .tar.gz or .tar.zst: name an upstream "
+    raise Fail(f"{path} is not a .tar.xz, .tar.gz or .tar.zst: name an upstream "
                "linux-6.12.y tarball")
 
 
@@ -128,17 +128,18 @@ def tar_stream(path: Path) -> Iterator[IO[bytes]]:
                     yield inner
                     deb.kill()
                     return
-    raise Fail(f"{path.name} has no usr/src/linux-source-*.tar.xz: it is no kernel source package")
+    raise Fail(f"{path.name} has no usr/src/linux-source-*.tar.xz: it is not a kernel source "
+               "package")
 
 
 def describe(source: Source) -> str:
-    """One line about a source that is here."""
+    """One line about a local source."""
     assert source.path is not None
     return f"{source.title}: {shown(source.path)}"
 
 
 def debian_config(paths: Paths, name: str) -> Path:
-    """A configuration of the distribution, from the package that kernel/upstream-config pins."""
+    """One of the distribution's configurations, from the package in kernel/upstream-config."""
     pin = Pin.load(paths.kernel, "upstream-config")
     target = paths.cache / "config" / pin.sha256[:12] / name
     if target.is_file():
@@ -156,4 +157,4 @@ def debian_config(paths: Paths, name: str) -> Path:
                     deb.kill()
                     return target
     raise Fail(f"{pin.file} has no {name}: kernel/upstream-config and kernel/scripts/flavour.py "
-               "do not fit together")
+               "do not match")

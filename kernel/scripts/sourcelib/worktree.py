@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The work tree in build/tree: what it was made from, and when it may be replaced."""
+"""The work tree in build/tree: its state, and when it may be replaced."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from .source import Source, obtain
 
 @dataclass
 class State:
-    """What a tree was made from; kept inside its .git, so it goes when the tree goes."""
+    """What a tree was made from; kept inside its .git, so it goes away with the tree."""
 
     source: str = ""    # key of the source under the tag `upstream`
-    title: str = ""     # the same for people
+    title: str = ""     # the same, human-readable
     queue: str = ""     # digest of overlay and patches
     pin: str = ""       # sha256 in the pin when the tree was made or exported
     made: str = ""      # tip that `make tree` made
-    saved: str = ""     # tip whose content kernel/ has: made, or exported since
-    pending: str = ""   # tip being checked out: left behind only by an interrupted run
+    saved: str = ""     # tip whose contents are in kernel/: made, or exported since
+    pending: str = ""   # tip being checked out: left over only from an interrupted run
 
 
 def source_ref(source: Source) -> str:
-    """Where the commit of a source is kept, so that coming back to it costs nothing."""
+    """The ref that keeps the commit of a source, so that switching back to it is free."""
     return "refs/faultline/source/" + hashlib.sha256(source.key.encode()).hexdigest()[:16]
 
 
 class WorkTree:
-    """A repository with its state."""
+    """A repository and its state."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class WorkTree:
         self._file = self.repo.git_dir / "faultline.json"
 
     def exists(self) -> bool:
-        """Whether the folder holds a tree that we made."""
+        """Whether the folder has a tree that we made."""
         if self._file.is_file():
             return True
         if self.folder.exists():
@@ -56,12 +56,12 @@ class WorkTree:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs out."""
+        """Lock out other runs."""
         with lock(self.folder.parent / f".{self.folder.name}.lock"):
             yield
 
     def load(self) -> State:
-        """The state as of the last run."""
+        """Load the state left by the last run."""
         try:
             return State(**json.loads(self._file.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
@@ -69,15 +69,15 @@ class WorkTree:
                        "`make tree`") from error
 
     def store(self, state: State) -> None:
-        """Remember the state."""
+        """Save the state."""
         write_atomic(self._file, json.dumps(asdict(state), indent=1).encode())
 
     @contextlib.contextmanager
     def begin(self, source: Source, files_too: bool,
               alternate: Path | None = None) -> Iterator[WorkTree]:
-        """A repository with the source as branch and tag, and no file written yet.
+        """Make a repository with the source as branch and tag, but no files yet.
 
-        It is in a folder beside this one, and gone at the end unless it was finished.
+        It is in a folder beside this one, and removed at the end unless it was finished.
         """
         part = WorkTree(self.folder.with_name(f".{self.folder.name}.part"))
         shutil.rmtree(part.folder, ignore_errors=True)
@@ -96,7 +96,7 @@ class WorkTree:
             shutil.rmtree(part.folder, ignore_errors=True)
 
     def finish(self, source: Source, part: WorkTree) -> None:
-        """Write the files of the branch of `part`, and put it where this tree belongs."""
+        """Check out the branch of `part` and move it to the place of this tree."""
         tip = part.repo.commit_of("HEAD")
         say("writing the files ...")
         part.repo.checkout("", tip, True)
@@ -104,12 +104,12 @@ class WorkTree:
         part.folder.rename(self.folder)
 
     def create(self, source: Source) -> None:
-        """Make the tree of a source; the folder appears when it is complete."""
+        """Make the tree of a source; the folder appears once it is complete."""
         with self.begin(source, True) as part:
             self.finish(source, part)
 
     def base_of(self, paths: Paths, source: Source) -> str:
-        """The commit of a source, which is imported unless it was here before."""
+        """The commit of a source, imported unless already present."""
         known = self.repo.commit_of(source_ref(source))
         if not known:
             known = import_source(self.repo, obtain(paths, source), False)
@@ -117,7 +117,7 @@ class WorkTree:
         return known
 
     def require_branch(self, hint: str) -> str:
-        """Our branch must be checked out; returns its tip."""
+        """Require that our branch is checked out; return its tip."""
         branch = self.repo.head_branch()
         if branch != BRANCH:
             where = f"on branch {branch}" if branch else "on no branch (in a rebase or am?)"
@@ -130,12 +130,12 @@ class WorkTree:
         self.repo.try_text("update-index", "-q", "--refresh")
         changed = self.repo.changed("HEAD")
         if state.pending and self.repo.commit_of(state.pending):
-            # Files that an interrupted checkout had already written are no one's work.
+            # Files already written by an interrupted checkout are not the user's work.
             changed &= self.repo.changed(state.pending)
         return sorted(changed)
 
     def unsaved_work(self, state: State) -> str:
-        """What would be lost if the branch were replaced now, for a message; or nothing."""
+        """What would be lost if the branch were replaced now, for a message; or ""."""
         tip = self.repo.commit_of("HEAD")
         changed = self.changes(state)
         if changed:
@@ -146,17 +146,17 @@ class WorkTree:
         return ""
 
     def check_replaceable(self, state: State) -> None:
-        """Refuse when replacing the branch would take work that kernel/ does not have."""
+        """Refuse to replace a branch with work that is not in kernel/."""
         if flag("FORCE"):
             return
         self.require_branch(", or use FORCE=1 (your work is kept on a backup branch)")
         work = self.unsaved_work(state)
         if work:
-            raise Fail(f"{shown(self.folder)} has {work}: commit and `make export` first, or "
-                       "use FORCE=1 (they are kept on a backup branch)")
+            raise Fail(f"{shown(self.folder)} has {work}: commit and run `make export` first, or "
+                       "use FORCE=1 (your work is kept on a backup branch)")
 
     def update(self, source: Source, base: str, queue: Queue, pin: str) -> None:
-        """Build the branch from `base` and the queue, and bring the work tree to it."""
+        """Build the branch from `base` and the queue, and update the work tree to it."""
         state = self.load()
         force = flag("FORCE")
         self._stale_lock(state)
@@ -177,13 +177,13 @@ class WorkTree:
         self.store(State(source.key, source.title, queue.digest(), pin, tip, tip))
 
     def _keep(self, state: State, force: bool) -> None:
-        """Put what is about to be replaced on a backup branch, unless `make tree` made it."""
+        """Save what is about to be replaced to a backup branch, unless `make tree` made it."""
         kept = self.repo.snapshot() if force else self.repo.commit_of("HEAD")
         for commit in dict.fromkeys([kept, self.repo.commit_of(f"refs/heads/{BRANCH}")]):
             if commit and commit not in (state.made, state.pending):
                 say(f"the old branch is kept as {self.repo.backup(commit)}")
 
     def _stale_lock(self, state: State) -> None:
-        """Remove the index lock that an interrupted checkout of ours left."""
+        """Remove the index lock left by one of our interrupted checkouts."""
         if state.pending:
             (self.repo.git_dir / "index.lock").unlink(missing_ok=True)

@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * QEMU plugin: which cache lines would have had to move between CPUs.
+ * QEMU plugin: counts the cache lines that would have moved between CPUs.
  *
- * It sees every load and store of the guest and follows, for each line of 64
- * bytes, which CPUs would have a copy and if the only copy is a modified one.
- * From that it tells what a machine with a cache for each CPU would have had to
- * send around:
+ * It sees every load and store of the guest and tracks, for each line of 64
+ * bytes, which CPUs would have a copy, and whether the only copy is modified.
+ * From that it derives the transfers of a machine with one cache per CPU:
  *
- *	read miss	a load of a line that only others have
- *	write miss	a store to a line that only others have
- *	upgrade		a store to a line that others have, too
- *	dirty		a miss that has to fetch what another CPU has modified
+ *	read miss	a load of a line that only other CPUs have
+ *	write miss	a store to a line that only other CPUs have
+ *	upgrade		a store to a line that other CPUs also have
+ *	dirty		a miss of a line that another CPU has modified
  *
- * The caches have no limit, so nothing is ever thrown out, and a line that
- * nobody has comes from memory, which does not count.  Lines are known by
- * their physical address: the same memory under two virtual ones is one line.
- * What the CPU's own page walker reads is not seen.
+ * The caches are unlimited, so nothing is ever evicted, and a line that is in
+ * no cache comes from memory, which does not count.  Lines are identified by
+ * their physical address: the same memory at two virtual addresses is one line.
+ * Accesses of the CPU's page walker are not seen.
  *
- * Counted is what a CPU does between the marks BEGIN and END (marks.h); a
- * window.  One in which an interrupt came is thrown away as a whole, as what
- * the interrupt did has nothing to do with what is measured.
+ * The plugin counts the accesses of a CPU between the marks BEGIN and END
+ * (marks.h), a window.  A window with an interrupt is discarded as a whole, as
+ * the work of the interrupt is unrelated.
  *
  * Needs one host thread for all CPUs (-accel tcg,thread=single): there are no
  * locks here.
  *
  * Arguments:
- *	out=FILE	where the results go, see write_results()
- *	entries=FILE	kernel entries, a line each: "interrupt ADDRESS" or
- *			"fault ADDRESS", in hexadecimal
+ *	out=FILE	file for the results, see write_results()
+ *	entries=FILE	kernel entry points, one per line: "interrupt ADDRESS"
+ *			or "fault ADDRESS", in hexadecimal
  */
 #include <inttypes.h>
 #include <stdbool.h>
@@ -42,14 +41,14 @@
 
 #define CPUS_MAX	64
 #define LINE_SHIFT	6
-/* Lines are followed below this physical address. */
+/* Lines are tracked below this physical address. */
 #define MEMORY_MAX	(4ULL << 30)
 #define NR_LINES	(MEMORY_MAX >> LINE_SHIFT)
-/* Things to count in one window. */
+/* The maximum number of events in a window. */
 #define EVENTS_MAX	16384
 #define BUCKETS		65536
 #define ENTRIES_MAX	64
-/* The longest instruction there is. */
+/* The longest x86 instruction. */
 #define INSN_MAX	15
 
 QEMU_PLUGIN_EXPORT int qemu_plugin_version = QEMU_PLUGIN_VERSION;
@@ -69,7 +68,7 @@ static void *allocate(size_t size)
 	return p;
 }
 
-/* --- what is counted, and of which instruction */
+/* --- counts per instruction */
 
 enum kind { READ_MISS, WRITE_MISS, UPGRADE, DIRTY, LOCKED, NR_KINDS };
 
@@ -87,10 +86,10 @@ struct site {
 	struct site *next;		/* in its bucket */
 	uint64_t addr;
 	bool locked;
-	struct count *last;		/* of the newest phase that it has */
+	struct count *last;		/* of its newest phase */
 };
 
-/* Since the last mark PHASE. */
+/* Since the last PHASE mark. */
 struct phase {
 	struct phase *older;
 	unsigned int number;
@@ -102,7 +101,7 @@ static struct count *counts;
 static struct phase *phase;
 static uint64_t early, outside;
 
-/* The same code may be translated again and again. */
+/* The same code may be translated repeatedly. */
 static struct site *find_site(uint64_t addr, bool locked)
 {
 	struct site **bucket = &buckets[addr % BUCKETS], *site;
@@ -231,9 +230,9 @@ static void store_line(struct window *window, struct site *site,
 }
 
 /*
- * A locked instruction takes the line for itself at once: its load is a store
- * to us.  One that reads, changes and writes without a lock does one after the
- * other, and may move a line twice.
+ * A locked instruction gets the line exclusively at once: its load counts as a
+ * store.  A read-modify-write without a lock does one after the other, and may
+ * move a line twice.
  */
 static void on_access(unsigned int cpu, qemu_plugin_meminfo_t info,
 		      uint64_t vaddr, void *data)
@@ -248,7 +247,7 @@ static void on_access(unsigned int cpu, qemu_plugin_meminfo_t info,
 		return;
 	paddr = qemu_plugin_hwaddr_phys_addr(hw);
 	last = paddr + (1ULL << qemu_plugin_mem_size_shift(info)) - 1;
-	/* Its second part may be anywhere when it crosses a page: left out. */
+	/* If it crosses a page, its second part may be anywhere: skip that. */
 	if ((last ^ paddr) >> 12)
 		last = paddr;
 	if (last >= MEMORY_MAX) {
@@ -314,7 +313,7 @@ static bool read_entries(const char *path)
 		entries[nr_entries++].entry =
 			strcmp(what, "fault") ? INTERRUPT : FAULT;
 	}
-	/* A line that is left over was not understood, or was too many. */
+	/* A remaining line is malformed or exceeds the limit. */
 	if (fscanf(f, "%15s", what) != EOF)
 		nr_entries = 0;
 	fclose(f);
@@ -327,8 +326,8 @@ static bool read_entries(const char *path)
  * Lines of text:
  *	phase NUMBER windows N spoiled N faults N loads N stores N
  *	count PHASE ADDRESS READ-MISSES WRITE-MISSES UPGRADES DIRTY LOCKED
- *	early N		windows before MARK_WATCH had worked, or no phase
- *	outside N	accesses to memory that is not followed
+ *	early N		windows before MARK_WATCH took effect, or with no phase
+ *	outside N	accesses to memory that is not tracked
  *	end
  */
 static void write_results(void)
@@ -365,7 +364,7 @@ static void write_results(void)
 
 static void on_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb);
 
-/* All callbacks are gone, and everything will be translated again. */
+/* All callbacks are removed, and all code will be retranslated. */
 static void on_reset(qemu_plugin_id_t id)
 {
 	watching = true;
@@ -411,7 +410,7 @@ static size_t insn_bytes(const struct qemu_plugin_insn *insn, uint8_t *bytes)
 #endif
 }
 
-/* Which mark it is, or 0. */
+/* The number of the mark, or 0. */
 static uintptr_t mark_of(const uint8_t *bytes, size_t size)
 {
 	uint32_t operand;
@@ -469,7 +468,7 @@ static void watch_insn(struct qemu_plugin_insn *insn, const uint8_t *bytes,
 					 QEMU_PLUGIN_MEM_RW, site);
 }
 
-/* Until all is watched, while the guest boots, only marks are looked for. */
+/* While the guest boots, only detect marks; tracking starts later. */
 static void on_translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb)
 {
 	size_t n = qemu_plugin_tb_n_insns(tb), i;
@@ -505,7 +504,7 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id,
 
 	plugin = id;
 	if (!info->system_emulation || strcmp(info->target_name, "x86_64"))
-		return fail("only for machines of x86_64, not ",
+		return fail("only for x86_64 machines, not ",
 			    info->target_name);
 	if (info->system.max_vcpus > CPUS_MAX)
 		return fail("too many CPUs", "");
@@ -515,11 +514,11 @@ QEMU_PLUGIN_EXPORT int qemu_plugin_install(qemu_plugin_id_t id,
 		else if (strncmp(argv[i], "entries=", 8))
 			return fail("unknown argument ", argv[i]);
 		else if (!read_entries(argv[i] + 8))
-			return fail("cannot make sense of ", argv[i]);
+			return fail("cannot parse ", argv[i]);
 	}
 	if (!out_path || !nr_entries)
 		return fail("out= and entries= are missing", "");
-	/* Only what is used of it takes memory. */
+	/* Only the used part takes memory. */
 	lines = mmap(NULL, NR_LINES * sizeof(*lines), PROT_READ | PROT_WRITE,
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (lines == MAP_FAILED)

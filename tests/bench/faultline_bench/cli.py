@@ -14,31 +14,31 @@ from .guest import BUILD, BenchError, Kernels
 
 _ABOUT = """\
 Measure a feature in VMs and print a table. The numbers also go to
-build/bench/NAME.json (--quick: NAME-quick.json; --scenes: NAME-SCENE.json). An
-aim that is not met is printed as such and is no error.
+build/bench/NAME.json (--quick: NAME-quick.json; --scenes: NAME-SCENE.json). A
+missed aim is marked in the table, but is not an error.
 """
 
 _MORE = """\
 Every figure is a median with its range. Without KVM, times are those of an
-emulated machine on this host: compare arms of one run, not runs. Ratios (stall
-to the munmap's own time), costs (instructions, counted on one emulated CPU) and
-waits in "virtual" time (it passes by instructions of all emulated CPUs, which
-run in turns) do not depend on how busy the host is. Throughput does: where its
+emulated machine on this host: compare arms within a run, not runs. Ratios
+(stall to the time of the munmap itself), costs (instructions, counted on one
+emulated CPU) and waits in "virtual" time (instructions of all emulated CPUs,
+which take turns) do not depend on the load of the host. Throughput does: if its
 range is as wide as its median, a verdict on it is a guess.
 
-spf: p99 is of the operations that there were; where each of them waits for a
-second, these are few. any_p99 is of those that would have been, had others
-wanted the same meanwhile, one after each pause of the writer. Throughput has no
-more virtual CPUs than the host has real ones: with more, the same kernel differs
-by a factor of two from itself. It wants an idle host.
+spf: p99 is over the actual operations; if each of them waits for a second,
+these are few. any_p99 also includes the operations that other writers would
+have started meanwhile, one after each pause of the writer. Throughput uses no
+more virtual CPUs than the host has real ones: with more, results of the same
+kernel vary by a factor of two. It needs an idle host.
 
 coherence: a QEMU plugin counts the cache lines that a page fault moves from one
-CPU to another, on a model of caches without a limit; a transfer is a read miss,
-a write miss or an upgrade, and dirty ones are those of modified lines. CPUs
-fault in turns, in one VMA or in one of their own. Faults that an interrupt came
-into are left out. The plugin is compiled with a header of QEMU's source
-package, which is downloaded once (34 MB on Debian 12), or QEMU_PLUGIN_HEADER=
-path. Each boot first checks it with lines whose transfers are known.
+CPU to another, in a model with unlimited caches; a transfer is a read miss, a
+write miss or an upgrade, and a dirty one is of a modified line. CPUs take turns
+to fault, in one VMA or in one each. Faults with an interrupt in them are left
+out. The plugin is compiled with a header from QEMU's source package, which is
+downloaded once (34 MB on Debian 12), or with QEMU_PLUGIN_HEADER=path. Each boot
+first checks the plugin with lines whose transfers are known.
 
 examples:
   tests/bench/run munmap
@@ -58,20 +58,20 @@ _BENCHMARKS = {
     "coherence": coherence,
 }
 
-# Sizes of a Plan that the command line can change.
+# Fields of a Plan that the command line can change.
 _SIZES = {
     "mem": ("MIB", "memory of the guest"),
-    "cpus": ("N", "virtual CPUs; spf: of memcg and locks; coherence: N[,N...]"),
-    "mib": ("MIB", "munmap: how much is unmapped; spf: how much is faulted in"),
-    "procs": ("N", "hugetlb: processes of shared, unshared and tables"),
-    "gib": ("GIB", "hugetlb: the file that they map"),
-    "ms": ("MS", "how long a turn lasts: hugetlb (shared, unshared), spf (waits, throughput)"),
-    "storm-procs": ("N", "hugetlb: processes of exit_storm"),
-    "storm-gib": ("GIB", "hugetlb: what each of them maps"),
-    "areas": ("N", "pmd_clear: huge pages of a turn"),
-    "forks": ("N", "pmd_clear: children of a turn"),
-    "threads": ("N,...", "spf: threads of throughput, at most as many as the host has CPUs"),
-    "pages": ("N", "coherence: faults of each CPU in a phase"),
+    "cpus": ("N", "virtual CPUs; spf: for memcg and locks; coherence: N[,N...]"),
+    "mib": ("MIB", "munmap: memory to unmap; spf: memory to fault in"),
+    "procs": ("N", "hugetlb: processes in shared, unshared and tables"),
+    "gib": ("GIB", "hugetlb: size of the file that they map"),
+    "ms": ("MS", "duration of a turn: hugetlb (shared, unshared), spf (waits, throughput)"),
+    "storm-procs": ("N", "hugetlb: processes in exit_storm"),
+    "storm-gib": ("GIB", "hugetlb: mapping size of each of them"),
+    "areas": ("N", "pmd_clear: huge pages per turn"),
+    "forks": ("N", "pmd_clear: children per turn"),
+    "threads": ("N,...", "spf: threads in throughput, at most as many as the host has CPUs"),
+    "pages": ("N", "coherence: faults of each CPU per phase"),
 }
 
 _IMAGE = "arch/x86/boot/bzImage"
@@ -93,17 +93,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kernel", metavar="IMAGE", type=Path,
                         default=BUILD / "microvm" / _IMAGE, help="our kernel (default: microvm)")
     parser.add_argument("--stock", metavar="IMAGE", type=Path,
-                        help="the same configuration without our tree (default: microvm-stock, "
-                        "if it was built)")
+                        help="the same configuration of upstream's tree (default: "
+                        "microvm-stock, if it is built)")
     parser.add_argument("--config-n", metavar="IMAGE", type=Path,
                         help="munmap, spf: our tree with CONFIG_FAULTLINE=n")
     parser.add_argument("--scenes", metavar="SCENE,...", type=lambda text: tuple(text.split(",")),
-                        help=f"spf: only these of {', '.join(spf.SCENES)}")
+                        help=f"spf: only some of {', '.join(spf.SCENES)}")
     parser.add_argument("--rounds", metavar="N", type=_numbers, help="rounds of each measurement")
     for name, (metavar, text) in _SIZES.items():
         parser.add_argument(f"--{name}", metavar=metavar, type=_numbers, help=text)
     parser.add_argument("--quick", action="store_true",
-                        help="one small round, to see that it works; the figures mean little")
+                        help="one small round as a smoke test; the figures mean little")
     return parser
 
 
@@ -113,7 +113,7 @@ def _kernels(options: argparse.Namespace) -> Kernels:
         built = BUILD / "microvm-stock" / _IMAGE
         stock = built if built.exists() else None
         if stock is None:
-            print("# no stock kernel (--stock): what is compared with it is left out",
+            print("# no stock kernel (--stock): comparisons with it are left out",
                   file=sys.stderr)
     for kernel in (options.kernel, stock, options.config_n):
         if kernel is not None and not kernel.is_file():
@@ -123,7 +123,7 @@ def _kernels(options: argparse.Namespace) -> Kernels:
 
 def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coherence.Plan,
             options: argparse.Namespace) -> None:
-    """Change what of PLAN the command line names."""
+    """Change the fields of PLAN given on the command line."""
     fields = {field.name for field in dataclasses.fields(plan)}
     for option in ("rounds", *_SIZES):
         name = option.replace("-", "_")
@@ -138,7 +138,7 @@ def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coher
             setattr(plan, name, values)
             continue
         if len(values) > 1:
-            raise BenchError(f"--{option} is one number for {options.benchmark}")
+            raise BenchError(f"--{option} takes one number for {options.benchmark}")
         setattr(plan, name, values[0])
     if options.scenes is not None:
         if "scenes" not in fields:
@@ -160,7 +160,7 @@ def _run(arguments: list[str]) -> None:
         raise BenchError(f"--config-n is not for {options.benchmark}")
     report = benchmark.run(_kernels(options), plan)
     if options.quick:
-        # One small round is no ground for a verdict.
+        # One small round does not allow a verdict.
         report.aims.clear()
     name = "-".join([options.benchmark, *(plan.scenes if options.scenes else ()),
                      *(["quick"] if options.quick else [])])

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Cache lines that a page fault makes CPUs send each other, counted in QEMU.
+"""Cache lines that a page fault moves between CPUs, counted in QEMU.
 
-CPUs take turns, and a tick of the timer comes after few faults of each: emulated CPUs are slow.
-So what a fault reads and the tick writes counts for much more than it does where a CPU faults a
-thousand times between two ticks.
+CPUs take turns, and as emulated CPUs are slow, a timer tick comes after only a few faults of each.
+So lines that a fault reads and the tick writes weigh much more than on a machine where a CPU
+faults a thousand times between two ticks.
 
-Each arm has a boot of its own, which does the same as those of the others.  The state of the page
-allocator is part of what a fault costs: free pages of a CPU are refilled from the zone all CPUs
-share, with its lock, about 30 lines each time.  Before each phase every CPU gets the pages that it
-will take, so that this is in no phase of any arm; the code is upstream's and the same in all.
+Each arm runs the same work in a separate boot.  The state of the page allocator affects the cost
+of a fault: the free pages of a CPU are refilled from the shared zone, under its lock, which moves
+about 30 lines each time.  To keep refills out of the phases of all arms, every CPU gets the pages
+that it will use before each phase; this code is upstream's and the same in all arms.
 
-A lock that lies across two lines moves both: struct vma_lock of 6.12 is not aligned.  In which
-phases it does is chance, so that stock and 0 have a wide range in one VMA.
+A lock that straddles two lines moves both: struct vma_lock of 6.12 is not aligned.  Whether it
+does varies from phase to phase, so stock and 0 have a wide range in one VMA.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .report import EVENTS, Report, rows_of
 OFF, ON = "0", "1"
 STOCK = guest.STOCK
 
-# Aim of the feature: in one VMA, at so many CPUs, at most so much of what stock takes.
+# Aim of the feature: in one VMA, with this many CPUs, at most this fraction of stock's transfers.
 AIM_CPUS = 64
 AIM_TRANSFERS = 0.5
 
@@ -40,23 +40,23 @@ _SOURCE = guest.ROOT / "tests/bench/coherence.c"
 _MARKS = guest.ROOT / "tests/bench/coherence/marks.h"
 _PLUGIN = guest.ROOT / "tests/bench/coherence/plugin.c"
 
-# All CPUs in turns on one thread of the host, and time is their instructions.
+# All CPUs take turns on one host thread, and the clock counts their instructions.
 _VM = ["--icount", "4", "--append", "norandmaps", "--timeout", "7200"]
 
 LAYOUTS = ("one_vma", "own_vma")
-# What the plugin counts; the first three are transfers.
+# The events that the plugin counts; the first three are transfers.
 KINDS = ("read_miss", "write_miss", "upgrade", "dirty", "locked")
 TRANSFERS = KINDS[:3]
 _NONE = (0,) * len(KINDS)
-# At most this part of the windows may be lost to interrupts.
+# At most this fraction of the windows may be lost to interrupts.
 _SPOILED = 0.2
-# Functions with less than this a fault are left out.
+# Functions with less than this per fault are left out.
 _WORTH = {"transfers": 0.1, "locked": 0.5}
 _MAX_CPUS = 64
 # The guest's check needs threads on three of them.
 _MIN_CPUS = 3
 
-# What each phase of the guest's check has to give: by KINDS, for three windows, one of each thread.
+# Expected results of each phase of the guest's check: by KINDS, for three windows, one per thread.
 CHECKS = {
     "check_store": (0, 3, 0, 3, 0),
     "check_store_and_loads": (2, 0, 1, 1, 0),
@@ -72,7 +72,7 @@ CHECK_THREADS = 3
 
 @dataclass
 class Plan:
-    """How much of it to do; PAGES is what each thread faults in a phase."""
+    """Sizes of a run; PAGES is the number of faults of each thread per phase."""
 
     rounds: int = 5
     cpus: tuple[int, ...] = (4, 16, 64)
@@ -85,26 +85,26 @@ QUICK = Plan(rounds=1, cpus=(4,), mem=512, pages=8)
 
 @dataclass
 class Phase:
-    """What the plugin has counted between two marks."""
+    """The counts of the plugin between two marks."""
 
     windows: int = 0
     spoiled: int = 0
     faults: int = 0
-    # Of each address, by KINDS.
+    # Per address, by KINDS.
     counts: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 def add(counts: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the sums of tuples by KINDS."""
+    """Return the element-wise sums of tuples by KINDS."""
     return tuple(map(sum, zip(_NONE, *counts)))
 
 
 def parse_results(text: str) -> dict[int, Phase]:
-    """Read what the plugin has written; see write_results() there."""
+    """Parse the output of the plugin; see write_results() there."""
     phases: dict[int, Phase] = defaultdict(Phase)
     lines = [line.split() for line in text.splitlines()]
     if not lines or lines[-1] != ["end"]:
-        raise BenchError("it has not written its results to the end")
+        raise BenchError("it has not written its results up to the end")
     for words in lines[:-1]:
         if words[0] == "phase":
             phase = phases[int(words[1])]
@@ -113,19 +113,19 @@ def parse_results(text: str) -> dict[int, Phase]:
             phase.faults = values["faults"]
         elif words[0] == "count":
             counts, addr = phases[int(words[1])].counts, int(words[2], 16)
-            # The same address twice: an instruction that was patched.
+            # The same address twice: a patched instruction.
             counts[addr] = add([counts.get(addr, _NONE), tuple(map(int, words[3:]))])
         elif words[1] != "0":
-            raise BenchError(f"it could not see all: {' '.join(words)} (write_results() in its "
-                             "source says what that is)")
+            raise BenchError(f"it missed something: {' '.join(words)} (see write_results() in its "
+                             "source)")
     return dict(phases)
 
 
 class Symbols:
-    """The functions of a kernel, and where interrupts and page faults enter it."""
+    """The functions of a kernel, and its entry points for interrupts and page faults."""
 
     def __init__(self, text: str) -> None:
-        """TEXT is that of System.map."""
+        """TEXT is the contents of System.map."""
         found = sorted({(int(addr, 16), name) for addr, kind, name
                         in (line.split() for line in text.splitlines()) if kind in "tTwW"})
         self._addresses = [addr for addr, _ in found]
@@ -133,20 +133,20 @@ class Symbols:
 
     @classmethod
     def of(cls, kernel: Path) -> Symbols:
-        """Read those of a kernel in its build folder."""
+        """Read the symbols of a kernel in its build folder."""
         path = kernel.resolve().parents[3] / "System.map"
         if not path.is_file():
-            raise BenchError(f"no {path}: coherence needs a kernel where it was built, beside "
-                             "its System.map")
+            raise BenchError(f"no {path}: coherence needs a kernel in its build folder, with its "
+                             "System.map")
         return cls(path.read_text("utf-8"))
 
     def name(self, addr: int) -> str:
-        """Return the function that has the instruction at ADDR."""
+        """Return the function that contains ADDR."""
         place = bisect.bisect(self._addresses, addr) - 1
         return self._names[place] if place >= 0 else "(program)"
 
     def entries(self) -> str:
-        """Return what the plugin reads with entries=."""
+        """Return the contents of the plugin's entries= file."""
         lines = []
         for addr, name in zip(self._addresses, self._names):
             if name == "asm_exc_page_fault":
@@ -158,28 +158,28 @@ class Symbols:
 
 
 def check_phase(name: str, windows: int, phase: Phase) -> str:
-    """Return what is wrong with what was counted in a phase of WINDOWS, or nothing."""
+    """Return what is wrong with the counts of a phase of WINDOWS, or ""."""
     if phase.windows + phase.spoiled != windows:
-        return f"{phase.windows} + {phase.spoiled} windows counted, there were {windows}"
+        return f"{phase.windows} + {phase.spoiled} windows counted, but there were {windows}"
     if phase.spoiled > _SPOILED * windows:
-        return f"{phase.spoiled} of {windows} windows had an interrupt in them"
+        return f"{phase.spoiled} of {windows} windows had an interrupt"
     if name not in CHECKS:
         if phase.faults != phase.windows:
-            return f"{phase.faults} page faults in {phase.windows} windows, each has one"
+            return f"{phase.faults} page faults in {phase.windows} windows, expected one each"
         return ""
     if phase.faults:
-        return f"{phase.faults} page faults, there are none"
+        return f"{phase.faults} page faults, expected none"
     for kind, value, each in zip(KINDS, add(phase.counts.values()), CHECKS[name]):
         wanted = each * windows // CHECK_THREADS
-        # Which thread's window was lost is not known: it had at most what three have.
+        # The lost window may be any thread's: it had at most the counts of three.
         if not wanted - each * phase.spoiled <= value <= wanted:
-            return f"{kind}: counted {value}, there were {wanted}"
+            return f"{kind}: counted {value}, but there were {wanted}"
     return ""
 
 
 @dataclass
 class Counted:
-    """What was counted in one phase, by function."""
+    """The counts of one phase, by function."""
 
     metric: str
     arm: str
@@ -187,13 +187,13 @@ class Counted:
     functions: dict[str, tuple[int, ...]]
 
     def per_fault(self, kinds: Iterable[str], function: str = "") -> float:
-        """Return how many of KINDS there were in a fault; of one FUNCTION, or of all."""
+        """Return the number of KINDS per fault, in one FUNCTION or in all."""
         total = self.functions.get(function, _NONE) if function else add(self.functions.values())
         return sum(total[KINDS.index(kind)] for kind in kinds) / self.windows
 
 
 def _counted(boot: guest.Boot, phases: dict[int, Phase], symbols: Symbols) -> list[Counted]:
-    """Put together what guest program and plugin say of each phase; check that it is right."""
+    """Combine the output of guest program and plugin for each phase, and check it."""
     numbers = [sample for sample in boot.samples if sample.unit == "phase"]
     windows = [int(sample.value) for sample in boot.samples if sample.unit == "windows"]
     found = []
@@ -229,7 +229,7 @@ def _measure(kernel: Path, arm: str, cpus: int, plan: Plan,
     symbols = Symbols.of(kernel)
     entries.write_text(symbols.entries(), "utf-8")
     results.unlink(missing_ok=True)
-    # A comma in a value is two for QEMU.
+    # QEMU wants commas in values doubled.
     argument = ",".join(str(value).replace(",", ",,") for value in (
         tools.plugin, f"out={results}", f"entries={entries}"))
     command = ["coherence", "--arms", arm, "--rounds", str(plan.rounds), "--threads", str(cpus),
@@ -240,17 +240,17 @@ def _measure(kernel: Path, arm: str, cpus: int, plan: Plan,
     try:
         text = results.read_text("utf-8")
     except FileNotFoundError:
-        raise BenchError(f"{name}: the QEMU plugin has written nothing; see "
+        raise BenchError(f"{name}: the QEMU plugin wrote no results; see "
                          f"{folder / name}") from None
     try:
         return boot, _counted(boot, parse_results(text), symbols)
     except BenchError as err:
-        raise BenchError(f"{name}: the QEMU plugin does not count right, so there are no figures: "
+        raise BenchError(f"{name}: the QEMU plugin miscounts, so there are no figures: "
                          f"{err}; see {results}") from err
 
 
 def _most(faults: list[Counted], kinds: Iterable[str], function: str) -> float:
-    """Return the median of the arm in which a FUNCTION has the most of KINDS."""
+    """Return the highest median, over all arms, of KINDS in a FUNCTION."""
     arms: dict[str, list[float]] = defaultdict(list)
     for phase in faults:
         arms[phase.arm].append(phase.per_fault(kinds, function))
@@ -258,7 +258,7 @@ def _most(faults: list[Counted], kinds: Iterable[str], function: str) -> float:
 
 
 def _samples(cpus: int, counted: list[Counted]) -> Iterator[Sample]:
-    """Return the figures of all phases that faulted, on one number of CPUs."""
+    """Return the figures of all phases with faults, for one number of CPUs."""
     for layout in LAYOUTS:
         faults = [phase for phase in counted if phase.metric == f"faults_{layout}"]
         prefix = f"{layout}_{cpus}"
@@ -285,7 +285,7 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     if kernels.stock:
         turns.append((kernels.stock, STOCK))
     samples: list[Sample] = []
-    # Few CPUs first: they take the least time to find out that something is wrong.
+    # Few CPUs first: they show errors soonest.
     for cpus in sorted(set(plan.cpus)):
         counted: list[Counted] = []
         for kernel, arm in turns:
@@ -295,6 +295,6 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
                 release = boot.release
         samples += _samples(cpus, counted)
     report = Report(release, f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU TCG that counts "
-                    "instructions; caches are a model, without a limit", rows_of(samples))
+                    "instructions; caches are a model of unlimited size", rows_of(samples))
     report.aim_ratio(f"one_vma_{AIM_CPUS}_transfers", ON, STOCK, AIM_TRANSFERS)
     return report

@@ -16,13 +16,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 BUILD = Path(os.environ.get("BUILD") or ROOT / "build").absolute()
 _VM_RUN = ROOT / "tests/vm/run"
-# What each guest program is compiled with, and what it includes.
+# Sources that every guest program is compiled with.
 _UTIL = ROOT / "tests/bench/bench_util.c"
 _UTIL_HEADER = _UTIL.with_suffix(".h")
 
 
 class BenchError(Exception):
-    """Something that the user has to mend; the text says what."""
+    """An error that the user has to fix; the text says what."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Sample:
 
 @dataclass
 class Boot:
-    """What one boot has given."""
+    """The results of one boot."""
 
     samples: list[Sample] = field(default_factory=list)
     release: str = ""
@@ -56,7 +56,7 @@ class Boot:
 def compile_program(source: Path, *headers: Path) -> Path:
     """Link SOURCE statically, so that it runs in any initramfs; return the program.
 
-    HEADERS are what it includes besides those that all do.
+    HEADERS are its includes besides the common ones.
     """
     compiler = os.environ.get("CC") or "cc"
     if not shutil.which(compiler.split()[0]):
@@ -77,7 +77,7 @@ def compile_program(source: Path, *headers: Path) -> Path:
 
 
 def parse_samples(text: str) -> list[Sample]:
-    """Pick the samples out of what a guest program has printed."""
+    """Extract the samples from the output of a guest program."""
     samples = []
     for line in text.splitlines():
         words = line.split()
@@ -93,7 +93,7 @@ def parse_samples(text: str) -> list[Sample]:
 
 def boot(kernel: Path, program: Path, commands: list[list[str]], *, name: str,
          options: list[str]) -> Boot:
-    """Boot KERNEL, run COMMANDS one after the other, return all samples."""
+    """Boot KERNEL, run COMMANDS one after another, return all samples."""
     out = BUILD / "bench/vm" / name
     script = " && ".join(shlex.join(command) for command in commands)
     command = [str(_VM_RUN), "--kernel", str(kernel), "--out", str(out), "--quiet",
@@ -113,7 +113,7 @@ def boot(kernel: Path, program: Path, commands: list[list[str]], *, name: str,
                          f"logs are in {out}")
     samples = parse_samples("".join(lines))
     if not samples:
-        raise BenchError(f"{name}: the guest program has measured nothing; logs are in {out}")
+        raise BenchError(f"{name}: the guest program printed no samples; logs are in {out}")
     result = json.loads((out / "result.json").read_text("utf-8"))
     return Boot(samples, result.get("release") or "", result.get("accel") or "")
 
@@ -124,10 +124,10 @@ ALONE = "alone_"
 
 def with_stock(kernels: Kernels, arms: str, off: str,
                booted: Callable[[Path, str, str], Boot]) -> list[Sample]:
-    """Return samples of all ARMS in one boot, and of OFF and stock, alone in a boot each.
+    """Return samples of all ARMS in one boot, and of OFF and stock in a separate boot each.
 
-    BOOTED takes kernel, arms and what the boot's name ends with.  The second kind has metrics of
-    its own, not to be mixed with those of the first boot.
+    BOOTED takes the kernel, the arms and the suffix of the boot's name.  The second kind has its
+    own metrics, which must not be mixed with those of the first boot.
     """
     samples = booted(kernels.ours, arms, "").samples
     if kernels.stock:

@@ -30,17 +30,18 @@ _ALL_MODES = ",".join(_MODES)
 _VS_STOCK = "_vs_stock"
 _VIRTUAL = "virtual_"
 
-# Longest waits: on a shared host, most of a long one is the host's.  In a VM
-# whose time is the instructions of its CPUs, run in turns, it is not.  How long
-# the operation itself takes there says nothing: it pays for both threads.
+# Longest waits: on a busy host, a long wait is mostly the host's fault.  This VM
+# avoids that: its clock counts the instructions of its CPUs, which take turns.
+# The duration of the operation itself is meaningless there: it includes the time
+# of both threads.
 _WAIT_VM = ["--icount", "4", "--cpus", "2", "--append", "norandmaps"]
-# On one CPU without randomness, two boots of the same kernel count the same.
+# On one CPU without randomness, two boots of the same kernel give the same counts.
 _COST_VM = ["--icount", "0", "--cpus", "1", "--append", "norandmaps"]
 
 
 @dataclass
 class Plan:
-    """How much of it to do; sizes are those of the guest program's options."""
+    """Sizes of a run; defaults are those of the guest program's options."""
 
     rounds: int = 5
     cost_rounds: int = 9
@@ -67,10 +68,10 @@ def _command(arms: str, rounds: int, plan: Plan, *scenes: str) -> list[str]:
 
 
 def _fast_scenes(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Boot]:
-    """Run what needs CPUs that run at the same time.
+    """Run the scenes that need CPUs running in parallel.
 
     Each round boots ours and stock one after the other, in the order A B, B A, A B and so on,
-    so that a round of one has its counterpart in the other, close to it.
+    so that each round has its counterpart on the other kernel close in time.
     """
     vm = ["--cpus", str(plan.cpus), "--mem", str(plan.mem), "--timeout", "7200"]
     boots = []
@@ -88,7 +89,7 @@ def _fast_scenes(kernels: guest.Kernels, program: Path, plan: Plan) -> list[gues
 
 
 def _ratios(boots: list[guest.Boot], metric: str) -> list[guest.Sample]:
-    """Compare each mode with the stock of the same round."""
+    """Compare each mode with stock in the same round."""
     ours: list[dict[str, float]] = []
     theirs: list[float] = []
     for boot in boots:
@@ -106,7 +107,7 @@ def _ratios(boots: list[guest.Boot], metric: str) -> list[guest.Sample]:
 
 
 def _waits(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Sample]:
-    # It is slow, and hardly varies.
+    # It is slow and hardly varies.
     plan = replace(plan, ops=(plan.ops + 1) // 2)
     vm = [*_WAIT_VM, "--mem", str(1024 + 2 * plan.span + 512), "--timeout", "7200"]
     samples = guest.boot(kernels.ours, program,
@@ -121,7 +122,7 @@ def _waits(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Samp
 
 
 def _cost(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Sample]:
-    """Count instructions: all modes in one boot; the default against stock, alone in a boot."""
+    """Count instructions: all modes in one boot; the default and stock in a boot each."""
     vm = [*_COST_VM, "--mem", "1536", "--timeout", "7200"]
 
     def booted(kernel: Path, arms: str, name: str) -> guest.Boot:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Section-wise munmap: how long others stall, and what it costs in all."""
+"""Section-wise munmap: stalls of other threads, and its total cost."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ COST_ON_OFF, COST_OFF_STOCK = 0.005, 0.001
 
 _SOURCE = guest.ROOT / "tests/bench/munmap.c"
 
-# On one CPU without randomness, two boots of the same kernel count the same.
+# On one CPU without randomness, two boots of the same kernel give the same counts.
 _COST_VM = ["--icount", "0", "--cpus", "1", "--mem", "1536", "--append", "norandmaps"]
 
 
 @dataclass
 class Plan:
-    """How much of it to do."""
+    """Sizes of a run."""
 
     rounds: int = 7
     cost_rounds: int = 9
@@ -62,7 +62,7 @@ def _renamed(samples: list[guest.Sample], old: str, new: str) -> list[guest.Samp
 
 
 def _cost_against(samples: list[guest.Sample], arm: str) -> list[guest.Sample]:
-    """Mark samples of a cost boot with one arm: another metric, not to be mixed."""
+    """Give samples of a single-arm cost boot another metric, as they must not be mixed."""
     return [replace(sample, metric=f"alone_{sample.metric}", arm=arm) for sample in samples]
 
 
@@ -72,7 +72,7 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     race_vm = ["--cpus", str(plan.cpus), "--mem", str(plan.mem), "--timeout", "7200"]
     cost_vm = [*_COST_VM, "--timeout", "7200"]
 
-    # Ratios: the three arms in one boot, then stock in the same run.
+    # Ratios: three arms in one boot, then stock in the same run.
     boot = guest.boot(kernels.ours, program, _scenes(f"0,{ON},{SMALL}", plan),
                       name="munmap-scenes", options=race_vm)
     samples = _renamed(boot.samples, "0", OFF)
@@ -80,7 +80,7 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
         samples += guest.boot(kernels.stock, program, _scenes(STOCK, plan),
                               name="munmap-scenes-stock", options=race_vm).samples
 
-    # Cost: on against off in one boot; off against others, alone in a boot each.
+    # Cost: on against off in one boot; off against others in a separate boot each.
     cost = guest.boot(kernels.ours, program, _cost(f"0,{ON}", plan), name="munmap-cost",
                       options=cost_vm).samples
     samples += _renamed(cost, "0", OFF)
@@ -102,7 +102,7 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
 def _aims(report: Report, plan: Plan, cost_metrics: list[str], others: list[str]) -> None:
     report.aim_value(f"stall_{plan.mib}m_4k_mmap_ratio", ON, STALL_1G)
     report.aim_value(f"stall_{plan.zero_mib}m_zero_mmap_ratio", ON, STALL_4G)
-    # With one thread that does nothing but mmap, and with three of them.
+    # With one thread that does nothing but mmap, and with three such threads.
     for scene in ("stall", "hammer"):
         report.aim_ratio(f"{scene}_{plan.mib}m_4k_munmap", ON, OFF, WALL_HAMMERED)
     for metric in cost_metrics:

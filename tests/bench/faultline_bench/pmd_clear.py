@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Page tables that go away without IPIs: broadcasts, interruptions, cost."""
+"""Removing page tables without IPIs: broadcasts, interruptions, cost."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ GUP_COST = 0.005
 _SOURCE = guest.ROOT / "tests/bench/pmd_clear.c"
 _ARMS = f"{OFF},{ON}"
 
-# On one CPU without randomness, two boots of the same kernel count the same.
+# On one CPU without randomness, two boots of the same kernel give the same counts.
 _COST_VM = ["--icount", "0", "--cpus", "1", "--mem", "1024", "--append", "norandmaps",
             "--timeout", "7200"]
 
 
 @dataclass
 class Plan:
-    """How much of it to do."""
+    """Sizes of a run."""
 
     rounds: int = 5
     cost_rounds: int = 9
@@ -46,10 +46,10 @@ def _command(arms: str, rounds: int, plan: Plan, *words: str) -> list[str]:
 
 
 def _broadcasts(kernels: guest.Kernels, plan: Plan) -> tuple[list[guest.Sample], guest.Boot]:
-    """Count what other CPUs are made to do, on machines of several sizes.
+    """Count interruptions of other CPUs, on machines of several sizes.
 
-    The last CPU is isolated.  The CPUs run in turns, on one thread of the host: counts are the
-    same, and QEMU can patch code (trace events, the switch) that others are about to run.
+    The last CPU is isolated.  The CPUs take turns on one host thread: counts are reproducible,
+    and QEMU can patch code (trace events, the switch) that other CPUs are about to run.
     """
     program = guest.compile_program(_SOURCE)
     samples = []
@@ -72,7 +72,7 @@ def _broadcasts(kernels: guest.Kernels, plan: Plan) -> tuple[list[guest.Sample],
 
 
 def _cost(kernels: guest.Kernels, plan: Plan) -> list[guest.Sample]:
-    """Count instructions: both values in one boot; off against stock, alone in a boot each."""
+    """Count instructions: both values in one boot; off and stock in a separate boot each."""
     program = guest.compile_program(_SOURCE)
 
     def booted(kernel: Path, arms: str, name: str) -> guest.Boot:

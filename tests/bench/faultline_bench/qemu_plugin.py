@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Compile a QEMU plugin; get the header that it takes.
+"""Compile a QEMU plugin; get the header that it needs.
 
-Debian's binary packages of QEMU do not have qemu-plugin.h.  It comes from the source package of
-the QEMU that is installed: through apt's signed metadata and a private apt configuration, as the
-kernel source does.  The header stays in build/cache, the rest is removed.
+Debian's binary packages of QEMU do not have qemu-plugin.h.  It is taken from the source package
+of the installed QEMU: through apt's signed metadata and a private apt configuration, like the
+kernel source.  The header is kept in build/cache, the rest is removed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from sourcelib.registry import Registry  # noqa: E402
 EMULATOR = "qemu-system-x86_64"
 HEADER = "qemu-plugin.h"
 INSTEAD = f"take {HEADER} from the source of your QEMU and set QEMU_PLUGIN_HEADER=path"
-# What a source package of QEMU takes, unpacked lists included.
+# Disk space for a source package of QEMU, including unpacked lists.
 _ROOM = 200 << 20
 
 
 class _Sources(Registry):
-    """The source packages of QEMU that belong to the host's own apt sources."""
+    """The QEMU source packages in the host's own apt sources."""
 
     def tarball(self, version: str) -> Path:
-        """Download the upstream source of the package VERSION, which apt checks."""
+        """Download the upstream source of the package VERSION, verified by apt."""
         if not shutil.which("apt-get"):
             raise Fail(f"this host has no apt (is it a Debian?): {self.instead}")
         need_space(self.cache, _ROOM, "the source of QEMU")
@@ -43,14 +43,14 @@ class _Sources(Registry):
                                env=self._env(), text=True, capture_output=True,
                                check=False).stdout
         versions = re.findall(r"(?m)^Version: (\S+)", there)
-        # All revisions of a version of QEMU have one tarball.
+        # All Debian revisions of a QEMU version share one tarball.
         found = [other for other in (version, *versions)
                  if other in versions and other.rpartition("-")[0] == version.rpartition("-")[0]]
         if not found:
             raise Fail(f"cannot get the source of QEMU {version} "
                        f"({self.trouble or 'apt has ' + (', '.join(versions) or 'none')}): "
                        f"{self.instead}")
-        say(f"downloading the source of QEMU {found[0]}, for its {HEADER} ...")
+        say(f"downloading the source of QEMU {found[0]} for its {HEADER} ...")
         folder = self.folder / "download"
         result = subprocess.run(
             self._command("apt-get", "-q", "source", "--download-only", "--only-source",
@@ -66,7 +66,7 @@ class _Sources(Registry):
 
 
 def installed_version() -> str:
-    """Return the version of the source package that the host's QEMU was built from."""
+    """Return the version of the source package of the host's QEMU."""
     emulator = shutil.which(EMULATOR)
     if emulator is None:
         raise Fail(f"{EMULATOR} is missing; install qemu-system-x86")
@@ -78,11 +78,11 @@ def installed_version() -> str:
             return subprocess.run(
                 ["dpkg-query", "--show", "--showformat", "${source:Version}", package],
                 text=True, capture_output=True, check=True).stdout
-    raise Fail(f"{emulator} is of no Debian package: {INSTEAD}")
+    raise Fail(f"{emulator} is not from a Debian package: {INSTEAD}")
 
 
 def header_in(tarball: Path) -> bytes:
-    """Return the header in a source of QEMU."""
+    """Return the header from a QEMU source tarball."""
     with tarfile.open(tarball) as files:
         for member in files:
             if member.isfile() and member.name.endswith(f"/include/qemu/{HEADER}"):
@@ -93,7 +93,7 @@ def header_in(tarball: Path) -> bytes:
 
 
 def header_folder() -> Path:
-    """Return a folder with the header of the QEMU that is installed."""
+    """Return a folder with the header of the installed QEMU."""
     own = os.environ.get("QEMU_PLUGIN_HEADER")
     if own:
         if Path(own).name != HEADER or not Path(own).is_file():
@@ -111,14 +111,14 @@ def header_folder() -> Path:
 
 
 def compile_plugin(source: Path) -> Path:
-    """Compile SOURCE for the QEMU that is installed; return the plugin."""
+    """Compile SOURCE for the installed QEMU; return the plugin."""
     try:
         header = header_folder()
     except Fail as err:
         raise BenchError(str(err)) from err
     plugin = BUILD / "bench" / f"{source.parent.name}-plugin.so"
     plugin.parent.mkdir(parents=True, exist_ok=True)
-    # Always: it takes a second, and QEMU may be another one than last time.
+    # Always compile: it takes a second, and QEMU may have changed since the last time.
     command = [*(os.environ.get("CC") or "cc").split(), "-shared", "-fPIC", "-O2", "-Wall",
                "-Werror", "-fvisibility=hidden", "-I", str(header),
                "-idirafter", str(source.parent / "without-glib"),

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from .guest import Sample
 
-# The unit of what the kernel counts: in a table of its own.
+# The unit of kernel counters, which get a separate table.
 EVENTS = "events"
 
-# An aim below this, against another arm, is one for an excess.
+# A smaller aim against another arm is an aim for an excess.
 SMALL_EXCESS = 0.1
 
 
@@ -35,8 +35,8 @@ class Row:
 class Aim:
     """One aim: VALUE (of ARM, against VS) should be at most, or LEAST, AIM.
 
-    VALUE is None if it was not measured.  MET is None then, too, and where another arm counts.
-    EXACT: every sample, not only the median, should be AIM.
+    VALUE is None if it was not measured.  MET is None then, and also if another arm counts.
+    EXACT: every sample, not just the median, should be AIM.
     """
 
     metric: str
@@ -49,20 +49,20 @@ class Aim:
     exact: bool = False
 
     def verdict(self) -> str:
-        """Return it in words."""
+        """Return the verdict in words."""
         if self.met is None:
             return "not measured" if self.value is None else "other arm counts"
         return "met" if self.met else "NOT MET"
 
     def words(self, text: str) -> str:
-        """Return what is aimed at; TEXT is the number."""
+        """Return the aim in words; TEXT is the number."""
         if self.exact:
             return f"always {text}"
         return f"at {'least' if self.least else 'most'} {text}"
 
 
 def rows_of(samples: Iterable[Sample]) -> list[Row]:
-    """Sum up samples; metrics are in the order in which they appeared, arms of each too."""
+    """Summarize samples; metrics and arms keep the order of their first appearance."""
     groups: dict[tuple[str, str, str], list[float]] = {}
     for sample in samples:
         groups.setdefault((sample.metric, sample.unit, sample.arm), []).append(sample.value)
@@ -76,7 +76,7 @@ def rows_of(samples: Iterable[Sample]) -> list[Row]:
 
 @dataclass
 class Report:
-    """What one run of a benchmark has found."""
+    """The results of one run of a benchmark."""
 
     kernel: str
     machine: str
@@ -99,22 +99,22 @@ class Report:
         """Aim at AIM in every sample."""
         for row in self.rows:
             if (row.metric, row.arm) == (metric, arm):
-                # The sample that is furthest off.
+                # The sample furthest from the aim.
                 value = max(row.min, row.max, key=lambda found: abs(found - aim))
                 self.aims.append(Aim(metric, arm, "", value, aim, value == aim, exact=True))
                 return
         self.aims.append(Aim(metric, arm, "", None, aim, None, exact=True))
 
     def aim_ratio(self, metric: str, arm: str, vs: str, aim: float) -> None:
-        """Aim at a median of at most AIM times that of the arm VS."""
+        """Aim at a median of at most AIM times the median of arm VS."""
         self._aim_against(metric, arm, vs, aim, 0.0)
 
     def aim_least(self, metric: str, arm: str, vs: str, aim: float) -> None:
-        """Aim at a median of at least AIM times that of the arm VS."""
+        """Aim at a median of at least AIM times the median of arm VS."""
         self._aim_against(metric, arm, vs, aim, 0.0, least=True)
 
     def aim_excess(self, metric: str, arm: str, vs: str, aim: float) -> None:
-        """Aim at a median that is above that of the arm VS by at most the part AIM."""
+        """Aim at a median that exceeds the median of arm VS by at most the fraction AIM."""
         self._aim_against(metric, arm, vs, aim, 1.0)
 
     def aim_best(self, metric: str, arms: list[str], aim: float) -> None:
@@ -136,7 +136,7 @@ class Report:
                              value >= aim if least else value <= aim, least))
 
     def text(self) -> str:
-        """Return the tables for people."""
+        """Return the human-readable tables."""
         lines = [f"kernel:  {self.kernel}", f"machine: {self.machine}", ""]
         lines += _table(["metric", "unit", "arm", "median", "min", "max", "n"],
                         [[row.metric, row.unit, row.arm, _short(row.median), _short(row.min),
@@ -151,7 +151,7 @@ class Report:
         return "\n".join(lines)
 
     def _events(self) -> list[str]:
-        """Return a table of what the kernel has counted, an arm a column, without rows of 0."""
+        """Return a table of kernel counters, one column per arm, without rows of zeros."""
         rows = [row for row in self.rows if row.unit == EVENTS]
         arms = sorted({row.arm for row in rows})
         cells = {(row.metric, row.arm): row for row in rows}
@@ -164,7 +164,7 @@ class Report:
         return ["", *_table(["events (medians)", *arms], body, left=1)]
 
     def write(self, path: Path) -> None:
-        """Write the JSON file; another program never sees half of it."""
+        """Write the JSON file atomically."""
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(".json.new")
         new.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")

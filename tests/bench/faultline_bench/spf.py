@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Page faults without locks: waits of writers, locks, throughput, cost."""
+"""Speculative page faults: waits of writers, locks, throughput, cost."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ RECORDS = 1.25
 COST_ON = 0.95
 COST_OFF = 0.001
 
-# In the order in which they run; the first ones are those in which a writer waits.
+# In the order in which they run; in the first ones a writer waits.
 WAITS = ("idle", "memcg", "cpu_max")
 SCENES = (*WAITS, "locks", "throughput", "cost")
 
 _SOURCE = guest.ROOT / "tests/bench/spf.c"
 _ARMS = f"{OFF},{ON}"
 
-# Waits and counts: time is the instructions of the CPUs, which run in turns on
-# one thread of the host, so that they do not depend on what else it does.  And
-# QEMU can patch code there (the switch, trace events) that others may run.
+# Waits and counts: the clock counts the instructions of the CPUs, which take
+# turns on one host thread, so results do not depend on the load of the host.  And
+# QEMU can patch code (the switch, trace events) that other CPUs may run.
 _TURNS_VM = ["--icount", "4", "--append", "norandmaps"]
-# On one CPU without randomness, two boots of the same kernel count the same.
+# On one CPU without randomness, two boots of the same kernel give the same counts.
 _COST_VM = ["--icount", "0", "--cpus", "1", "--append", "norandmaps"]
 
 
 @dataclass
 class Plan:
-    """How much of it to do; sizes are those of the guest program's options."""
+    """Sizes of a run; defaults are those of the guest program's options."""
 
     scenes: tuple[str, ...] = SCENES
     rounds: int = 5
@@ -51,15 +51,15 @@ class Plan:
     mem: int = 1024
     ms: int = 4000
     mib: int = 32
-    # Of throughput; locks has one for each virtual CPU.
+    # For throughput; locks has one thread per virtual CPU.
     threads: tuple[int, ...] = (1, 2)
 
 
 QUICK = Plan(rounds=1, cost_rounds=1, mem=512, ms=200, mib=8)
 
 
-# Threads that rarely run do little in a turn, so theirs are so much longer.  And they have few
-# CPUs; with more, nobody but them keeps the writer waiting.
+# In these scenes threads rarely run and do little in a turn, so turns are longer by this factor.
+# They also have few CPUs; with more, only these threads would keep the writer waiting.
 _RARE = ("idle", "cpu_max")
 _RARE_TURN = 5
 _RARE_CPUS = 2
@@ -86,31 +86,31 @@ def _waits_and_locks(kernels: guest.Kernels, program: Path, plan: Plan,
 
 
 def real_cpus() -> int:
-    """Return how many CPUs of the host this program may use."""
+    """Return the number of host CPUs that this program may use."""
     return len(os.sched_getaffinity(0))
 
 
 def throughput_threads(plan: Plan) -> list[int]:
-    """Return those numbers of threads that each have a CPU of the host.
+    """Return the thread counts that do not exceed the number of host CPUs.
 
-    With more virtual CPUs than real ones, a thread of the host stops with a lock of the guest
-    held, and figures of one kernel differ by a factor of two.
+    With more virtual CPUs than real ones, the host may preempt a virtual CPU that holds a lock,
+    and figures of the same kernel vary by a factor of two.
     """
     cpus = real_cpus()
     threads = sorted({number for number in plan.threads if number <= cpus})
     if not threads:
-        raise BenchError(f"--threads: throughput needs as many CPUs, this host has {cpus}")
+        raise BenchError(f"--threads: throughput needs as many host CPUs, this host has {cpus}")
     if len(threads) < len(set(plan.threads)):
-        print(f"# throughput with more than {cpus} threads is left out: this host has no more CPUs",
+        print(f"# throughput with more than {cpus} threads is left out: the host has {cpus} CPUs",
               file=sys.stderr)
     return threads
 
 
 def _throughput(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Boot]:
-    """Run what needs CPUs that run at the same time: each arm in a boot of its own.
+    """Run the scene that needs CPUs running in parallel: each arm in a separate boot.
 
-    Each round has the arms in one order, the next one in the other.  The switch is set on the
-    kernel's command line: QEMU cannot be trusted to patch code that other CPUs may run.
+    Rounds alternate the order of the arms.  The switch is set on the kernel command line: QEMU
+    cannot reliably patch code that other CPUs may run.
     """
     threads = throughput_threads(plan)
     vm = ["--cpus", str(max(threads)), "--mem", str(plan.mem), "--timeout", "7200"]
@@ -129,7 +129,7 @@ def _throughput(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest
 
 
 def _cost(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Boot]:
-    """Count instructions: both values in one boot; each against others, alone in a boot each."""
+    """Count instructions: both values in one boot; all kernels in a separate boot each."""
     vm = [*_COST_VM, "--mem", str(plan.mem), "--timeout", "7200"]
 
     def booted(kernel: Path, arms: str, name: str) -> guest.Boot:
@@ -183,7 +183,7 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
 
 
 COSTS = ("zero", "anon", "cow", "reuse", "kernel")
-# The kernel's own faults have no aim of cost: without mmap_lock is what they are to be.
+# Faults taken by the kernel have no cost aim: their aim is to avoid mmap_lock.
 COSTS_ON = COSTS[:-1]
 
 

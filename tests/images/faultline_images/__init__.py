@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Hosts on disks: our packages installed, booted, upgraded, removed, and broken off.
+"""Hosts with disks: install, boot, upgrade and remove our packages, with interruptions.
 
-  image      has mkosi build the disks, when their inputs changed
-  host       one virtual host: a disk, firmware variables, and boots of it
-  repository the signed repositories, and spoiled ones, served over HTTP
-  story      what the test programs have in common: TAP, and the way to a host
+  image      builds the disks with mkosi when their inputs change
+  host       one virtual host: a disk, firmware variables, and its boots
+  repository the signed repositories, and corrupted ones, served over HTTP
+  story      shared code of the test programs: scenarios and TAP
 """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One virtual host: a disk that lives through boots, power cuts included.
+"""One virtual host: a disk that persists across boots and power cuts.
 
-Each boot is one QEMU, on a layer of its own over the disk as the boot before left it. The
-guest has no agent: systemd takes a unit and the script it runs from SMBIOS credentials, and
-what the script says comes back over serial ports of their own.
+Each boot is one run of QEMU, on a new layer over the disk as the previous boot left it. The
+guest has no agent: systemd takes a unit and its script from SMBIOS credentials, and the output
+of the script is returned over separate serial ports.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from faultline_vm.errors import RunnerError
 from faultline_vm.qemu import Machine as KernelMachine, channel_options
 from sourcelib.common import Fail
 
-# Debian's name and Fedora's; without secure boot, which is packaging/secureboot's to test.
+# Debian's and Fedora's names; without Secure Boot, which tests/package/secureboot tests.
 FIRMWARE = (("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
             ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"))
 
@@ -48,18 +48,18 @@ ExecStopPost=/bin/sh -c 'read -r t </proc/sys/kernel/tainted; \
 
 
 def children_cpu() -> float:
-    """What the programs that this one has waited for took of the CPU."""
+    """CPU time of the child processes that have been waited for."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 class PowerCut(Exception):
-    """Ends a machine as it stands."""
+    """Stop the machine at once."""
 
 
 @dataclass
 class Machine:
-    """What session.boot() needs to know of a machine that boots from its disk."""
+    """The parameters of a machine that boots from its disk, for session.boot()."""
 
     arch: Arch
     accel: str
@@ -77,17 +77,17 @@ class Machine:
         """QEMU's arguments."""
         command = [
             binary, "-nodefaults", "-no-user-config", "-display", "none",
-            # No disks and keyboard of old: the guest would load drivers for them.
+            # No legacy disks and keyboard: the guest would load drivers for them.
             "-machine", f"{self.arch.machine},sata=off,i8042=off",
             "-smp", str(self.cpus), "-m", str(self.mem),
-            # One thread: several are slower here, and QEMU 7.2's may run a breakpoint that
-            # the kernel has taken back when it flips a static key.
+            # One thread: several are slower here, and with several, QEMU 7.2 may hit a
+            # breakpoint that the kernel has already removed when it flips a static key.
             "-accel", "kvm" if self.accel == "kvm" else "tcg,thread=single",
             "-cpu", self.arch.cpu_kvm if self.accel == "kvm" else self.arch.cpu_tcg,
             "-drive", f"if=pflash,format=raw,readonly=on,file={self.firmware}",
             "-drive", f"if=pflash,format=raw,file={self.variables}",
-            # A disk with a write cache: what the guest has flushed is on it, what it
-            # has only written may be, and what it has not yet written is lost.
+            # A disk with a write cache: flushed data is on disk, data written but not flushed
+            # may be, and data not yet written is lost.
             "-drive", f"if=none,id=disk,format=qcow2,cache=writeback,file={self.disk}",
             "-device", "nvme,serial=faultline,drive=disk,bootindex=0",
             "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=",
@@ -105,12 +105,12 @@ class Machine:
 
 @dataclass
 class Boot:
-    """What a boot showed."""
+    """The result of a boot."""
 
     name: str
     log: Path
     troubles: list[str] = field(default_factory=list)
-    # "" or why it is no good, whatever its steps say.
+    # Why the boot failed, regardless of its steps; else "".
     fault: str = ""
     cut: bool = False
     seconds: float = 0.0
@@ -119,7 +119,7 @@ class Boot:
 
 
 class Host:
-    """A disk and the firmware's variables, from boot to boot."""
+    """A disk and firmware variables, kept from boot to boot."""
 
     def __init__(self, folder: Path, image: Path, kernel: Path, kvm_cache: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -133,19 +133,19 @@ class Host:
             if Path(code).exists():
                 break
         else:
-            raise Fail("no UEFI firmware here: install ovmf")
+            raise Fail("no UEFI firmware found: install ovmf")
         self.firmware = Path(code)
         self.disk = image
-        self.form = "raw"
+        self.disk_format = "raw"
         self.variables = Path(variables)
 
     def boot(self, name: str, steps: str, *, on_line: Callable[[str], None],
              cpus: int = 1, reboots: bool = False, cut_at: str = "",
              expected: tuple[str, ...] = (), timeout: float = 1800) -> Boot:
-        """Boot, run steps (a bash script), and wait for the machine's end.
+        """Boot, run steps (a bash script), and wait until the machine ends.
 
-        cut_at cuts the power when the script says that line. expected names the kinds of
-        kernel trouble that this boot is to show.
+        cut_at cuts the power when the script prints that line. expected names the kinds of
+        kernel trouble that this boot must show.
         """
         self.boots += 1
         folder = self.folder / f"{self.boots:02}-{name}"
@@ -157,15 +157,15 @@ class Host:
                                     cut_at, expected, timeout)
             if attempt == 2 or not flake:
                 break
-            on_line("# an emulated timer failed while the kernel started: once more")
-        self.disk, self.form = folder / "disk.qcow2", "qcow2"
+            on_line("# an emulated timer failed during boot: trying again")
+        self.disk, self.disk_format = folder / "disk.qcow2", "qcow2"
         self.variables = folder / "variables.fd"
         return boot
 
     def _layer(self, folder: Path) -> tuple[Path, Path]:
         disk, variables = folder / "disk.qcow2", folder / "variables.fd"
         try:
-            subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", self.form,
+            subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", self.disk_format,
                             "-b", self.disk, disk], check=True)
         except FileNotFoundError:
             raise Fail("qemu-img is not installed: run 'make deps'") from None
@@ -173,7 +173,7 @@ class Host:
         return disk, variables
 
     def machine(self, folder: Path, credentials: dict[str, str], append: list[str]) -> Machine:
-        """The machine of one boot, on a layer of its own."""
+        """The machine for one boot, on a new disk layer."""
         disk, variables = self._layer(folder)
         return Machine(self.arch, self.accel.accel, disk, self.firmware, variables, credentials,
                        append)
@@ -222,7 +222,7 @@ class Host:
         missing = [kind for kind in expected if kind not in kinds]
         taints = console.taint_trouble(int(outcome.records.get("taint", "0") or 0), False)
         if outcome.cut:
-            boot.fault = f"no end after {outcome.seconds:.0f} s ({outcome.cut})"
+            boot.fault = f"still running after {outcome.seconds:.0f} s ({outcome.cut})"
         elif boot.troubles:
             boot.fault = boot.troubles[0]
         elif missing:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The disks that hosts start from, made by mkosi and kept until an input changes.
 
-What depends on this machine is given to mkosi on its command line: the mirrors (those in
-the apt sources of this host), the package of the stock kernel (Debian's build of the pinned
-version) and folders below build/.
+Machine-dependent settings are passed to mkosi on its command line: the mirrors (from the apt
+sources of this host), the package of the stock kernel (Debian's build of the pinned version)
+and folders below build/.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ FORMATS = ("deb", "rpm")
 RELEASE = "trixie"
 OLDEST_MKOSI = 25
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-# What the images depend on, next to this file; a folder stands for all in it.
+# The inputs of the images, besides this file; a folder stands for all files in it.
 BASE_INPUTS = ("mkosi.conf", "mkosi.profiles/base", "kernel/upstream")
 DISK_INPUTS = {"deb": ("mkosi.profiles/host", "mkosi.profiles/deb"),
                "rpm": ("mkosi.profiles/host", "mkosi.profiles/rpm", "tests/package/shim")}
 
 
 class Images:
-    """The folder build/images and what is in it."""
+    """The folder build/images and its contents."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
         self.folder = paths.build / "images"
         self.base = self.folder / "base"
 
-    def disk(self, form: str) -> Path:
-        """The disk of a format."""
-        return self.folder / f"{form}.raw"
+    def disk(self, package_format: str) -> Path:
+        """The disk of a package format."""
+        return self.folder / f"{package_format}.raw"
 
     def kernel(self) -> Path:
-        """The stock kernel, as a file that QEMU boots; made with the base."""
+        """The stock kernel as a file for QEMU to boot; made together with the base."""
         return self.folder / "base.vmlinuz"
 
-    def build(self, form: str) -> Path:
-        """Have the disk of a format, as its inputs say."""
+    def build(self, package_format: str) -> Path:
+        """Build the disk of a package format, unless it is up to date."""
         base = self._digest(BASE_INPUTS)
-        digest = self._digest(BASE_INPUTS + DISK_INPUTS[form])
-        with lock(self.folder / f"{form}.lock"):
-            if self._current(form, digest) and self.disk(form).is_file():
-                return self.disk(form)
+        digest = self._digest(BASE_INPUTS + DISK_INPUTS[package_format])
+        with lock(self.folder / f"{package_format}.lock"):
+            if self._current(package_format, digest) and self.disk(package_format).is_file():
+                return self.disk(package_format)
             with lock(self.folder / "base.lock"):
                 if not (self._current("base", base) and self.base.is_dir()):
                     self._build_base(base)
-            self._build_disk(form, digest)
-        return self.disk(form)
+            self._build_disk(package_format, digest)
+        return self.disk(package_format)
 
     # --- When
 
     def _digest(self, inputs: tuple[str, ...]) -> str:
-        """What the inputs are now."""
+        """A digest of the inputs."""
         total = hashlib.sha256(Path(__file__).read_bytes())
         for name in inputs:
             top = ROOT / name
@@ -96,18 +96,18 @@ class Images:
         self._mkosi("base", ["base"], "--package", self._stock_package())
         self._stamp("base").write_text(json.dumps({"inputs": digest}) + "\n")
 
-    def _build_disk(self, form: str, digest: str) -> None:
-        self._stamp(form).unlink(missing_ok=True)
+    def _build_disk(self, package_format: str, digest: str) -> None:
+        self._stamp(package_format).unlink(missing_ok=True)
         extra = []
-        if form == "rpm":
+        if package_format == "rpm":
             extra = ["--extra-tree", f"{self._shim()}:/opt"]
-        # Disks take a newer systemd-repart than Debian 12 has; the base brings one.
-        self._mkosi(form, ["host", form], "--base-tree", self.base, "--tools-tree", self.base,
-                    *extra)
-        self._stamp(form).write_text(json.dumps({"inputs": digest}) + "\n")
+        # Building disks needs a newer systemd-repart than Debian 12 has; the base has one.
+        self._mkosi(package_format, ["host", package_format], "--base-tree", self.base,
+                    "--tools-tree", self.base, *extra)
+        self._stamp(package_format).write_text(json.dumps({"inputs": digest}) + "\n")
 
     def _shim(self) -> Path:
-        """The package that tells rpm what the Debian below it has."""
+        """The package that declares the host's Debian programs to rpm."""
         folder = self.folder / "shim"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -129,7 +129,7 @@ class Images:
         return done.stdout
 
     def _stock_package(self) -> str:
-        """Debian's cloud kernel of the pinned version, or the newest there is."""
+        """Debian's cloud kernel of the pinned version, or else the newest one."""
         upstream = Pin.load(self.paths.kernel).upstream
         names = re.findall(r"(?m)^linux-image-6\.12\.\d+\+deb13(?:\.\d+)?-cloud-amd64$",
                            self._apt("apt-cache", "pkgnames", "linux-image-6.12."))
@@ -139,11 +139,11 @@ class Images:
         names.sort(key=lambda name: [int(part) for part in re.findall(r"\d+", name)])
         pinned = [name for name in names if name.startswith(f"linux-image-{upstream}+")]
         if not pinned:
-            say(f"note: the mirrors have no stock {upstream} any more; the hosts get {names[-1]}")
+            say(f"note: the mirrors no longer have stock {upstream}; the hosts get {names[-1]}")
         return (pinned or names)[-1]
 
     def _write_sources(self) -> None:
-        """apt sources for mkosi: this host's mirrors, with the suites of the images."""
+        """Write apt sources for mkosi: this host's mirrors with the suites of the images."""
         etc = Path(os.environ.get("FAULTLINE_APT_ETC") or "/etc/apt")
         suites = (RELEASE, f"{RELEASE}-updates", f"{RELEASE}-security")
         target = self.folder / "sandbox/etc/apt/sources.list.d/mkosi.sources"
@@ -153,7 +153,7 @@ class Images:
             for uri, suite in wanted_sources(host_sources(etc)) if suite in suites))
 
     def _mkosi(self, name: str, profiles: list[str], *options: str | Path) -> None:
-        # mkosi takes HOME's and XDG's settings of a person into account: not ours.
+        # Keep the user's MKOSI* variables out.
         env = {key: value for key, value in os.environ.items() if not key.startswith("MKOSI")}
         command, more = self._program()
         self._run(name, [
@@ -170,7 +170,7 @@ class Images:
         return path
 
     def _program(self) -> tuple[list[str | Path], dict[str, str]]:
-        """mkosi of this host or, when that is too old, of Debian 13: it is plain Python."""
+        """mkosi of this host or, if that is too old, of Debian 13: it is plain Python."""
         if there := shutil.which("mkosi"):
             said = subprocess.run([there, "--version"], check=False, text=True,
                                   capture_output=True).stdout

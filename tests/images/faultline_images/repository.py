@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The signed repositories over HTTP, as a fleet's server would have them, and spoiled ones.
+"""Serve the signed repositories over HTTP, as a fleet's server would, and corrupted ones.
 
-    /good/deb       as `make repo` made it          /good/rpm
-    /unsigned/...   the signatures are missing
-    /forged/...     the signed list was changed
-    /poisoned/...   the lists are good, a package was changed
-    /foreign/...    packages of ours for another architecture
+    /good/deb       the output of `make repo`       /good/rpm
+    /unsigned/...   without signatures
+    /forged/...     with a changed signed list
+    /poisoned/...   valid lists, but a changed package
+    /foreign/...    our packages for another architecture
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pathlib import Path
 
 from sourcelib.common import Fail
 
-# The address of the machine that QEMU runs on, as the guest sees it.
+# The address of the QEMU host as seen by the guest.
 GATEWAY = "10.0.2.2"
 FOREIGN = {"deb": "arm64", "rpm": "aarch64"}
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves a folder; what it served goes nowhere."""
+    """Serves a folder without logging."""
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """No log."""
+        """Do not log."""
 
 
 class Server:
-    """Serves a folder to the guests, until the program ends."""
+    """Serves a folder to the guests until the program ends."""
 
     def __init__(self, folder: Path) -> None:
         handler = functools.partial(_Handler, directory=str(folder))
@@ -45,7 +45,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where guests find it."""
+        """The URL for guests."""
         return f"http://{GATEWAY}:{self._server.server_port}"
 
 
@@ -54,7 +54,7 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    # A name of its own first: the others must keep what they have.
+    # Unlink first: other hard links must keep their contents.
     path.unlink()
     path.write_bytes(data)
 
@@ -62,8 +62,8 @@ def _replace(path: Path, data: bytes) -> None:
 def _change(path: Path, old: bytes, new: bytes) -> None:
     data = path.read_bytes()
     if old not in data:
-        raise Fail(f"{path} does not have '{old.decode()}' in it: the tests that forge it "
-                   "are behind the program that makes it")
+        raise Fail(f"{path} does not contain '{old.decode()}': update this test to the program "
+                   "that makes the file")
     _replace(path, data.replace(old, new, 1))
 
 
@@ -74,13 +74,13 @@ def _flip(path: Path) -> None:
     _replace(path, bytes(data))
 
 
-def prepare(good: Path, form: str, image: str, folder: Path) -> None:
-    """Lay out what a server of one format serves; image is the glob of the kernel's package."""
+def prepare(good: Path, package_format: str, image: str, folder: Path) -> None:
+    """Lay out the served folder of one format; image is the glob of the kernel's package."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for kind in ("good", "unsigned", "forged", "poisoned"):
-        _link(good / form, folder / kind / form)
-    if form == "deb":
+        _link(good / package_format, folder / kind / package_format)
+    if package_format == "deb":
         for path in (folder / "unsigned").rglob("InRelease"):
             path.unlink()
         for path in (folder / "unsigned").rglob("Release.gpg"):
@@ -99,12 +99,12 @@ def prepare(good: Path, form: str, image: str, folder: Path) -> None:
     for path in changed:
         _flip(path)
     (folder / "foreign").mkdir()
-    _foreign(form, next((folder / "good").rglob(image)), folder / "foreign")
+    _foreign(package_format, next((folder / "good").rglob(image)), folder / "foreign")
 
 
-def _foreign(form: str, package: Path, target: Path) -> None:
-    """Our package, for the wrong architecture."""
-    if form == "deb":
+def _foreign(package_format: str, package: Path, target: Path) -> None:
+    """Make our package for a wrong architecture."""
+    if package_format == "deb":
         tree = target / "tree"
         subprocess.run(["dpkg-deb", "-R", package, tree], check=True)
         _change(tree / "DEBIAN/control", b"Architecture: amd64", b"Architecture: arm64")

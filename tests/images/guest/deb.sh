@@ -6,7 +6,7 @@
 image=linux-image-faultline
 packages=(linux-image-faultline linux-tools-faultline faultline-profiles)
 
-# Take the repository into apt's sources.
+# Add the repository to apt's sources.
 repository_add() {
 	/usr/lib/apt/apt-helper download-file "$URL/good/deb/faultline.sources" \
 		/etc/apt/sources.list.d/faultline.sources || return 1
@@ -14,7 +14,7 @@ repository_add() {
 	apt-get update
 }
 
-# with_repository KIND COMMAND...: apt as if there were only that repository.
+# with_repository KIND COMMAND...: runs apt-get with only that repository.
 with_repository() {
 	local kind=$1 lists=/tmp/lists.$1
 	shift
@@ -26,14 +26,14 @@ with_repository() {
 }
 
 refuse_repositories() {
-	refused 'a repository without signature is refused' 'not signed|no longer signed' \
+	refused 'a repository without a signature is refused' 'not signed|no longer signed' \
 		with_repository unsigned update
 	refused 'a repository with a changed list is refused' 'BADSIG|signature verification failed' \
 		with_repository forged update -o APT::Update::Error-Mode=any
-	check 'the lists of a repository with a changed package are good' with_repository poisoned update
-	refused 'but the changed package is refused' 'Hash Sum mismatch|unexpected size' \
+	check 'the lists of a repository with a changed package are valid' with_repository poisoned update
+	refused 'a changed package is refused' 'Hash Sum mismatch|unexpected size' \
 		with_repository poisoned -y --no-install-recommends install "$image=$VERSION1"
-	check 'and nothing of it is installed' absent "$KVER1"
+	check 'nothing of the changed package is installed' absent "$KVER1"
 }
 
 refuse_foreign() {
@@ -51,8 +51,8 @@ upgrade() {
 	apt-get update && apt-get -y --with-new-pkgs upgrade
 }
 
-# As apt says itself. The first command fails where only the second can help: a package is
-# unpacked, and one that it depends on is not.
+# The commands that apt suggests. The first one fails if a package is unpacked but one of its
+# dependencies is not; the second one fixes that.
 mend() {
 	dpkg --configure -a
 	apt-get -y --fix-broken install
@@ -66,7 +66,7 @@ repair_second() {
 	mend && upgrade
 }
 
-# All that is installed of ours is whole.
+# All our installed packages are intact.
 sound() {
 	local broken
 	dpkg --audit
@@ -78,10 +78,10 @@ sound() {
 	dpkg --verify "linux-image-$1" faultline-profiles
 }
 
-# linux-base asks; without a terminal the answer is no. With the noninteractive front end it
-# does not ask but removes.
+# linux-base asks; without a terminal the answer is no. With the noninteractive frontend it
+# removes the kernel without asking.
 refuse_removal() {
-	refused 'the running kernel is not removed just so' 'Aborting removal of the running kernel' \
+	refused 'the running kernel is not removed without confirmation' 'Aborting removal of the running kernel' \
 		env -u DEBIAN_FRONTEND apt-get -y purge "linux-image-$(uname -r)" linux-image-faultline
 }
 
@@ -98,7 +98,7 @@ kernel_image() {
 	echo "/boot/vmlinuz-$1"
 }
 
-# /boot is where dpkg unpacks to, /efi where kernel-install copies to.
+# dpkg unpacks to /boot, kernel-install copies to /efi.
 # shellcheck disable=SC2034
 small_places=(/boot /efi)
 

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=bash disable=SC2154
 #
-# What goes wrong on a host, one function per boot.
+# Failures of a host, one function per boot.
 
 plugins=/etc/kernel/install.d
 state=/var/lib/faultline-test
 
-# The stock kernel runs: refuse what is to be refused, cut the power in an install.
+# The stock kernel runs: refuse bad repositories and packages, then cut the power during an
+# installation.
 step_cut_install() {
 	check 'the repository is added' repository_add
 	refuse_repositories
 	refuse_foreign
-	# Our kernels are on trial: one boot, then the loader goes back by itself.
+	# Our kernels are on trial: after one bad boot the loader falls back by itself.
 	echo 1 >/etc/kernel/tries
 	sync
 	install_first >"$log" 2>&1 &
@@ -24,33 +25,34 @@ step_cut_install() {
 	tail -n 30 "$log" | sed 's/^/# /'
 }
 
-# The stock kernel runs: finish what was cut off.
+# The stock kernel runs: finish the interrupted installation.
 step_repair_install() {
 	check 'the stock kernel runs' stock_runs
-	check 'the package manager repairs the install' repair_first
-	check 'the packages are sound' sound "$KVER1" "$VERSION1"
-	check 'the boot entry names files that are there' bootable "$KVER1"
-	check 'it is on trial' test -e "$entries/$token-$KVER1+1.conf"
-	check 'the default is the newest kernel of ours' bootctl set-default "$token-*-faultline*"
+	check 'the package manager repairs the installation' repair_first
+	check 'the packages are intact' sound "$KVER1" "$VERSION1"
+	check 'the files in the boot entry exist' bootable "$KVER1"
+	check 'the first build is on trial' test -e "$entries/$token-$KVER1+1.conf"
+	check 'our newest kernel becomes the default' bootctl set-default "$token-*-faultline*"
 }
 
-# The first build runs: no room for the second; then a cut while that is made bootable.
+# The first build runs: the disk is too full for the second; then the power is cut while that is
+# made bootable.
 step_cut_upgrade() {
 	local place
 	check "$KVER1 runs" running "$KVER1"
-	check 'its trial has ended, it is good' test -e "$entries/$token-$KVER1.conf"
+	check 'it has passed its trial' test -e "$entries/$token-$KVER1.conf"
 	for place in "${small_places[@]}"; do
 		check "$place is full" fill "$place"
 		says_full "the upgrade says that $place is full"
-		check 'the first build is bootable still' bootable "$KVER1"
-		check "$place has room again" make_room "$place"
+		check 'the first build is still bootable' bootable "$KVER1"
+		check "$place has free space again" make_room "$place"
 	done
 	plug_in 95 'echo mark entry >/dev/ttyS1; sleep 600'
 	sync
 	repair_second 2>&1 | sed 's/^/# /'
 }
 
-# The first build runs: cut the power at POINT of the upgrade.
+# The first build runs: cut the power at POINT during the upgrade.
 step_cut_at() {
 	check "$KVER1 runs" running "$KVER1"
 	case $POINT in
@@ -74,19 +76,19 @@ step_cut_at() {
 	tail -n 30 "$log" | sed 's/^/# /'
 }
 
-# Whatever good kernel runs: repair the upgrade.
+# Either kernel runs: repair the upgrade.
 step_mend() {
-	check 'a kernel of ours runs' grep -qxF -e "$KVER1" -e "$KVER2" <(uname -r)
+	check 'one of our kernels runs' grep -qxF -e "$KVER1" -e "$KVER2" <(uname -r)
 	say "it is $(uname -r)"
 	rm -f $plugins/*-test.install /etc/kernel/preinst.d/test
 	check 'the package manager repairs the upgrade' repair_second
-	check 'the packages are sound' sound "$KVER2" "$VERSION2"
-	check 'the boot entry names files that are there' bootable "$KVER2"
-	check 'the first build has its entry still' bootable "$KVER1"
+	check 'the packages are intact' sound "$KVER2" "$VERSION2"
+	check 'the files in the boot entry exist' bootable "$KVER2"
+	check 'the first build still has its entry' bootable "$KVER1"
 }
 
-# plug_in NUMBER COMMANDS: kernel-install runs them when it has come that far. 95 is as
-# late as can be: the entry is written, and perhaps nothing of it is on the disk.
+# plug_in NUMBER COMMANDS: kernel-install runs them at that stage. 95 is the latest: the entry
+# is written, but perhaps not yet on disk.
 plug_in() {
 	mkdir -p $plugins
 	cat >"$plugins/$1-test.install" <<-PLUGIN
@@ -97,9 +99,9 @@ plug_in() {
 	chmod +x "$plugins/$1-test.install"
 }
 
-# Takes all room at PLACE.
+# fill PLACE: uses up its free space.
 fill() {
-	# What belongs to the root file system gets a small one of its own.
+	# A folder of the root file system gets a small file system mounted on it.
 	mountpoint -q "$1" || mount -t tmpfs -o size=4M tmpfs "$1" || return 1
 	fallocate -l "$(df --output=avail -B1 "$1" | tail -n1)" "$1/filler" || return 1
 	df "$1"
@@ -110,30 +112,30 @@ make_room() {
 	[ "$(findmnt -no FSTYPE "$1")" != tmpfs ] || umount "$1"
 }
 
-# A good kernel runs, the upgrade is in pieces: repair it, then put the second build on trial.
-# It fails twice, in two ways, and this is run again once the loader has gone back.
+# One of our kernels runs and the upgrade is incomplete: repair it, then put the second build on
+# trial. It fails twice, in two ways; this step runs again after the loader has fallen back.
 step_trial() {
 	if [ ! -e $state ]; then
-		check 'a kernel of ours runs' grep -qxF -e "$KVER1" -e "$KVER2" <(uname -r)
+		check 'one of our kernels runs' grep -qxF -e "$KVER1" -e "$KVER2" <(uname -r)
 		say "it is $(uname -r)"
 		rm -f $plugins/95-test.install
 		echo 2 >/etc/kernel/tries
 		check 'the package manager repairs the upgrade' repair_second
-		check 'the packages are sound' sound "$KVER2" "$VERSION2"
-		check 'the boot entry names files that are there' bootable "$KVER2"
-		check 'the first build has its entry still' bootable "$KVER1"
-		check 'kernel-install puts the second build on trial, twice' retry
+		check 'the packages are intact' sound "$KVER2" "$VERSION2"
+		check 'the files in the boot entry exist' bootable "$KVER2"
+		check 'the first build still has its entry' bootable "$KVER1"
+		check 'kernel-install puts the second build on trial for two boots' retry
 		mkdir $state
 		say "entries: $(cd "$entries" && echo *)"
-		check 'the second build is made to fail' spoil
+		check 'the second build is set up to fail' spoil
 		reboot_host
 	fi
 	say "entries: $(cd "$entries" && echo *)"
-	check 'after two bad boots the first build runs, by itself' running "$KVER1"
+	check 'after two bad boots the loader falls back to the first build' running "$KVER1"
 	check 'the first boot ended in a panic' test -e $state/panic
-	check 'the second never came to multi-user.target' test -e $state/hang
-	check 'the loader has it as bad' test -e "$entries/$token-$KVER2+0-2.conf"
-	check 'the first build is good still' test -e "$entries/$token-$KVER1.conf"
+	check 'the second boot never reached multi-user.target' test -e $state/hang
+	check 'the loader has marked the second build as bad' test -e "$entries/$token-$KVER2+0-2.conf"
+	check 'the first build is still marked as good' test -e "$entries/$token-$KVER1.conf"
 }
 
 retry() {
@@ -168,7 +170,7 @@ spoil() {
 		systemctl enable spoil.service
 }
 
-# The machine starts again, and these steps with it.
+# Reboot the machine; these steps then run again.
 reboot_host() {
 	say 'restarting'
 	systemctl reboot --force

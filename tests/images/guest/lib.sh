@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=bash
 #
-# What the steps of a test have in common. Runs as root in the host under test; the test
-# program puts this file, the one of the package format and the steps together, and sets
-# KVER1 KVER2 (uname -r of the two builds), VERSION1 VERSION2 (of their packages), URL, STORY,
-# and FULL when nothing is to be left out.
+# Common functions for the steps of a test. They run as root on the host under test; the test
+# program concatenates this file, the one of the package format and the steps, and sets KVER1
+# KVER2 (uname -r of the two builds), VERSION1 VERSION2 (of their packages), URL, SCENARIO, and
+# FULL if nothing is to be left out.
 
 set -u
 umask 022
 export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 log=/run/faultline-test.log
-# What the host does by default is done once, in its life cycle; here it costs a minute of
-# emulation each time, and our kernels have the drivers of the disk built in.
-[ -n "${INITRD-}" ] || [ -n "$FULL" ] || [ "$STORY" = lifecycle ] || export INITRD=No
+# Only the lifecycle test makes an initial RAM file system, as a host does by default: each one
+# costs a minute of emulation, and our kernels have the disk drivers built in.
+[ -n "${INITRD-}" ] || [ -n "$FULL" ] || [ "$SCENARIO" = lifecycle ] || export INITRD=No
 entries=/efi/loader/entries
 token=$(cat /etc/machine-id)
 
@@ -25,24 +25,24 @@ ok() {
 	echo "ok - $1"
 }
 
-# not_ok NAME: it failed; what is in the log says why.
+# not_ok NAME: the check failed; the log says why.
 not_ok() {
 	echo "not ok - $1"
 	tail -n 30 "$log" | sed 's/^/#   /'
 }
 
-# told NAME PATTERN: it passes when the log says what matches.
+# told NAME PATTERN: passes if the log matches.
 told() {
 	if grep -qiE -e "$2" "$log"; then
 		ok "$1"
-		say "it says: $(grep -iE -m1 -e "$2" "$log" | cut -c1-150)"
+		say "the log says: $(grep -iE -m1 -e "$2" "$log" | cut -c1-150)"
 	else
-		echo "nothing of it matches: $2" >>"$log"
+		echo "no line matches: $2" >>"$log"
 		not_ok "$1"
 	fi
 }
 
-# check NAME COMMAND...: it passes when the command does.
+# check NAME COMMAND...: passes if the command succeeds.
 check() {
 	local name=$1 began=$SECONDS status
 	shift
@@ -58,7 +58,7 @@ check() {
 	return $status
 }
 
-# refused NAME PATTERN COMMAND...: it passes when the command fails, and says what matches.
+# refused NAME PATTERN COMMAND...: passes if the command fails and its output matches.
 refused() {
 	local name=$1 pattern=$2
 	shift 2
@@ -70,7 +70,7 @@ refused() {
 	fi
 }
 
-# running KVER: that kernel runs.
+# running KVER: this kernel is running.
 running() {
 	[ "$(uname -r)" = "$1" ] || {
 		echo "$(uname -r) runs, not $1"
@@ -87,12 +87,12 @@ stock_runs() {
 	esac
 }
 
-# The boot entries of a kernel, whatever their count.
+# The boot entries of a kernel, with or without boot counters.
 entries_of() {
 	find $entries -name "$token-$1.conf" -o -name "$token-$1+*.conf"
 }
 
-# bootable KVER: it has one entry, and what that names is there.
+# bootable KVER: it has one entry, and the files in it exist.
 bootable() {
 	local list file
 	mapfile -t list < <(entries_of "$1")
@@ -109,7 +109,7 @@ bootable() {
 	done < <(grep -E '^(linux|initrd)[[:space:]]' "${list[0]}")
 }
 
-# absent KVER: nothing of that kernel is left.
+# absent KVER: nothing is left of this kernel.
 absent() {
 	local left
 	left=$(find /boot /efi /usr/lib/modules /usr/lib/linux-tools /usr/src \( -name "$1" -o -name "*-$1" \
@@ -120,7 +120,7 @@ absent() {
 	}
 }
 
-# The switches that this kernel has, of those that the package knows.
+# The switches in the package's sysctl file that this kernel has.
 switches() {
 	sed -nE 's/^#?[[:space:]]*-?(vm\.[a-z_]+)[[:space:]]*=.*/\1/p' /usr/lib/sysctl.d/60-faultline.conf |
 		sort -u | while read -r name; do
@@ -128,7 +128,7 @@ switches() {
 	done
 }
 
-# stock_value NAME, other_value NAME: as the package has it, and one that a profile sets.
+# stock_value NAME, other_value NAME: the package's stock value, and one that a profile sets.
 stock_value() {
 	sed -nE "s/^#?[[:space:]]*-?${1//./\\.}[[:space:]]*=[[:space:]]*//p" \
 		/usr/lib/sysctl.d/60-faultline.conf | tail -n1
@@ -147,8 +147,8 @@ value_is() {
 	}
 }
 
-# Flip a switch by sysctl.d and by hand, and back. Taking a file away changes nothing until
-# the next boot, so the way back is a file as well.
+# Flip a switch by sysctl.d and by hand, and back. Removing a file has no effect until the next
+# boot, so use a file to switch back as well.
 flip() {
 	local name=$1 stock other file=/etc/sysctl.d/90-test.conf
 	stock=$(stock_value "$name")
@@ -170,7 +170,7 @@ flip() {
 	}
 }
 
-# mark NAME: the test program cuts the power when it is to cut it here.
+# mark NAME: the test program cuts the power here if it is told to.
 mark() {
 	echo "mark $1"
 }

@@ -1,47 +1,47 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=bash disable=SC2154
 #
-# The life of our kernel on a host, one function per boot.
+# The life cycle of our kernel on a host, one function per boot.
 
 # The stock kernel runs: install the first build.
 step_install() {
 	check 'the repository is added' repository_add
 	check 'the first build is installed' install_first
-	check 'its packages are sound' sound "$KVER1" "$VERSION1"
-	check 'its boot entry names files that are there' bootable "$KVER1"
-	check 'the stock kernel has its entry still' bootable "$(uname -r)"
-	# The loader orders entries by version; which kernel a host boots is its owner's to say.
-	# With a pattern it is the newest of ours, and whatever is left once ours are gone.
-	check 'the default is the newest kernel of ours' bootctl set-default "$token-*-faultline*"
+	check 'its packages are intact' sound "$KVER1" "$VERSION1"
+	check 'the files in its boot entry exist' bootable "$KVER1"
+	check 'the stock kernel still has its entry' bootable "$(uname -r)"
+	# The loader orders entries by version; the owner of a host chooses the kernel to boot. With
+	# a pattern it is our newest kernel, or any other once ours are removed.
+	check 'our newest kernel becomes the default' bootctl set-default "$token-*-faultline*"
 }
 
 # The first build runs: use it, then upgrade.
 step_use() {
 	local name
 	check "$KVER1 runs" running "$KVER1"
-	check 'it has a switch' grep -q . <(switches)
+	check 'it has switches' grep -q . <(switches)
 	for name in $(switches); do
-		check "$name: sysctl.d and sysctl --system, by hand, and back" flip "$name"
-		# The kernel logs at most ten changes in five seconds, and each is looked for.
+		check "$name can be set by sysctl.d and by hand, and reset" flip "$name"
+		# The kernel logs at most ten changes in five seconds, and flip expects all of them.
 		sleep 5
 	done
 	check 'the feature selftests pass' selftests "$KVER1"
 	check 'perf runs' "/usr/lib/linux-tools/$KVER1/perf" version
-	check 'and counts page faults without locks' perf_counts "/usr/lib/linux-tools/$KVER1/perf"
+	check 'perf counts speculative page faults' perf_counts "/usr/lib/linux-tools/$KVER1/perf"
 	for name in $(switches); do
 		echo "$name = $(other_value "$name")" >>/etc/sysctl.d/90-test.conf
 	done
-	# The first build boots with an initial RAM file system, and this one without: ours have
-	# the drivers of the disk built in. To make one costs a minute of emulation.
+	# The first build boots with an initial RAM file system, this one without: our kernels have
+	# the disk drivers built in. Making one costs a minute of emulation.
 	[ -n "$FULL" ] || export INITRD=No
 	check 'the upgrade installs the second build' upgrade
-	check 'its packages are sound' sound "$KVER2" "$VERSION2"
-	check 'its boot entry names files that are there' bootable "$KVER2"
-	check 'the first build has its entry still' bootable "$KVER1"
+	check 'its packages are intact' sound "$KVER2" "$VERSION2"
+	check 'the files in its boot entry exist' bootable "$KVER2"
+	check 'the first build still has its entry' bootable "$KVER1"
 }
 
-# The feature tests of the tools package. Shorter than by default: what is asked here is
-# whether they are whole, and run on a host. What failed comes last, for the log.
+# The selftests of the tools package. Shorter than by default: this only checks that they are
+# complete and run on a host. Failures are printed last, for the log.
 selftests() {
 	local status out=/run/selftests dir=/usr/lib/linux-tools/$1/selftests
 	# The races take minutes; tests/kernel has them.
@@ -53,7 +53,7 @@ selftests() {
 	return $status
 }
 
-# Page faults without locks of a program, with the switch on and off.
+# perf counts the speculative page faults of a program, with the switch on and off.
 perf_counts() {
 	local on off
 	sysctl -q -w vm.speculative_page_fault=1
@@ -69,10 +69,10 @@ step_rollback() {
 	local name
 	check "$KVER2 runs" running "$KVER2"
 	for name in $(switches); do
-		check "$name is on from boot, by sysctl.d" value_is "$name" "$(other_value "$name")"
+		check "$name was set at boot by sysctl.d" value_is "$name" "$(other_value "$name")"
 	done
 	rm -f /etc/sysctl.d/90-test.conf
-	check 'the former kernel is chosen' bootctl set-default "$token-$KVER1.conf"
+	check 'the first build is selected for the next boot' bootctl set-default "$token-$KVER1.conf"
 }
 
 # The first build runs again: remove everything.
@@ -84,16 +84,16 @@ step_remove() {
 	done
 	refuse_removal
 	check 'it is still bootable' bootable "$KVER1"
-	check 'told to, all of ours is removed' remove_all
+	check 'all our packages are removed on request' remove_all
 }
 
-# The stock kernel runs: nothing of ours is left.
+# The stock kernel runs: nothing is left of our packages.
 step_gone() {
 	check 'the stock kernel runs' stock_runs
 	check "nothing of $KVER1 is left" absent "$KVER1"
 	check "nothing of $KVER2 is left" absent "$KVER2"
 	left >"$log"
-	check 'no package of ours is left' test ! -s "$log"
+	check 'none of our packages is left' test ! -s "$log"
 	check 'no switch is left' test ! -e /proc/sys/vm/munmap_section_kbytes
 	check 'the stock kernel is the only entry' test "$(find "$entries" -name '*.conf' | wc -l)" = 1
 	check 'no unit has failed' test -z "$(systemctl list-units --failed --no-legend)"

@@ -14,7 +14,7 @@ repository_add() {
 		dnf -y makecache
 }
 
-# with_repository KIND COMMAND...: dnf as if there were only that repository.
+# with_repository KIND COMMAND...: runs dnf with only that repository.
 with_repository() {
 	local kind=$1 folder=/tmp/repos.$1
 	shift
@@ -24,13 +24,13 @@ with_repository() {
 }
 
 refuse_repositories() {
-	refused 'a repository without signature is refused' 'repomd.xml.asc|signature' \
+	refused 'a repository without a signature is refused' 'repomd.xml.asc|signature' \
 		with_repository unsigned makecache
 	refused 'a repository with a changed list is refused' 'bad (gpg|pgp) signature|signature' \
 		with_repository forged makecache
 	refused 'a changed package is refused' 'checksum|signature|gpg check failed' \
 		with_repository poisoned install "$image-$VERSION1"
-	check 'and nothing of it is installed' absent "$KVER1"
+	check 'nothing of the changed package is installed' absent "$KVER1"
 }
 
 refuse_foreign() {
@@ -47,8 +47,8 @@ upgrade() {
 	dnf -y --refresh upgrade
 }
 
-# What a cut left half done is done again. rpm does not flush what it unpacks, so a package may
-# be in its database whole, and with empty files on the disk: only rpm --verify shows that.
+# Repeat what a power cut interrupted. rpm does not flush the files that it unpacks, so a package
+# may be complete in its database but have empty files on disk: only rpm --verify shows that.
 repair() {
 	local kver=$1 version=$2
 	dnf -y install "${packages[@]/%/-$version}" || return 1
@@ -75,7 +75,7 @@ sound() {
 }
 
 refuse_removal() {
-	refused 'the running kernel is not removed just so' 'protected|running kernel' \
+	refused 'the running kernel is not removed without confirmation' 'protected|running kernel' \
 		dnf -y remove "kernel-faultline-core-$VERSION1"
 }
 
@@ -91,13 +91,13 @@ kernel_image() {
 	echo "/usr/lib/modules/$1/vmlinuz"
 }
 
-# The packages have nothing in /boot; kernel-install copies to /efi.
+# The packages have no files in /boot; kernel-install copies to /efi.
 small_places=(/efi)
 
-# rpm has no way back from %posttrans: dnf warns, and says that it is complete. The kernel is
-# installed and not bootable.
+# rpm cannot roll back from %posttrans: dnf warns and reports success. The kernel is installed,
+# but not bootable.
 says_full() {
 	upgrade >"$log" 2>&1
 	told "$1" 'no space left on device'
-	check 'and the second build has no entry' test -z "$(entries_of "$KVER2")"
+	check 'the second build has no boot entry' test -z "$(entries_of "$KVER2")"
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Regression tests of three hugetlb fixes of ours, see SECURITY.md.  Not part of
- * any package: on a kernel without the first fix, a process stays behind that
- * cannot be killed, so this is for virtual machines.
+ * Regression tests of our three hugetlb fixes, see SECURITY.md.  Not part of
+ * any package: on a kernel without the first fix it leaves an unkillable
+ * process behind, so run it only in virtual machines.
  *
- *   hugetlb_fixes move      a mapping moves between 1 GiB boundaries
- *   hugetlb_fixes truncate  a file is truncated while others touch its pages
- *   hugetlb_fixes lazy      a page table is unshared, and an idle CPU knows it
+ *   hugetlb_fixes move      move a mapping between 1 GiB boundaries
+ *   hugetlb_fixes truncate  truncate a file while threads touch its pages
+ *   hugetlb_fixes lazy      unshare a page table that an idle CPU has cached
  *
- * Exit code: 0 fixed, 1 not fixed, 2 could not be tried.
+ * Exit code: 0 fixed, 1 not fixed, 2 not testable.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -82,7 +82,7 @@ static double seconds(void)
 
 #define MOVE_SECONDS	20
 
-/* Address space for two mappings of 1 GiB, each at a multiple of that. */
+/* Address space for two mappings of 1 GiB, each aligned to 1 GiB. */
 static char *aligned_pair(void)
 {
 	char *p = mmap(NULL, 4 * GIB, PROT_NONE,
@@ -134,10 +134,10 @@ static int test_move(void)
 		}
 		usleep(20000);
 	}
-	/* Nobody waits for it: it may never end. */
+	/* Do not wait for it: it may never end. */
 	kill(pid, SIGKILL);
 	usleep(500000);
-	printf("# no end after %d s, %s\n", MOVE_SECONDS,
+	printf("# still running after %d s, %s\n", MOVE_SECONDS,
 	       waitpid(pid, &status, WNOHANG) == pid ? "killed" :
 						       "SIGKILL does not help");
 	return 1;
@@ -161,7 +161,7 @@ static void on_bus(int sig)
 static void *toucher(void *arg)
 {
 	volatile unsigned long *word;
-	/* volatile: survives the jump */
+	/* volatile: used after longjmp() */
 	volatile size_t i = (uintptr_t)arg;
 
 	while (!atomic_load(&stop)) {
@@ -191,7 +191,7 @@ static int test_truncate(void)
 
 	if (fd < 0)
 		return 2;
-	/* Reserved at once: a reservation that is lost shows. */
+	/* Reserve up front, so that a lost reservation shows. */
 	map = mmap(NULL, PAGES * HUGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
 		   0);
 	if (map == MAP_FAILED)
@@ -220,7 +220,7 @@ static int test_truncate(void)
 		pthread_join(threads[i], NULL);
 	if (ftruncate(fd, 0) || fstat(fd, &st) || munmap(map, PAGES * HUGE))
 		return 2;
-	printf("# %ld of %ld truncations left pages behind the end\n", left,
+	printf("# %ld of %ld truncations left pages beyond the end\n", left,
 	       rounds);
 	printf("# reserved pages: %ld before, %ld after\n", reserved,
 	       pool("resv_hugepages"));
@@ -243,7 +243,7 @@ static void run_on(int cpu)
 	sched_setaffinity(0, sizeof(set), &set);
 }
 
-/* The interrupts for TLB flushes that CPU 1 has had. */
+/* The number of TLB flush interrupts on CPU 1. */
 static long tlb_interrupts(void)
 {
 	FILE *f = fopen("/proc/interrupts", "re");
@@ -258,7 +258,7 @@ static long tlb_interrupts(void)
 	return count;
 }
 
-/* A thread on CPU 1, which is lazy whenever the thread sleeps. */
+/* A thread on CPU 1; the CPU is lazy while the thread sleeps. */
 static void *sleeper(void *arg)
 {
 	char c;
@@ -272,7 +272,7 @@ static void *sleeper(void *arg)
 	return arg;
 }
 
-/* Another process keeps the page table, so that it is shared each time. */
+/* Another process keeps the page table alive, so it is shared each time. */
 static int test_lazy(void)
 {
 	int i, flushed = 0, fd = new_file(GIB);
@@ -308,18 +308,18 @@ static int test_lazy(void)
 		usleep(20000);
 		before = tlb_interrupts();
 		/*
-		 * Unshares the page table, and frees none.  mprotect() would
-		 * not show it: it gathers within a gather, and so flushes
-		 * everything everywhere in the end.
+		 * Unshares the page table without freeing any.  mprotect()
+		 * would not show the bug: it nests mmu_gathers, and so ends up
+		 * flushing everything everywhere.
 		 */
 		if (madvise(shared, GIB, MADV_DONTNEED))
 			return 2;
 		flushed += tlb_interrupts() > before;
 	}
 	kill(pid, SIGKILL);
-	printf("# %d of %d times, the idle CPU was told\n", flushed,
+	printf("# the idle CPU was notified %d of %d times\n", flushed,
 	       LAZY_ROUNDS);
-	/* It may be busy, and another mm be loaded, now and then. */
+	/* Now and then it may be busy and have another mm loaded. */
 	return flushed < LAZY_ROUNDS / 2;
 }
 
@@ -327,10 +327,10 @@ int main(int argc, char **argv)
 {
 	const char *what = argc == 2 ? argv[1] : "";
 
-	/* What is printed is there although a process never ends. */
+	/* Keep the output even if a process never ends. */
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (!pool_set(PAGES + 4)) {
-		printf("# no %d huge pages of 2 MiB\n", PAGES + 4);
+		printf("# cannot get %d huge pages of 2 MiB\n", PAGES + 4);
 		return 2;
 	}
 	if (!strcmp(what, "move"))

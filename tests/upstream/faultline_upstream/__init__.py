@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Runs tests that are not ours on several kernels and compares the results.
+"""Runs upstream tests on several kernels and compares the results.
 
-  arms     the kernels and settings of switches that are compared
-  results  reads what the programs in the guest print
-  compare  boots the arms, compares the results with stock's, prints TAP
+  arms     the kernels and switch settings to compare
+  results  parses the output of the programs in the guest
+  compare  boots the arms, compares the results with stock, prints TAP
 """

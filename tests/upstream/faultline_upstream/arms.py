@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What is compared: one kernel, one setting of its switches, booted in one VM."""
+"""Arms of a comparison: a kernel with one setting of its switches, booted in a VM."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HERE = ROOT / "tests/upstream"
 OFF = {"speculative_page_fault": "0", "munmap_section_kbytes": "0",
        "hugetlb_pmd_sharing": "1", "pmd_clear_ipi_free": "0"}
 SPF = {**OFF, "speculative_page_fault": "1"}
-# As the profiles of sysctl/ set them.
+# The settings of the profiles in sysctl/.
 ALL = {"speculative_page_fault": "1", "munmap_section_kbytes": "65536",
        "hugetlb_pmd_sharing": "0", "pmd_clear_ipi_free": "1"}
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A kernel, and its switches from the kernel's command line."""
+    """A kernel, and its switches as set on the kernel command line."""
 
     name: str
     flavour: str
@@ -33,8 +33,8 @@ class Arm:
     def parameters(self) -> str:
         """Kernel parameters.
 
-        Not by sysctl(8) when the guest is up: QEMU's multi-threaded TCG is not up to patching
-        code that another CPU runs; tests/kernel/flip has more about that.
+        Not set with sysctl(8) in the running guest: QEMU's multi-threaded TCG cannot patch code
+        that another CPU is running; see tests/kernel/flip.
         """
         return " ".join(f"sysctl.vm.{name}={value}" for name, value in self.switches.items())
 
@@ -43,7 +43,7 @@ STOCK = Arm("stock", "microvm-stock")
 
 
 def ours(everything: bool) -> list[Arm]:
-    """The arms that are compared with stock."""
+    """The arms to compare with stock."""
     arms = [Arm("off", "microvm", OFF), Arm("spf", "microvm", SPF)]
     if everything:
         arms.append(Arm("all", "microvm", ALL))
@@ -52,19 +52,19 @@ def ours(everything: bool) -> list[Arm]:
 
 @dataclass
 class Boot:
-    """What one boot of an arm left behind."""
+    """The outcome of one boot of an arm."""
 
     arm: Arm
     status: int
-    # Where its logs are.
+    # The folder of its logs.
     folder: Path
     # Lines of the command's output.
     lines: list[str]
-    # What the runner said of it.
+    # Messages of the runner.
     remarks: list[str]
-    # What /proc/vmstat counted meanwhile.
+    # Increments of the counters in /proc/vmstat.
     counted: dict[str, int]
-    # Switches that have, before the command or after it, another value than the arm's.
+    # Switches whose value differs from the arm's, before or after the command.
     wrong: list[str]
 
 

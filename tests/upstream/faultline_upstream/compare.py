@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Boots the arms, compares each result with stock's, prints TAP.
+"""Boots the arms, compares each result with stock, prints TAP.
 
-Stock runs in the same run: there is no list of results to expect.  What an arm of ours does
-differently is run once more, on both.  It passes if ours then gives a result that stock gave,
-too, in one of its two runs: some tests are at the mercy of a busy host.
+Stock is part of each run: there is no list of expected results.  If one of our arms differs, the
+test runs once more on both kernels.  It passes if our second result equals one of the two results
+on stock: some tests are unreliable on a busy host.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ TAIL = 40
 
 @dataclass(frozen=True)
 class Load:
-    """Tests that can be run on an arm, whole or some groups of it."""
+    """A set of tests that can be run on an arm, all or some groups."""
 
     name: str
     groups: list[str]
-    # Runs groups on an arm; the string is for the names of files.
+    # Runs groups on an arm; the string is used in file names.
     run: Callable[[Arm, str, list[str]], Boot]
-    # Reads the output.
+    # Parses the output.
     read: Callable[[list[str]], dict[str, Result]]
     # How many machines at a time.
     jobs: int
 
 
 class Tap:
-    """Prints results; there is no plan before all are known."""
+    """Prints results; the plan comes at the end."""
 
     def __init__(self) -> None:
         self._count = 0
         self._failed = 0
 
     def result(self, name: str, passed: bool, remarks: list[str]) -> None:
-        """One result, and what there is to say about it."""
+        """Print one result with remarks."""
         self._count += 1
         self._failed += not passed
         print(f"{'ok' if passed else 'not ok'} {self._count} - {name}")
@@ -50,36 +50,36 @@ class Tap:
 
     @staticmethod
     def say(remarks: list[str]) -> None:
-        """Comments."""
+        """Print comments."""
         for line in remarks:
             print(f"# {line}".rstrip(), flush=True)
 
     def finish(self) -> int:
-        """Print the plan; an exit code."""
+        """Print the plan; return an exit code."""
         print(f"1..{self._count}", flush=True)
         return 1 if self._failed else 0
 
 
 def came_through(tap: Tap, boot: Boot) -> None:
-    """A VM did its work, without a word of trouble in the kernel's log."""
-    tap.result(f"{boot.arm.name}: the tests come to their end, without kernel trouble",
+    """Check that the VM finished without kernel trouble."""
+    tap.result(f"{boot.arm.name}: the tests finish and the kernel log is clean",
                boot.status == 0,
                boot.remarks if boot.status == 0 else boot.lines[-TAIL:] + boot.remarks)
 
 
 def switches_hold(tap: Tap, boot: Boot) -> None:
-    """The switches were what they were to be, and the counters agree."""
+    """Check that the switches had the right values and the counters agree."""
     counted = {name: count for name, count in boot.counted.items() if count}
     tap.result(f"{boot.arm.name}: the switches are set before and after", not boot.wrong,
                boot.wrong)
     handled = sum(boot.counted.get(name, 0) for name in SPF_HANDLED)
     if boot.arm.switches["speculative_page_fault"] == "1":
-        tap.result(f"{boot.arm.name}: page faults went without locks", handled > 0,
-                   [f"{handled} faults were handled so; all counters:",
+        tap.result(f"{boot.arm.name}: there were speculative page faults", handled > 0,
+                   [f"{handled} faults were handled speculatively; all counters:",
                     *(f"  {name} {count}" for name, count in counted.items())])
     else:
         tried = [f"{name} {count}" for name, count in counted.items() if name.startswith("spf_")]
-        tap.result(f"{boot.arm.name}: no page fault went without locks", not tried, tried)
+        tap.result(f"{boot.arm.name}: there were no speculative page faults", not tried, tried)
 
 
 def summary(arm: Arm, results: dict[str, Result]) -> str:
@@ -90,12 +90,12 @@ def summary(arm: Arm, results: dict[str, Result]) -> str:
 
 
 def verdict(results: dict[str, Result], name: str) -> str:
-    """What came of a test, also of one that did not come to be run."""
+    """The verdict of a test, or "missing" if it was not run."""
     return results[name].verdict if name in results else "missing"
 
 
 def shown(arm: Arm, results: dict[str, Result], name: str) -> list[str]:
-    """What a test printed."""
+    """The verdict and output of a test."""
     if name not in results:
         return [f"{arm.name}: not run"]
     result = results[name]
@@ -103,7 +103,7 @@ def shown(arm: Arm, results: dict[str, Result], name: str) -> list[str]:
 
 
 def compare(load: Load, arms: list[Arm]) -> int:
-    """Run it all; an exit code."""
+    """Run everything; return an exit code."""
     tap = Tap()
     began = time.monotonic()
 

@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reads what the programs of tests/upstream/guest print."""
+"""Parses the output of the programs in tests/upstream/guest."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-# Exit statuses of stress-ng, by its manual page: lack of resources, or not for this machine; and
-# a count of operations that cannot be trusted, since the end of the time came in its way.
+# Exit statuses of stress-ng, from its manual page: lack of resources, or not available on this
+# machine; and an unreliable operation count because the time was up.
 SKIPPED = (3, 4)
 UNCOUNTED = 7
 
 
 @dataclass(frozen=True)
 class Result:
-    """How one test ended."""
+    """The result of one test."""
 
     # ok, skip or fail.
     outcome: str
-    # What is run to have it again.
+    # The group to run to repeat the test.
     group: str
     seconds: float
     output: tuple[str, ...]
 
     @property
     def verdict(self) -> str:
-        """What has to be the same: the outcome, and how many results of each kind it is made of."""
+        """The values to compare: the outcome, and the number of subtests with each outcome."""
         inside = {"ok": 0, "skip": 0, "fail": 0}
         for line in self.output[:-1]:
             if match := re.match(r"(not )?ok \d+\b(.*# SKIP)?", line):
@@ -35,7 +35,7 @@ class Result:
 
 
 def read_vmtests(lines: list[str]) -> dict[str, Result]:
-    """The results of guest/vmtests: what a test printed is before its result, its end after."""
+    """Parse the output of guest/vmtests: a test's output, its result, the time it ended."""
     results: dict[str, Result] = {}
     group, last, began = "", "", 0.0
     output: list[str] = []
@@ -58,7 +58,7 @@ def read_vmtests(lines: list[str]) -> dict[str, Result]:
 
 
 def read_stressors(lines: list[str]) -> dict[str, Result]:
-    """The results of guest/stressors."""
+    """Parse the output of guest/stressors."""
     results: dict[str, Result] = {}
     group = ""
     began = 0.0

@@ -4,14 +4,14 @@
 The modules, from the inside out:
 
   errors     the one exception that ends a run with a clear line
-  arch       what differs between machine types (a table)
+  arch       the differences between machine types (a table)
   ktap       reads test results
   console    reads the kernel's log for signs of trouble
   initramfs  makes the guest's root file system
   guest      puts one job (command, files, settings) into a root file system
   qemu       the QEMU command line and process
-  session    one boot: carries the channels, times and ends it
+  session    one boot: relays the channels, times and ends it
   accel      KVM or TCG, decided by a test boot
-  verdict    turns what one boot left behind into an exit code
-  cli        what run and shell have in common
+  verdict    turns the outcome of a boot into an exit code
+  cli        the commands run and shell
 """

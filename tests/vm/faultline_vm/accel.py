@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""KVM or TCG? Decided by booting, since /dev/kvm may be there and not work.
+"""Choose KVM or TCG with a test boot, since /dev/kvm may exist but not work.
 
-What a test boot showed is kept in build/vm/kvm-probe.json until the host
-boots again. A host where a kernel once ran under KVM, or where KVM did not
-even bring one to its first line, is settled; a kernel that started and did not
-come through is a verdict about that kernel only.
+The result of the test boot is kept in build/vm/kvm-probe.json until the host
+reboots. If a kernel ran under KVM, or did not even print its first line, the
+result holds for the host; if a kernel started but failed to boot, it holds for
+that kernel only.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def choose(wanted: str, machine: Machine, cache: Path) -> Choice:
                               "leave out --accel kvm")
         return Choice("tcg", "--icount")
     if wanted == "tcg":
-        return Choice("tcg", "as asked")
+        return Choice("tcg", "as requested")
     reason = _unusable(machine)
     if wanted == "kvm":
         if reason:
-            raise RunnerError(f"no KVM here: {reason}; use --accel auto or tcg")
-        return Choice("kvm", "as asked")
+            raise RunnerError(f"KVM is not available: {reason}; use --accel auto or tcg")
+        return Choice("kvm", "as requested")
     if reason:
         return Choice("tcg", f"no KVM: {reason}")
     failure = _probe_cached(machine, cache)
@@ -57,13 +57,13 @@ def choose(wanted: str, machine: Machine, cache: Path) -> Choice:
 
 
 def _unusable(machine: Machine) -> str:
-    """Return why KVM cannot even be tried, or nothing."""
+    """Return why KVM cannot even be tried, or ""."""
     if os.uname().machine != machine.arch.name:
         return f"the host is {os.uname().machine}, the kernel {machine.arch.name}"
     if not _DEVICE.exists():
         return f"{_DEVICE} does not exist"
     if not os.access(_DEVICE, os.R_OK | os.W_OK):
-        return f"no permission for {_DEVICE} (the group kvm has it)"
+        return f"no permission for {_DEVICE} (join the group kvm)"
     return ""
 
 
@@ -72,7 +72,7 @@ def _probe_cached(machine: Machine, cache: Path) -> str:
         boot_id = _BOOT_ID.read_text(encoding="ascii").strip()
         qemu = os.stat(find_qemu(machine.arch))
     except OSError as err:
-        raise RunnerError(f"cannot look at this host: {err}") from err
+        raise RunnerError(f"cannot examine this host: {err}") from err
     host = f"{boot_id} {qemu.st_mtime_ns} {machine.arch.name}"
     with machine.kernel.open("rb") as image:
         kernel = hashlib.file_digest(image, "sha256").hexdigest()
@@ -98,10 +98,10 @@ def _probe_cached(machine: Machine, cache: Path) -> str:
 
 
 def probe(machine: Machine) -> tuple[str, bool]:
-    """Boot the machine's kernel with KVM, up to a command and its end.
+    """Boot the machine's kernel with KVM and run a command.
 
-    Returns what went wrong (nothing if it worked), and if that says something
-    about the host, whatever the kernel.
+    Return what went wrong ("" if it worked), and whether that holds for the host
+    rather than for this kernel only.
     """
     with tempfile.TemporaryDirectory(prefix="faultline-kvm-") as scratch:
         directory = Path(scratch)
@@ -114,7 +114,7 @@ def probe(machine: Machine) -> tuple[str, bool]:
     if "end" in outcome.records:
         return "", True
     if outcome.console.lines:
-        return "this kernel starts under KVM but does not come to its init", False
+        return "this kernel starts under KVM but does not reach init", False
     if outcome.qemu_output:
-        return "/dev/kvm is there, but " + outcome.qemu_output.splitlines()[0], True
-    return (f"/dev/kvm is there, but no kernel message within {outcome.seconds:.0f} s", True)
+        return "/dev/kvm exists, but " + outcome.qemu_output.splitlines()[0], True
+    return f"/dev/kvm exists, but no kernel message came within {outcome.seconds:.0f} s", True

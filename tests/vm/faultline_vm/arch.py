@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What differs between the machines that a kernel can be booted on.
+"""The differences between the machines that a kernel can boot on.
 
-A further architecture is a further entry in ARCHITECTURES, and a line in
-identify() that recognises its kernel image.
+To add an architecture, add an entry to ARCHITECTURES and code in identify()
+that recognises its kernel image.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .errors import RunnerError
 
 @dataclass(frozen=True)
 class Arch:
-    """One machine type: how QEMU is started and what the guest calls things."""
+    """One machine type: QEMU's arguments and device names in the guest."""
 
     name: str
     qemu: str
@@ -25,11 +25,11 @@ class Arch:
     machine: str
     cpu_tcg: str
     cpu_kvm: str
-    # QEMU arguments that make one serial port, {chardev} is its backend.
+    # QEMU arguments for one serial port; {chardev} is its backend.
     serial: tuple[str, ...]
-    # Guest device of console, command output, status record, returned files.
+    # Guest devices for console, command output, status records, returned files.
     ports: tuple[str, str, str, str]
-    # What comes before a SysRq key on the console; empty: a break.
+    # Bytes before a SysRq key on the console; empty: a break.
     sysrq: bytes
     # Kernel parameters that only this architecture knows or needs.
     cmdline: tuple[str, ...]
@@ -52,13 +52,13 @@ ARCHITECTURES = {
         cmdline=(
             "earlycon=uart8250,io,0x3f8,115200",
             "console=ttyS0",
-            # The IO-APIC timer test and the TSC watchdog compare two clocks;
-            # on a busy host they differ, and the kernel panics or degrades.
+            # The IO-APIC timer test and the TSC watchdog compare two clocks; on a
+            # busy host these diverge, and the kernel panics or degrades.
             "no_timer_check",
             "tsc=reliable",
-            # A triple fault ends the machine at once, ACPI takes longer.
+            # A triple fault ends the machine at once; ACPI takes longer.
             "reboot=t",
-            # Last resort to learn where a guest hangs with interrupts off.
+            # Last resort to find out where a guest hangs with interrupts off.
             "unknown_nmi_panic",
         ),
     ),
@@ -67,15 +67,15 @@ ARCHITECTURES = {
         qemu="qemu-system-ppc64",
         qemu_package="qemu-system-ppc",
         elf_machine=21,
-        # TCG has none of these mitigations and would warn of each.  Without
-        # 16 MiB pages there are no huge pages under the hash MMU.
+        # TCG has none of these mitigations and would warn about each.  Without
+        # 16 MiB pages there are no huge pages with the hash MMU.
         machine="pseries,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken,cap-ccf-assist=off,"
         "cap-hpt-max-page-size=16M",
         cpu_tcg="power9",
         cpu_kvm="host",
         serial=("-device", "spapr-vty,chardev={chardev}"),
         ports=("hvc0", "hvc1", "hvc2", "hvc3"),
-        # The driver of the hypervisor's console takes Ctrl-O for it.
+        # The hypervisor console driver uses Ctrl-O as SysRq.
         sysrq=b"\x0f",
         cmdline=("console=hvc0",),
     ),
@@ -106,4 +106,4 @@ def identify(kernel: Path) -> tuple[Arch, str]:
                 return arch, ""
     raise RunnerError(
         f"{kernel} is not a kernel image for {' or '.join(ARCHITECTURES)}; "
-        "give what a built tree has: arch/x86/boot/bzImage, or for ppc64le vmlinux")
+        "use arch/x86/boot/bzImage of a built tree, or vmlinux for ppc64le")

@@ -29,61 +29,60 @@ BUILD = ROOT / "build"
 DEFAULT_KERNEL = BUILD / "microvm/arch/x86/boot/bzImage"
 _KVM_CACHE = BUILD / "vm/kvm-probe.json"
 
-# What the kernel itself takes, next to the initramfs and its unpacked files.
+# Memory for the kernel itself, besides the initramfs and its unpacked files.
 _KERNEL_MIB = 96
 
 _RUN_ABOUT = """\
-Boot a kernel under QEMU, run COMMAND in it, copy what it prints to standard
-output and exit with its exit code. The run also fails if the kernel gets into
-trouble, whatever COMMAND says.
+Boot a kernel under QEMU, run COMMAND in it, copy its output to standard output
+and exit with its exit code. The run also fails if the kernel gets into trouble,
+even if COMMAND succeeds.
 
-The guest is busybox and the files that --file names, in memory; COMMAND runs as
-root in /test, which is first in PATH. What it puts into /out is returned in
-DIR/files. Its standard input is empty.
+The guest is busybox and the files given with --file, in memory; COMMAND runs as
+root in /test, which is first in PATH. Files that it puts into /out are returned
+in DIR/files. Its standard input is empty.
 """
 
 _RUN_MORE = """\
 exit status:
-  0-122  COMMAND's own; 1 also if COMMAND gave 0 but its test results
+  0-122  COMMAND's own; 1 also if COMMAND returned 0 but its test results
          (--ktap, --kunit) show a failure
-  123    COMMAND was killed by a signal or gave a code above 122
+  123    COMMAND was killed by a signal or returned a code above 122
   124    time ran out (--timeout, --stall)
-  125    the runner could not do its work: wrong usage, a missing tool or
-         kernel, a full disk
+  125    the runner failed: wrong usage, a missing tool or kernel, a full disk
   126    kernel trouble: panic, oops, BUG, WARN, lockdep, KASAN, KCSAN, UBSAN,
          RCU stall, lockup, hung task, leaked or bad pages, a tainted kernel,
          or a guest that ended without its report
   130    interrupted
 
 kernel trouble:
-  It is read from the kernel's log on the console, by the documented form of
-  each report, and from the taint flags. What COMMAND prints goes another way
+  It is detected in the kernel log on the console, by the documented format of
+  each report, and by the taint flags. The output of COMMAND takes another path
   and is never mistaken for it; a line that the guest writes to /dev/kmsg is
-  part of the kernel's log and does count. --allow-warn lets WARN() pass (it is
-  reported, and does not panic) and nothing else. "Out of memory: Killed
-  process" is reported and is no failure.
+  part of the kernel log and does count. --allow-warn allows only WARN() (it is
+  reported, but does not panic). "Out of memory: Killed process" is reported,
+  but is not a failure.
 
 files in DIR:
-  console.log  the kernel's log      output.log   what COMMAND printed
-  qemu.log     QEMU's own messages   result.json  the verdict and its reasons
-  files/       what was in /out
+  console.log  the kernel log        output.log   output of COMMAND
+  qemu.log     messages of QEMU      result.json  the verdict and its reasons
+  files/       contents of /out
 
-  The kernel's log of a run that timed out ends with what each CPU and task was
-  doing (SysRq over the serial console, which needs CONFIG_MAGIC_SYSRQ_SERIAL;
-  without it, or with interrupts off, an NMI panic).
+  If a run times out, the kernel log ends with the state of each CPU and task
+  (SysRq over the serial console, which needs CONFIG_MAGIC_SYSRQ_SERIAL; without
+  it, or with interrupts off, an NMI panic).
 
 acceleration:
-  KVM is used if a kernel really boots with it on this host, which is tried once
-  for each boot of the host; otherwise TCG. Under TCG two virtual CPUs really
-  run at the same time.
+  KVM is used if a kernel actually boots with it on this host, which is tried
+  once per boot of the host; otherwise TCG. Under TCG, virtual CPUs run in
+  parallel.
 
 files given to the guest:
   --file PROG             /test/PROG, with the shared libraries that it needs
-  --file DIR              /test/DIR, with all that is in it
+  --file DIR              /test/DIR, with its contents
   --file PROG:/bin/other  exactly there; a relative GUEST is below /test, one
                           that ends in / is a directory
-  Libraries that a program loads while it runs (dlopen) are not found this way:
-  name them. The interpreter of a script (#!/bin/bash) comes along.
+  Libraries loaded at run time (dlopen) are not detected: name them. The
+  interpreter of a script (#!/bin/bash) is included.
 
 examples:
   tests/vm/run -- uname -a
@@ -99,7 +98,7 @@ _SHELL_ABOUT = """\
 Boot a kernel under QEMU with an interactive shell on its console.
 
 Leave with 'exit', or with Ctrl-A X at any time (Ctrl-A H lists more). Files
-that --file names are in /test. The switches of this kernel are listed at the
+given with --file are in /test. The switches of the kernel are listed at the
 start.
 """
 
@@ -139,9 +138,9 @@ def _machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accel", choices=("auto", "kvm", "tcg"), default="auto",
                         help="see 'acceleration' (default: auto)")
     parser.add_argument("--file", metavar="HOST[:GUEST]", action="append", default=[],
-                        dest="files", help="give the guest a file or directory; repeatable")
+                        dest="files", help="copy a file or directory to the guest; repeatable")
     parser.add_argument("--qemu-arg", metavar="ARG", action="append", default=[],
-                        help="one more argument for QEMU (--qemu-arg=-plugin); repeatable")
+                        help="another argument for QEMU (--qemu-arg=-plugin); repeatable")
 
 
 def _run_parser() -> argparse.ArgumentParser:
@@ -154,19 +153,19 @@ def _run_parser() -> argparse.ArgumentParser:
                         "2^SHIFT ns of guest time; with one CPU and shift 0, time counts "
                         "instructions")
     parser.add_argument("--timeout", metavar="SEC", type=_seconds, default=600,
-                        help="end the run after so long, 0 for never (default: 600)")
+                        help="end the run after this time, 0 for never (default: 600)")
     parser.add_argument("--stall", metavar="SEC", type=_seconds, default=0,
-                        help="end the run when nothing was printed for so long (default: never)")
+                        help="end the run if nothing is printed for this time (default: never)")
     parser.add_argument("--allow-warn", action="store_true",
                         help="let the kernel WARN() without failing the run")
     parser.add_argument("--ktap", action="store_true",
-                        help="COMMAND prints KTAP or TAP: judge it and sum it up in one line")
+                        help="COMMAND prints KTAP or TAP: judge it and print one summary line")
     parser.add_argument("--kunit", action="store_true",
-                        help="judge the KUnit results that the kernel printed while it booted; "
+                        help="judge the KUnit results that the kernel prints during boot; "
                         "COMMAND may be left out")
-    parser.add_argument("--name", help="name of the run in its summary (default: COMMAND's)")
+    parser.add_argument("--name", help="name of the run in its summary (default: COMMAND)")
     parser.add_argument("--out", metavar="DIR", type=Path,
-                        help="where logs and returned files go (default: build/vm/NAME-PID)")
+                        help="folder for logs and returned files (default: build/vm/NAME-PID)")
     parser.add_argument("--quiet", action="store_true",
                         help="print only COMMAND's output, the summary line and errors")
     parser.add_argument("command", nargs="*", metavar="COMMAND", help=argparse.SUPPRESS)
@@ -181,27 +180,27 @@ def _shell_parser() -> argparse.ArgumentParser:
 
 
 class _Notes:
-    """The runner's own lines, on standard error and marked as comments."""
+    """The runner's own messages, on standard error and marked as comments."""
 
     def __init__(self, quiet: bool) -> None:
         self._quiet = quiet
 
     def say(self, text: str) -> None:
-        """A line that --quiet leaves out."""
+        """Print a line, unless --quiet is given."""
         if not self._quiet:
             self.always(text)
 
     @staticmethod
     def always(text: str) -> None:
-        """A line that is always shown."""
+        """Print a line in any case."""
         print(f"# vm: {text}", file=sys.stderr, flush=True)
 
 
 def _write_initramfs(archive: Archive, path: Path, mem: int) -> None:
     needed = 2 * (archive.size >> 20) + _KERNEL_MIB
     if needed > mem:
-        raise RunnerError(f"the guest's files take {archive.size >> 20} MiB, twice while they "
-                          f"are unpacked, which does not fit; use --mem {needed} or more")
+        raise RunnerError(f"the guest's files take {archive.size >> 20} MiB, and twice that while "
+                          f"being unpacked, which does not fit; use --mem {needed} or more")
     try:
         with path.open("wb") as out:
             archive.write(out)
@@ -210,7 +209,7 @@ def _write_initramfs(archive: Archive, path: Path, mem: int) -> None:
 
 
 def _prepare_out(directory: Path) -> None:
-    """Make the log directory and remove what an earlier run left in it."""
+    """Make the log directory and remove the files of an earlier run."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for name in ("console.log", "output.log", "qemu.log", "returned.tar.gz", "result.json",
@@ -257,9 +256,9 @@ def _run(options: argparse.Namespace) -> int:
         outcome, lines = _boot(options, machine, directory)
         flake = None
         if outcome.console.host_flake:
-            flake = "the emulated timer lost against a busy host (IO-APIC + timer doesn't work)"
+            flake = "the emulated timer failed on a busy host (IO-APIC + timer doesn't work)"
         elif outcome.console.stale_int3 and not outcome.boot_seconds and choice.accel == "tcg":
-            flake = "emulated CPUs ran an int3 that was patched away while the kernel booted"
+            flake = "an emulated CPU hit an already removed int3 during boot"
         if flake:
             notes.always(f"{flake}; trying once more")
             (directory / "console.log").rename(directory / "console.log.first-try")
@@ -303,7 +302,7 @@ def _finish(options: argparse.Namespace, name: str, directory: Path, notes: _Not
         if count:
             notes.say(f"{count} files returned in {directory / 'files'}")
     except RunnerError as err:
-        # Of a guest that died on the way nothing else is to be expected.
+        # Expected if the guest died early.
         result.notes.append(str(err))
         damage = err if result.exit == 0 else None
     returned.unlink(missing_ok=True)
@@ -333,7 +332,7 @@ def _finish(options: argparse.Namespace, name: str, directory: Path, notes: _Not
         notes.always(f"logs are in {directory}")
     else:
         booted = f"booted in {outcome.boot_seconds:.1f} s, " if outcome.boot_seconds else ""
-        notes.say(f"{booted}all done after {outcome.seconds:.1f} s")
+        notes.say(f"{booted}finished after {outcome.seconds:.1f} s")
     return result.exit
 
 
@@ -351,7 +350,7 @@ def _shell(options: argparse.Namespace) -> int:
         initramfs = Path(scratch) / "initramfs"
         machine, _ = _machine(options, initramfs)
         machine.quiet_console = True
-        # At a prompt a report is to be read, not to end the session.
+        # In an interactive session, a report must not end the session.
         machine.allow_warn = True
         choice = accel.choose(options.accel, machine, _KVM_CACHE)
         machine.accel = choice.accel
@@ -366,7 +365,7 @@ def _shell(options: argparse.Namespace) -> int:
                                        {"console": "stdio,mux=on,signal=off"})
         command += ["-mon", "chardev=console,mode=readline"]
         saved = termios.tcgetattr(sys.stdin)
-        # Ctrl-C belongs to the guest; the terminal's owner here is QEMU.
+        # Ctrl-C goes to the guest; QEMU owns the terminal.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             return RUNNER_ERROR if subprocess.run(command, check=False).returncode else 0

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reader for the kernel's log: signs that the kernel itself is in trouble.
+"""Reader for the kernel log: detects signs of kernel trouble.
 
-Only lines with printk's time stamp count, so what a program writes to its
+Only lines with printk's time stamp count, so output of a program on its
 terminal cannot be mistaken for a report. A line that the guest writes to
-/dev/kmsg does count: it is in the kernel's log, where nobody can tell it from
-the kernel's own.
+/dev/kmsg does count: in the kernel log it cannot be distinguished from the
+kernel's own messages.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str], bool], ...] = tuple(
 
 _OOM = re.compile(r"(?:Out of memory|Memory cgroup out of memory): Killed process \d+ \([^)]*\)")
 
-# Firmware and emulated timers that lost a race against a busy host: says
-# nothing about the kernel, so it earns one more try.
+# Firmware and emulated timers may fail on a busy host.  That says nothing about
+# the kernel, so try once more.
 _HOST_FLAKE = re.compile(r"Kernel panic - not syncing: IO-APIC \+ timer doesn't work")
 
-# QEMU's multi-threaded TCG may run an int3 that the kernel has already patched
-# away (seen with QEMU 7.2, on stock kernels too).  While the kernel boots it
-# says nothing; once the command runs it is as bad as any oops.
+# QEMU's multi-threaded TCG may hit an int3 that the kernel has already removed
+# (seen with QEMU 7.2, with stock kernels too).  During boot it is harmless; once
+# the command runs it counts like any oops.
 _STALE_INT3 = re.compile(r"Oops: int3: ")
 
 
@@ -92,7 +92,7 @@ def message(line: str) -> str | None:
 
 
 class Console:
-    """Takes the log as it comes in and collects trouble and notes."""
+    """Parses the log as it arrives and collects trouble and notes."""
 
     def __init__(self, allow_warn: bool = False) -> None:
         self.trouble: list[Trouble] = []
@@ -106,17 +106,17 @@ class Console:
         self._watching = True
 
     def stop(self) -> None:
-        """Read no more: what follows is output that the runner asked for."""
+        """Stop parsing: the following output was requested by the runner."""
         self._watching = False
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of the log."""
+        """Parse the next piece of the log."""
         *complete, self._partial = (self._partial + data).split(b"\n")
         for line in complete:
             self._line(line.decode("utf-8", "replace").rstrip("\r"))
 
     def finish(self) -> None:
-        """Take a last line that has no line end."""
+        """Parse a last line without a newline."""
         if self._partial:
             self.feed(b"\n")
 
@@ -143,7 +143,7 @@ class Console:
 
 
 def kunit_lines(log: str) -> Iterator[str]:
-    """Yield the KUnit part of a kernel log, time stamps removed."""
+    """Yield the KUnit part of a kernel log without time stamps."""
     begun = False
     for line in log.splitlines():
         text = message(line)
@@ -154,7 +154,7 @@ def kunit_lines(log: str) -> Iterator[str]:
             yield text
 
 
-# Bits of /proc/sys/kernel/tainted that mean trouble, whatever the log says.
+# Bits of /proc/sys/kernel/tainted that mean trouble, even without a message.
 TAINT_TROUBLE = {
     4: "machine check",
     5: "bad page",

@@ -9,7 +9,7 @@ INTERRUPTED = 130
 
 
 class RunnerError(Exception):
-    """Wrong usage, a missing tool or a host that cannot do the job.
+    """Wrong usage, a missing tool or an unsuitable host.
 
-    The text is shown to the user as it is: one line that says what to do.
+    The text is shown to the user unchanged: one line that says what to do.
     """

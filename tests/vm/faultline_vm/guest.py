@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Puts one job into a root file system: busybox, init, command, files."""
+"""Puts a job into a root file system: busybox, init, command, files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DIRECTORIES = (
     "/proc", "/sys", "/dev", "/mnt", "/test", "/out",
 )
 
-# Each is mounted if the kernel has it.
+# Each is mounted if the kernel supports it.
 _FSTAB = """\
 sysfs /sys sysfs defaults 0 0
 devpts /dev/pts devpts mode=0620,ptmxmode=0666 0 0
@@ -38,7 +38,7 @@ mqueue /dev/mqueue mqueue defaults 0 0
 
 @dataclass
 class Job:
-    """What a guest is to do."""
+    """The task of a guest."""
 
     command: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
@@ -51,13 +51,13 @@ class Job:
 
 
 def fetched_busybox(arch: Arch) -> Path:
-    """Return where tests/vm/busybox puts the one for arch."""
+    """Return the path to which tests/vm/busybox writes the busybox for arch."""
     build = Path(os.environ.get("BUILD") or _ROOT / "build")
     return build / "cache" / f"busybox-{arch.name}"
 
 
 def busybox(arch: Arch) -> Path:
-    """Return a statically linked busybox for arch: the host's, or a fetched one."""
+    """Return a statically linked busybox for arch: the host's or a fetched one."""
     hint = "install busybox-static (Debian) or busybox (Fedora)"
     if os.uname().machine != arch.name:
         hint = f"run 'tests/vm/busybox {arch.name}', or put one first in PATH"
@@ -127,7 +127,7 @@ def build(arch: Arch, job: Job) -> Archive:
 
 
 def toggles(directory: Path) -> list[str]:
-    """Return the sysctls that the drop-ins of a sysctl.d directory name."""
+    """Return the sysctls named in the files of a sysctl.d directory."""
     names: set[str] = set()
     for path in sorted(directory.glob("*.conf")) + sorted(directory.glob("*/*.conf")):
         for line in path.read_text(encoding="utf-8").splitlines():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Writer for the guest's root file system: a cpio archive the kernel unpacks.
+"""Writer for the guest's root file system: a cpio archive that the kernel unpacks.
 
-The same content gives the same bytes: names are sorted, owners are root, time
-stamps are zero.
+The same contents give the same bytes: names are sorted, the owner is root, and
+time stamps are zero.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import BinaryIO
 
 from .errors import RunnerError
 
-# The kernel mounts these or the runner fills them; a file there is a mistake.
+# The guest mounts these or the runner fills them; a file there is a mistake.
 _RESERVED = ("/init", "/faultline", "/dev", "/proc", "/sys")
 
-# Where the dynamic loader looks without being told.
+# The default search path of the dynamic loader.
 _LIBRARY_DIRS = re.compile(r"/(?:usr/)?lib(?:32|64|x32)?(?:/[^/]+-linux-[^/]+)?$")
 
 
@@ -40,13 +40,13 @@ class _Entry:
 
 
 class Archive:
-    """The files of a root file system, written as cpio ("newc") in the end."""
+    """The files of a root file system, finally written as cpio ("newc")."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
 
     def directory(self, path: str, mode: int = 0o755) -> None:
-        """Add a directory and its parents; one that is there stays."""
+        """Add a directory and its parents; existing ones are kept."""
         for parent in reversed(PurePosixPath(path).parents):
             if parent.name:
                 self._entries.setdefault(str(parent), _Entry(stat.S_IFDIR | 0o755))
@@ -57,7 +57,7 @@ class Archive:
         self._leaf(path, _Entry(stat.S_IFREG | mode, data=text.encode()))
 
     def file(self, path: str, source: Path) -> None:
-        """Add a copy of a file of the host."""
+        """Add a copy of a host file."""
         mode = 0o755 if source.stat().st_mode & 0o111 else 0o644
         self._leaf(path, _Entry(stat.S_IFREG | mode, source=source))
 
@@ -74,7 +74,7 @@ class Archive:
 
     @property
     def size(self) -> int:
-        """Bytes of file content."""
+        """The total size of all files, in bytes."""
         return sum(entry.size for entry in self._entries.values())
 
     def write(self, out: BinaryIO) -> None:
@@ -93,7 +93,7 @@ class Archive:
         old = self._entries.setdefault(path, entry)
         same_directory = stat.S_ISDIR(old.mode) and stat.S_ISDIR(entry.mode)
         if not same_directory and old != entry:
-            raise RunnerError(f"two --file options put different things at {path} in the guest; "
+            raise RunnerError(f"two --file options put different files at {path} in the guest; "
                               "give one of them another name (--file HOST:GUEST)")
 
     @staticmethod
@@ -101,7 +101,7 @@ class Archive:
         size = entry.size
         if size > 0xFFFFFFFF:
             raise RunnerError(f"{entry.source} is larger than 4 GiB, "
-                              "which the initramfs format cannot hold")
+                              "which the initramfs format does not support")
         encoded = name.encode() + b"\0"
         links = 2 if stat.S_ISDIR(entry.mode) else 1
         header = (inode, entry.mode, 0, 0, links, 0, size, 0, 0, *entry.device, len(encoded), 0)
@@ -113,12 +113,12 @@ class Archive:
             with entry.source.open("rb") as source:
                 shutil.copyfileobj(source, out, 1 << 20)
                 if source.tell() != size:
-                    raise RunnerError(f"{entry.source} changed while it was read; run again")
+                    raise RunnerError(f"{entry.source} changed while being read; run this again")
         out.write(bytes(-size % 4))
 
 
 class FileSet:
-    """The --file arguments: collects them and what they need to run."""
+    """Collects the --file arguments and their dependencies."""
 
     def __init__(self, archive: Archive, elf_machine: int) -> None:
         self._archive = archive
@@ -140,7 +140,7 @@ class FileSet:
     def finish(self) -> list[str]:
         """Add interpreters and shared libraries.
 
-        Returns the library directories that the guest's loader has to be told.
+        Return the library directories to pass to the guest's loader.
         """
         for path in sorted(self._interpreters):
             if path not in self._archive and Path(path).is_file():
@@ -187,7 +187,7 @@ class FileSet:
             head = file.read(4096)
         if head.startswith(b"#!"):
             words = head[2:].split(b"\n")[0].decode("utf-8", "replace").split()
-            # /bin/sh and env are busybox's; any other interpreter comes along.
+            # /bin/sh and env are from busybox; any other interpreter is added.
             if words[:1] == ["/usr/bin/env"] and len(words) > 1:
                 words = [shutil.which(words[1]) or ""]
             if words and words[0] not in ("", "/bin/sh"):
@@ -216,7 +216,7 @@ def guest_path(guest: str, name: str) -> str:
 
 
 def elf_facts(head: bytes) -> tuple[int, bool]:
-    """Return the machine of an ELF file and if it needs a dynamic loader."""
+    """Return the machine of an ELF file and whether it needs a dynamic loader."""
     if len(head) < 64:
         return 0, False
     order = "<" if head[5] == 1 else ">"
@@ -231,17 +231,17 @@ def elf_facts(head: bytes) -> tuple[int, bool]:
         place = offset + index * size
         if place + 4 > len(head):
             break
-        # PT_DYNAMIC also for static PIE: ldd then has nothing to say.
+        # A static PIE also has PT_DYNAMIC: ldd then reports no libraries.
         if struct.unpack_from(order + "I", head, place)[0] == 2:
             return machine, True
     return machine, False
 
 
 def shared_libraries(programs: Iterable[Path]) -> list[Path]:
-    """Return the libraries (and the loader) that programs need, by ldd."""
+    """Return the libraries (and the loader) that programs need, according to ldd."""
     paths = [str(path.resolve()) for path in programs]
     found: set[str] = set()
-    # Many programs in one call: ldd itself costs more than its work.
+    # Many programs per call: starting ldd costs more than its work.
     for start in range(0, len(paths), 200):
         try:
             result = subprocess.run(["ldd", *paths[start:start + 200]], text=True,

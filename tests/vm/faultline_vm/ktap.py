@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Reader for KTAP and TAP test results, nested ones included.
+"""Reader for KTAP and TAP test results, including nested ones.
 
-Everything that leaves a doubt counts as a failure: a planned test without a
-result, a result outside the plan, a missing plan, subtests that were never
-closed by their parent's line. Lines that are no KTAP are diagnostics.
+Anything doubtful counts as a failure: a planned test without a result, a result
+outside the plan, a missing plan, subtests without the result line of their
+parent. Lines that are not KTAP are diagnostics.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 _VERSION = re.compile(r"(?:K?TAP) version \d+\s*$")
 _PLAN = re.compile(r"1\.\.(\d+)\s*(?:#.*)?$")
-# Without a number it is prose ("ok then"), and the plan notices the hole.
+# Without a number it is prose ("ok then"), and the plan detects the missing result.
 _RESULT = re.compile(r"(not )?ok (\d+)(?:\s+(.*))?$")
 _UNNUMBERED_FAILURE = re.compile(r"not ok\b(?:\s+(.*))?$")
 _DIRECTIVE = re.compile(r"(?:^|\s)#\s*(SKIP|TODO|XFAIL|TIMEOUT|ERROR)", re.IGNORECASE)
 _BAIL = re.compile(r"Bail out!\s*(.*)$")
-# Each of these is "not counted as failed" although the line says "not ok".
+# With these, "not ok" does not count as a failure.
 _EXPECTED = frozenset({"SKIP", "TODO", "XFAIL"})
 
 
@@ -38,12 +38,12 @@ class Summary:
         return self.failed == 0 and self.passed + self.skipped > 0
 
     def fail(self, what: str, count: int = 1) -> None:
-        """Count one failure, or count alike, with a description."""
+        """Record `count` failures with one description."""
         self.failed += count
         self.failures.append(what)
 
     def add(self, other: Summary, prefix: str = "") -> None:
-        """Add the counts of other, its failures under the name prefix."""
+        """Add the counts of other; prefix the names of its failures."""
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
@@ -51,13 +51,13 @@ class Summary:
                           for name in other.failures]
 
     def line(self, name: str) -> str:
-        """Return the one line that sums it up."""
+        """Return a one-line summary."""
         return (f"# {name}: {self.passed} passed, {self.failed} failed, "
                 f"{self.skipped} skipped")
 
 
 def _gaps(seen: set[int], planned: int) -> Iterator[tuple[int, int]]:
-    """The runs of numbers from 1 to planned that were not seen: first and last of each."""
+    """Yield first and last of each run of missing numbers from 1 to planned."""
     first = 1
     for number in sorted({*seen, planned + 1}):
         if first < number <= planned + 1:
@@ -85,8 +85,8 @@ class _Group:
     def close(self) -> Summary:
         """Compare plan and results; return the counts."""
         if self.planned is None:
-            # Below the top the parent's result line proves that the subtests
-            # came to their end; at the top only a plan does.
+            # For subtests, the parent's result line proves that they are
+            # complete; at the top level only a plan does.
             if self.top:
                 self.sum.fail("no plan line (1..N)")
             return self.sum
@@ -105,7 +105,7 @@ class _Group:
 
 
 class Parser:
-    """Takes lines one by one; finish() returns the Summary."""
+    """Parses line by line; finish() returns the Summary."""
 
     def __init__(self) -> None:
         self._groups: dict[int, _Group] = {}
@@ -113,7 +113,7 @@ class Parser:
         self._documents = 0
 
     def feed(self, line: str) -> None:
-        """Take one line, with or without its line end."""
+        """Parse one line, with or without newline."""
         line = line.rstrip("\r\n")
         text = line.lstrip(" ")
         indent = len(line) - len(text)
@@ -124,12 +124,12 @@ class Parser:
         elif match := _RESULT.match(text):
             self._result(indent, match[1] is None, int(match[2]), match[3] or "")
         elif match := _UNNUMBERED_FAILURE.match(text):
-            self._group(indent).sum.fail(match[1] or "a test without number and name")
+            self._group(indent).sum.fail(match[1] or "a test without a number and name")
         elif match := _BAIL.match(text):
             self._total.fail(f"Bail out! {match[1]}".rstrip())
 
     def finish(self) -> Summary:
-        """Close what is open and return the counts."""
+        """Close open groups and return the counts."""
         self._close_document()
         if not self._documents:
             self._total.fail("no test results")
@@ -154,7 +154,7 @@ class Parser:
             if indent == 0 and group.complete:
                 self._close_document()
             else:
-                group.sum.fail(f"second plan 1..{planned} before the first was met")
+                group.sum.fail(f"second plan 1..{planned} before the first was completed")
                 return
             group = self._group(indent)
         group.planned = planned

@@ -22,14 +22,14 @@ CHANNELS = ("console", "output", "status", "returned")
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
-# Text of a guest that floods a port waits here instead of in QEMU, where a
-# full buffer would slow the guest down and show up in its timing.
+# If a guest floods a port, data is buffered here instead of in QEMU, where a
+# full buffer would slow the guest down and distort its timing.
 _SOCKET_BUFFER = 1 << 20
 
 
 @dataclass
 class Machine:
-    """One virtual machine, as QEMU is told to make it."""
+    """The settings of a virtual machine for QEMU."""
 
     arch: Arch
     kernel: Path
@@ -54,7 +54,7 @@ class Machine:
             "watchdog_thresh=60", "workqueue.watchdog_thresh=240",
             "rcupdate.rcu_cpu_stall_timeout=240",
             "sysrq_always_enabled",
-            # With a panic: back traces of all CPUs and of blocked tasks.
+            # On panic: backtraces of all CPUs and of blocked tasks.
             "panic_print=0xc0",
         ]
         if not self.allow_warn:
@@ -75,8 +75,8 @@ class Machine:
         elif self.icount is None:
             command += ["-accel", "tcg,thread=multi", "-cpu", self.arch.cpu_tcg]
         else:
-            # One host thread and a clock that counts instructions: the same
-            # input gives the same run, to the bit.
+            # One host thread and a clock that counts instructions: runs with
+            # the same input are identical.
             command += [
                 "-accel", "tcg,thread=single", "-cpu", self.arch.cpu_tcg,
                 "-icount", f"shift={self.icount},sleep=off",
@@ -89,7 +89,7 @@ class Machine:
 
 
 def channel_options(arch: Arch, backends: dict[str, str]) -> list[str]:
-    """QEMU's arguments for the monitor and a serial port per other channel."""
+    """QEMU's arguments for the monitor, and one serial port per other channel."""
     options: list[str] = []
     for channel, backend in backends.items():
         if channel == "monitor":
@@ -110,7 +110,7 @@ def find_qemu(arch: Arch) -> str:
 
 
 def _die_with_parent() -> None:
-    # A runner that is killed hard must not leave a machine behind.
+    # A killed runner must not leave a machine behind.
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -140,13 +140,13 @@ class Process:
             end.close()
 
     def kill(self) -> None:
-        """End QEMU now."""
+        """Kill QEMU."""
         self._process.kill()
 
     def wait(self) -> int:
-        """Wait for QEMU's end and return its status."""
+        """Wait for QEMU to exit and return its status."""
         try:
-            # Its ports are closed by now, so it is on its way out.
+            # Its ports are closed by now, so it is about to exit.
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
             self.kill()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""One boot: carries what comes out of the guest, times it and ends it."""
+"""One boot: relays the output of the guest, times the run and ends it."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .console import Console
 from .errors import RunnerError
 from .qemu import Machine, Process
 
-# A guest that said "end" only has to reset the machine.
+# After "end" the guest only has to reset the machine.
 _RESET_GRACE = 30.0
-# How long a guest that hangs may take to print where.
+# Time for a hung guest to print its state.
 _DUMP_LIMIT = 20.0
 _DUMP_QUIET = 1.5
 
 
 @dataclass
 class Outcome:
-    """What one boot left behind."""
+    """The outcome of one boot."""
 
     console: Console
     records: dict[str, str] = field(default_factory=dict)
-    # "" or why the runner ended it: "timeout", "stall", "reset".
+    # Why the runner ended it: "timeout", "stall", "reset"; else "".
     cut: str = ""
     seconds: float = 0.0
-    # Host seconds from QEMU's start to the command's.
+    # Host seconds from the start of QEMU to the start of the command.
     boot_seconds: float | None = None
     qemu_status: int = 0
     qemu_output: str = ""
@@ -42,10 +42,10 @@ class Outcome:
 
 
 class Tee:
-    """Copies bytes to a stream from a thread of its own.
+    """Copies bytes to a stream in a separate thread.
 
-    A reader that stops reading (a pager, a full pipe) must stop neither the
-    guest nor the clock that watches it.
+    A reader that stops reading (a pager, a full pipe) must not block the guest
+    or the timeout.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -55,7 +55,7 @@ class Tee:
         self._thread.start()
 
     def write(self, data: bytes) -> None:
-        """Hand over data; returns at once."""
+        """Queue data; return at once."""
         self._queue.put(data)
 
     def close(self) -> None:
@@ -71,7 +71,7 @@ class Tee:
 
 
 class LogFile:
-    """A file of the log directory; a full disk gives one clear error."""
+    """A file in the log directory; a full disk gives one clear error."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -96,7 +96,7 @@ class LogFile:
 def log_error(path: Path, err: OSError) -> RunnerError:
     """Return the error for a log that cannot be written."""
     return RunnerError(f"cannot write {path}: {err.strerror}; "
-                       "make room there or choose another place with --out DIR")
+                       "free some space or choose another folder with --out DIR")
 
 
 class _Session:
@@ -118,7 +118,7 @@ class _Session:
         return bool(self._selector.get_map())
 
     def carry(self, wait: float) -> bool:
-        """Carry what arrives within wait seconds; True if something did."""
+        """Relay data that arrives within wait seconds; return True if there was any."""
         arrived = False
         for key, _ in self._selector.select(wait):
             try:
@@ -153,17 +153,17 @@ class _Session:
                 self._outcome.boot_seconds = time.monotonic() - self.started
 
     def dump(self) -> None:
-        """Have the kernel print what every CPU and task is doing."""
+        """Make the kernel print the state of every CPU and task."""
         self._outcome.console.stop()
         limit = time.monotonic() + _DUMP_LIMIT
         before = self._outcome.console.lines
-        # l: back traces of active CPUs, d: held locks, t: all tasks.
+        # l: backtraces of active CPUs, d: held locks, t: all tasks.
         for key in "ldt":
             if not self._process.sysrq(key):
                 break
             self._until_quiet(limit)
         if self._outcome.console.lines == before:
-            # Interrupts are off, or the kernel takes no SysRq over serial.
+            # Interrupts are off, or the kernel does not accept SysRq over serial.
             self._process.monitor("inject-nmi")
             self._until_quiet(limit)
         self._outcome.dumped = self._outcome.console.lines > before
@@ -180,7 +180,7 @@ class _Session:
 
 def boot(machine: Machine, directory: Path, *, timeout: float = 0, stall: float = 0,
          on_output: Callable[[bytes], None] = lambda data: None) -> Outcome:
-    """Boot a machine and stay with it to its end.
+    """Boot a machine and wait until it ends.
 
     Logs go to directory: console.log, output.log, returned.tar.gz, qemu.log. A
     timeout or stall of 0 means none.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Turns what one boot left behind into an exit code and a reason."""
+"""Turns the outcome of a boot into an exit code and a reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .session import Outcome, log_error
 
 @dataclass
 class Verdict:
-    """How the run ends: exit code, the reason in one line, and details."""
+    """The result of a run: exit code, one-line reason, and details."""
 
     exit: int
     reason: str = ""
@@ -40,14 +40,14 @@ def judge(outcome: Outcome, *, allow_warn: bool, log: Path) -> Verdict:
     if outcome.cut in ("timeout", "stall"):
         what = {"timeout": "time is up", "stall": "nothing was printed for too long"}[outcome.cut]
         where = "the command ran" if "start" in records else "the guest was still booting"
-        hint = f"; where it was is at the end of {log}" if outcome.dumped else ""
+        hint = f"; the end of {log} shows where it was" if outcome.dumped else ""
         return Verdict(TIMEOUT, f"{what} ({outcome.seconds:.0f} s in all), {where}{hint}",
                        code, notes)
     taints = console.taint_trouble(_number(records.get("taint")) or 0, allow_warn)
     if taints:
         return Verdict(KERNEL_TROUBLE, f"the kernel is tainted: {', '.join(taints)}", code, notes)
     if outcome.cut == "reset":
-        return Verdict(KERNEL_TROUBLE, f"the guest hung in its reset ({log})", code, notes)
+        return Verdict(KERNEL_TROUBLE, f"the guest hung during reset ({log})", code, notes)
     if "end" not in records:
         if outcome.qemu_status != 0:
             said = (outcome.qemu_output.splitlines() or [f"status {outcome.qemu_status}"])[-1]
@@ -69,7 +69,7 @@ def _number(text: str | None) -> int | None:
 
 def read_results(verdict: Verdict, *, lines: ktap.Summary | None,
                  kunit: ktap.Summary | None) -> None:
-    """Let failed test results fail a run that is otherwise good."""
+    """Fail an otherwise successful run if test results failed."""
     for summary, what in ((lines, "the command"), (kunit, "KUnit")):
         if summary is not None and not summary.ok and verdict.exit == 0:
             verdict.exit = 1
@@ -80,8 +80,8 @@ def read_results(verdict: Verdict, *, lines: ktap.Summary | None,
 def unpack(returned: Path, target: Path, status: str | None) -> int:
     """Unpack the tar archive of /out into target; return the number of files.
 
-    Only plain files and directories are made, and only inside target: what a
-    guest sends is not trusted.
+    Only plain files and directories are made, and only inside target: the guest
+    is not trusted.
     """
     if returned.stat().st_size == 0 and status is None:
         return 0
@@ -92,11 +92,11 @@ def unpack(returned: Path, target: Path, status: str | None) -> int:
             with tarfile.open(fileobj=stream, mode="r:") as archive:
                 for member in archive:
                     count += _unpack_member(archive, member, target)
-            # Its checksum stands at the very end.
+            # Read to the end, where the checksum is.
             while stream.read(1 << 20):
                 pass
     except (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, KeyError) as err:
-        raise RunnerError(f"the files from the guest arrived damaged ({err})") from err
+        raise RunnerError(f"the files from the guest are damaged ({err})") from err
     except OSError as err:
         raise log_error(target, err) from err
     if status != "0":
@@ -112,7 +112,7 @@ def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Pa
     if member.isdir():
         place.mkdir(parents=True, exist_ok=True)
         return 0
-    # A hard link is a second name of a file that is in the archive.
+    # A hard link is a second name for a file in the archive.
     if not member.isfile() and not member.islnk():
         return 0
     place.parent.mkdir(parents=True, exist_ok=True)
