@@ -828,6 +828,8 @@ static long map_neighbours(struct vm_fault *vmf, struct hstate *h,
 		if (xas_retry(&xas, folio) || xa_is_value(folio))
 			continue;
 		mapped += map_neighbour(vmf, h, &xas, ptep, folio, young);
+		/* An entry has several slots of its node: skip to the last. */
+		xas_advance(&xas, xas.xa_index + pages_per_huge_page(h) - 1);
 	}
 	rcu_read_unlock();
 	count_vm_events(HUGETLB_FAULT_AROUND, mapped);
