@@ -386,8 +386,8 @@ static bool section_plan(struct munmap_section *op, unsigned long *start,
  * did not use up its budget says nothing about larger ones.
  *
  * While others do wait, shrink the budget, down to one page table, as long as
- * getting the lock back takes less than a quarter of the time of zapping.  If it
- * takes more than half of that time, grow the budget again, up to the floor:
+ * getting the lock back takes less than an eighth of the time of zapping.  If it
+ * takes more than a quarter of that time, grow the budget again, up to the floor:
  * otherwise the whole munmap would take many times as long.
  */
 static void section_adapt(struct munmap_section *op, long work, u64 zap_ns,
@@ -395,9 +395,9 @@ static void section_adapt(struct munmap_section *op, long work, u64 zap_ns,
 {
 	if (contended) {
 		op->budget = min(op->budget, op->floor);
-		if (zap_ns > SECTION_CONTENDED_NS && wait_ns < zap_ns / 4)
+		if (zap_ns > SECTION_CONTENDED_NS && wait_ns < zap_ns / 8)
 			op->budget = max(op->budget / 2, WORK_PTE_TABLE);
-		else if (wait_ns > zap_ns / 2)
+		else if (wait_ns > zap_ns / 4)
 			op->budget = min(op->budget * 2, op->floor);
 	} else if (op->budget < op->floor) {
 		op->budget = min(op->budget * 2, op->floor);

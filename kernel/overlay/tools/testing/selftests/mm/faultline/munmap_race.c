@@ -1114,15 +1114,15 @@ TEST_F_TIMEOUT(race, contended_is_short, TIMEOUT)
 		/* At most half the size after a slow section with a short wait. */
 		halved += limit && size <= limit;
 		kept += limit && size > limit;
-		limit = contended && zap > 1000000 && wait < zap / 4 ?
+		limit = contended && zap > 1000000 && wait < zap / 8 ?
 			size / 2 + pmd_size() : 0;
 		/*
 		 * After a contended section: none that is larger, except for
 		 * the table in which the range begins, and unless taking the
-		 * lock again took longer than half of the work.
+		 * lock again took longer than a quarter of the work.
 		 */
 		grown += last && size > last + pmd_size();
-		last = contended && wait <= zap / 2 ? size : 0;
+		last = contended && wait <= zap / 4 ? size : 0;
 		if (!contended)
 			continue;
 		max = size > max ? size : max;
