@@ -114,7 +114,7 @@ def _throughput(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest
     """
     threads = throughput_threads(plan)
     vm = ["--cpus", str(max(threads)), "--mem", str(plan.mem), "--timeout", "7200"]
-    turns = [(kernels.ours, arm, ["--append", f"faultline=speculative_page_fault:{arm}"])
+    turns = [(kernels.ours, arm, ["--append", f"sysctl.vm.speculative_page_fault={arm}"])
              for arm in (OFF, ON)]
     if kernels.stock:
         turns.append((kernels.stock, STOCK, []))

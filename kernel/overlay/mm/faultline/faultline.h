@@ -9,7 +9,7 @@
 
 /**
  * struct faultline_toggle - one switch: a number in /proc/sys/vm
- * @name:  Name of the sysctl in vm, and of the item in faultline=.
+ * @name:  Name of the sysctl in vm.
  * @stock: The value with which the kernel behaves as upstream.
  * @min:   Smallest value accepted.
  * @max:   Largest value accepted.

@@ -127,51 +127,23 @@ static int toggle_sysctl(const struct ctl_table *table, int write,
 /* === Boot ================================================================= */
 
 /*
- * Parse one item of faultline=: "off", or NAME:VALUE.  Too early to flip static
- * keys; toggles_init() applies the values.
+ * "off" is the only value of faultline=.  To set a switch at boot, there is the
+ * generic sysctl.vm.NAME=VALUE: do_sysctl_args() in fs/proc/proc_sysctl.c writes
+ * VALUE to the sysctl after all initcalls, right before it starts init, and logs
+ * what is refused.
  */
-static int toggle_boot_item(struct faultline_toggle *const *table, char *item,
-			    bool *off)
+static bool toggles_boot_off(const char *arg)
 {
-	char *number = strchr(item, ':');
-	unsigned long value;
-
-	if (!strcmp(item, "off")) {
-		*off = true;
-		return 0;
-	}
-	if (!number)
-		return -EINVAL;
-	*number++ = '\0';
-
-	for (; *table; table++) {
-		if (strcmp((*table)->name, item))
-			continue;
-		if (toggle_parse(number, strlen(number), &value) ||
-		    !toggle_valid(*table, value))
-			return -EINVAL;
-		(*table)->value = value;
-		return 0;
-	}
-
-	return -ENOENT;
+	return arg && !strcmp(arg, "off");
 }
 
 static int __init toggles_boot(char *arg)
 {
-	char *item;
-
-	while ((item = strsep(&arg, ","))) {
-		int err = toggle_boot_item(toggles, item, &toggles_off);
-
-		/* The colon of NAME:VALUE is gone: @item is the name. */
-		if (err == -ENOENT)
-			pr_err("faultline=: no switch '%s' in this kernel, ignored\n",
-			       item);
-		else if (err)
-			pr_err("faultline=: bad item '%s' ignored, expected off or NAME:VALUE with VALUE in range\n",
-			       item);
-	}
+	if (toggles_boot_off(arg))
+		toggles_off = true;
+	else
+		pr_err("faultline=: bad value '%s' ignored, expected off; sysctl.vm.NAME=VALUE sets a switch\n",
+		       arg ?: "");
 
 	return 0;
 }
@@ -196,6 +168,7 @@ static int __init toggles_init(void)
 
 		if (toggles_off)
 			toggle->value = toggle->stock;
+		/* If CONFIG_..._DEFAULT says so. */
 		if (toggle->value != toggle->stock) {
 			toggle->apply(toggle->value);
 			pr_info("vm.%s: %lu -> %lu at boot\n", toggle->name,

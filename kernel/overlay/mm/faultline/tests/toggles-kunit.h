@@ -97,43 +97,19 @@ static void toggles_test_set_out_of_range(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, test_nr_applied, 0);
 }
 
-static int boot(struct kunit *test, const char *str, bool *off)
-{
-	char *item = kunit_kstrdup(test, str, GFP_KERNEL);
-
-	KUNIT_ASSERT_NOT_NULL(test, item);
-	return toggle_boot_item(test_table, item, off);
-}
-
 static void toggles_test_boot(struct kunit *test)
 {
-	bool off = false;
-
-	KUNIT_EXPECT_EQ(test, boot(test, "test_first:7", &off), 0);
-	KUNIT_EXPECT_EQ(test, test_toggle.value, 7UL);
-	KUNIT_EXPECT_EQ(test, boot(test, "test_second:3", &off), 0);
-	KUNIT_EXPECT_EQ(test, test_second.value, 3UL);
-	KUNIT_EXPECT_FALSE(test, off);
-	/* Too early for static keys: toggles_init() applies the value. */
-	KUNIT_EXPECT_EQ(test, test_nr_applied, 0);
-
-	KUNIT_EXPECT_EQ(test, boot(test, "off", &off), 0);
-	KUNIT_EXPECT_TRUE(test, off);
+	KUNIT_EXPECT_TRUE(test, toggles_boot_off("off"));
 }
 
 static void toggles_test_boot_bad(struct kunit *test)
 {
-	bool off = false;
-
-	KUNIT_EXPECT_EQ(test, boot(test, "", &off), -EINVAL);
-	KUNIT_EXPECT_EQ(test, boot(test, "test_first", &off), -EINVAL);
-	KUNIT_EXPECT_EQ(test, boot(test, "test_first:", &off), -EINVAL);
-	KUNIT_EXPECT_EQ(test, boot(test, "test_first:x", &off), -EINVAL);
-	KUNIT_EXPECT_EQ(test, boot(test, "test_first:101", &off), -EINVAL);
-	KUNIT_EXPECT_EQ(test, boot(test, "test_third:1", &off), -ENOENT);
-	KUNIT_EXPECT_EQ(test, boot(test, "offline", &off), -EINVAL);
-	KUNIT_EXPECT_EQ(test, test_toggle.value, 1UL);
-	KUNIT_EXPECT_FALSE(test, off);
+	KUNIT_EXPECT_FALSE(test, toggles_boot_off(NULL));
+	KUNIT_EXPECT_FALSE(test, toggles_boot_off(""));
+	KUNIT_EXPECT_FALSE(test, toggles_boot_off("on"));
+	KUNIT_EXPECT_FALSE(test, toggles_boot_off("offline"));
+	KUNIT_EXPECT_FALSE(test, toggles_boot_off("off,off"));
+	KUNIT_EXPECT_FALSE(test, toggles_boot_off("test_first:7"));
 }
 
 /* Every switch that is compiled in can go back to upstream behaviour. */

@@ -142,7 +142,7 @@ TEST_F(toggles, present)
 	}
 }
 
-/* The value from faultline=NAME:VALUE,... or sysctl.vm.NAME=VALUE. */
+/* The value from sysctl.vm.NAME=VALUE. */
 static bool value_at_boot(const struct toggle *t, long *value)
 {
 	char key[128];
@@ -150,13 +150,6 @@ static bool value_at_boot(const struct toggle *t, long *value)
 
 	snprintf(key, sizeof(key), "sysctl.vm.%s=", t->name);
 	p = strstr(cmdline, key);
-	if (!p) {
-		p = strstr(cmdline, "faultline=");
-		if (!p)
-			return false;
-		snprintf(key, sizeof(key), "%s:", t->name);
-		p = strstr(p, key);
-	}
 	if (!p)
 		return false;
 	*value = strtol(p + strlen(key), NULL, 10);
