@@ -297,8 +297,8 @@ def read_fragment(path: pathlib.Path) -> dict[str, tuple[str, int]]:
 
 def read_config(path: pathlib.Path) -> dict[str, str]:
     """The symbols of a .config; missing ones are 'n'."""
-    return dict(match.groups() for line in path.read_text().splitlines()
-                if (match := SET.fullmatch(line)))
+    return {match[1]: match[2] for line in path.read_text().splitlines()
+            if (match := SET.fullmatch(line))}
 
 
 def kconfig_symbols(tree: pathlib.Path) -> set[str]:

@@ -16,6 +16,7 @@ import re
 import uuid
 
 import flavour as lib
+from sourcelib.common import Fail
 from sourcelib.patchqueue import series_names
 from sourcelib.pin import Pin
 
@@ -88,7 +89,7 @@ def tools() -> list[dict[str, object]]:
     for tool in TOOLS:
         try:
             version = lib.output(tool, "--version").splitlines()[0]
-        except lib.Fail:
+        except Fail:
             continue
         found.append(package(tool, version))
     return found

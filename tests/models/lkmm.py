@@ -18,15 +18,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 # Values are numbers, or the name of the location that a pointer points to.
 Value = int | str
 Relation = list[int]
 # An expression or statement: a word for its kind, then its parts.
-Node = tuple
+Node = tuple[Any, ...]
 
 MAX_ROUNDS = 8
 
@@ -220,7 +221,7 @@ def parse(text: str) -> Test:
             raise Unsupported(f"initial '{part}'")
         value = re.sub(r"\s*ATOMIC_INIT\((.*)\)", r"\1", value)
         initial[match[1]] = parse_value(Tokens(value)) if value else 0
-    threads = []
+    threads: list[list[Node]] = []
     for number, body in PROCESS.findall(text):
         if int(number) != len(threads):
             raise Unsupported(f"P{number} is not P{len(threads)}")
@@ -307,7 +308,7 @@ class Runner:
             else:
                 self._call(statement[1])
 
-    def _choose(self, options: list) -> Value:
+    def _choose(self, options: Sequence[Value]) -> Value:
         """The option chosen by the caller, or the first."""
         if not options:
             raise Dead
@@ -413,7 +414,7 @@ class Runner:
         return 1, deps
 
 
-OPERATORS: dict[str, Callable[..., int]] = {
+OPERATORS: dict[str, Callable[..., Any]] = {
     "||": lambda a, b: int(bool(a) or bool(b)), "&&": lambda a, b: int(bool(a) and bool(b)),
     "==": lambda a, b: int(a == b), "!=": lambda a, b: int(a != b),
     "<": lambda a, b: int(a < b), ">": lambda a, b: int(a > b),
@@ -708,8 +709,8 @@ def holds(condition: Node, state: dict[str, Value]) -> bool:
     if condition[0] == "is":
         if condition[1] not in state:
             # A register that this path through the thread did not set.
-            return condition[2] == 0 and ":" in condition[1]
-        return state[condition[1]] == condition[2]
+            return bool(condition[2] == 0 and ":" in condition[1])
+        return bool(state[condition[1]] == condition[2])
     if condition[0] == "not":
         return not holds(condition[1], state)
     results = (holds(part, state) for part in condition[1:])

@@ -5,16 +5,18 @@ import json
 import tempfile
 import unittest
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from faultline_bench import cli, guest, spf
 from faultline_bench.guest import BenchError, Boot, Kernels, Sample
+from faultline_bench.report import Report
 
 KERNELS = Kernels(Path("ours"), Path("stock"), None)
 UNITS = {"locks": "of_eligible", "throughput": "touches/s", "cost": "ticks"}
 
 
-def printed(scene, threads):
+def printed(scene: str, threads: str) -> list[str]:
     """Return the metrics of SCENE that have an aim."""
     if scene in spf.WAITS:
         return [f"{scene}_same_{what}" for what in ("p99", "any_p99", "max")]
@@ -28,7 +30,8 @@ def printed(scene, threads):
 class Run(unittest.TestCase):
     """A run without VMs: each figure is 2 in arm 1 and 1 in all other arms."""
 
-    def boot(self, kernel, program, commands, *, name, options):
+    def boot(self, kernel: Path, program: Path, commands: list[list[str]], *, name: str,
+             options: list[str]) -> Boot:
         """Record the boot and return its samples."""
         self.booted.append((kernel, commands, name, options))
         return Boot([Sample(metric, UNITS.get(words[-1], "us"), arm, 2 if arm == "1" else 1)
@@ -37,16 +40,16 @@ class Run(unittest.TestCase):
                      for metric in printed(words[-1], words[words.index("--threads") + 1])],
                     "6.12-test", "tcg")
 
-    def run_plan(self, plan, cpus=2):
+    def run_plan(self, plan: spf.Plan, cpus: int = 2) -> Report:
         """Run PLAN on a host with CPUS."""
-        self.booted = []
+        self.booted: list[tuple[Path, list[list[str]], str, list[str]]] = []
         with mock.patch.object(guest, "boot", self.boot), \
                 mock.patch.object(guest, "compile_program"), \
                 mock.patch.object(spf, "real_cpus", return_value=cpus), \
                 mock.patch("sys.stderr"):
             return spf.run(KERNELS, plan)
 
-    def test_aims(self):
+    def test_aims(self) -> None:
         report = self.run_plan(spf.Plan())
         aims = {(aim.metric, aim.arm, aim.vs): aim for aim in report.aims}
         for metric, aim, least in (
@@ -68,7 +71,7 @@ class Run(unittest.TestCase):
         self.assertEqual(len(written), len(report.aims))
         self.assertTrue(all(aim["value"] is not None for aim in written))
 
-    def test_throughput(self):
+    def test_throughput(self) -> None:
         self.run_plan(spf.Plan(scenes=("throughput",)))
         self.assertEqual([name.split("-", 2)[2] for _, _, name, _ in self.booted],
                          ["1-0", "1-1", "1-stock", "2-stock", "2-1", "2-0", "3-0", "3-1", "3-stock",
@@ -79,7 +82,7 @@ class Run(unittest.TestCase):
             self.assertEqual([words[words.index("--threads") + 1] for words in commands],
                              ["1", "2"])
 
-    def test_few_real_cpus(self):
+    def test_few_real_cpus(self) -> None:
         report = self.run_plan(spf.Plan(scenes=("throughput",)), cpus=1)
         self.assertEqual(self.booted[0][3][:2], ["--cpus", "1"])
         self.assertEqual({aim.metric for aim in report.aims}, {"one_vma_1", "own_vma_1",
@@ -89,13 +92,13 @@ class Run(unittest.TestCase):
         # Detected before the first boot.
         self.assertEqual(self.booted, [])
 
-    def test_cost(self):
+    def test_cost(self) -> None:
         report = self.run_plan(spf.Plan(scenes=("cost",)))
         self.assertEqual([name for _, _, name, _ in self.booted],
                          ["spf-cost", "spf-cost-0", "spf-cost-1", "spf-cost-stock"])
         self.assertEqual(len(report.aims), 4 + 5)
 
-    def test_each_scene(self):
+    def test_each_scene(self) -> None:
         for scene in spf.SCENES:
             with self.subTest(scene):
                 report = self.run_plan(spf.Plan(scenes=(scene,)))
@@ -108,18 +111,18 @@ class Run(unittest.TestCase):
 class CommandLine(unittest.TestCase):
     """The options --scenes and --threads."""
 
-    def resized(self, *words):
+    def resized(self, *words: str) -> Any:
         """Return the plan for the command line WORDS."""
         plan = cli._BENCHMARKS[words[0]].Plan()
         cli._resize(plan, cli._parser().parse_args(words))
         return plan
 
-    def test_scenes(self):
+    def test_scenes(self) -> None:
         self.assertEqual(self.resized("spf").scenes, spf.SCENES)
         self.assertEqual(self.resized("spf", "--scenes", "cost,idle").scenes, ("idle", "cost"))
         self.assertEqual(self.resized("spf", "--threads", "1,4").threads, (1, 4))
 
-    def test_errors(self):
+    def test_errors(self) -> None:
         for words, text in ((("spf", "--scenes", "costs"), "no 'costs' in idle"),
                             (("spf", "--scenes", "cost,"), "no '' in"),
                             (("munmap", "--scenes", "cost"), "not for munmap")):

@@ -38,13 +38,13 @@ end
 class Results(unittest.TestCase):
     """The output of the plugin."""
 
-    def test_parse(self):
+    def test_parse(self) -> None:
         phases = parse_results(RESULTS)
         self.assertEqual((phases[1].windows, phases[1].spoiled, phases[1].faults), (2, 1, 2))
         self.assertEqual(phases[1].counts,
                          {0xffffffff81000004: (1, 0, 1, 1, 2), 0x401000: (0, 1, 0, 0, 0)})
 
-    def test_refused(self):
+    def test_refused(self) -> None:
         for old, new, text in (("end\n", "", "to the end"), ("early 0", "early 3", "early 3"),
                                ("outside 0", "outside 1", "outside 1")):
             with self.subTest(text), self.assertRaisesRegex(BenchError, text):
@@ -52,7 +52,7 @@ class Results(unittest.TestCase):
         with self.assertRaisesRegex(BenchError, "to the end"):
             parse_results("")
 
-    def test_symbols(self):
+    def test_symbols(self) -> None:
         symbols = Symbols(MAP)
         for addr, name in ((0xffffffff81000000, "first"), (0xffffffff8100001f, "first"),
                            (0xffffffff81000029, "second"), (0x401000, "(program)")):
@@ -60,7 +60,7 @@ class Results(unittest.TestCase):
         self.assertEqual(symbols.entries(),
                          "fault ffffffff81800b80\ninterrupt ffffffff81800d30\n")
 
-    def test_figures(self):
+    def test_figures(self) -> None:
         counted = [coherence.Counted("faults_one_vma", "0", 2,
                                      {"first": (1, 0, 1, 1, 2), "second": (0, 2, 0, 0, 0)}),
                    coherence.Counted("faults_one_vma", "1", 4, {"second": (0, 1, 0, 0, 0)})]
@@ -76,25 +76,25 @@ class Results(unittest.TestCase):
 class SelfCheck(unittest.TestCase):
     """A plugin that miscounts gives no figures."""
 
-    def phase(self, name, **changes):
+    def phase(self, name: str, **changes: int) -> Phase:
         """Return the results of the guest's check NAME in 60 windows, with one kind changed."""
         counts = [20 * each for each in CHECKS[name]]
         for kind, change in changes.items():
             counts[coherence.KINDS.index(kind)] += change
         return Phase(windows=60, counts={0x401000: tuple(counts)})
 
-    def test_right(self):
+    def test_right(self) -> None:
         for name in CHECKS:
             self.assertEqual(check_phase(name, 60, self.phase(name)), "")
 
-    def test_one_off(self):
+    def test_one_off(self) -> None:
         for name in CHECKS:
             for kind in coherence.KINDS:
                 for change in (-1, 1):
                     self.assertIn(f"{kind}: counted",
                                   check_phase(name, 60, self.phase(name, **{kind: change})))
 
-    def test_lost_windows(self):
+    def test_lost_windows(self) -> None:
         phase = self.phase("check_locked", locked=-3, write_miss=-1, dirty=-1)
         phase.windows, phase.spoiled = 59, 1
         self.assertEqual(check_phase("check_locked", 60, phase), "")
@@ -102,7 +102,7 @@ class SelfCheck(unittest.TestCase):
         phase.windows, phase.spoiled = 40, 20
         self.assertIn("interrupt", check_phase("check_locked", 60, phase))
 
-    def test_faults(self):
+    def test_faults(self) -> None:
         phase = Phase(windows=30, faults=30)
         self.assertEqual(check_phase("faults_one_vma", 30, phase), "")
         phase.faults = 29
@@ -111,7 +111,7 @@ class SelfCheck(unittest.TestCase):
         phase.faults = 1
         self.assertIn("1 page faults", check_phase("check_store", 60, phase))
 
-    def test_check_left_out(self):
+    def test_check_left_out(self) -> None:
         with self.assertRaisesRegex(BenchError, "not checked: check_alias"):
             coherence._counted(mock.Mock(samples=[]), {}, Symbols(MAP))
 
@@ -119,7 +119,7 @@ class SelfCheck(unittest.TestCase):
 class Header(unittest.TestCase):
     """The header from QEMU's source."""
 
-    def tarball(self, name):
+    def tarball(self, name: str) -> Path:
         """Return a tar archive with one file."""
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
@@ -130,15 +130,15 @@ class Header(unittest.TestCase):
             files.addfile(info, io.BytesIO(b"/*"))
         return path
 
-    def test_found(self):
+    def test_found(self) -> None:
         path = self.tarball("qemu-7.2.0/include/qemu/qemu-plugin.h")
         self.assertEqual(qemu_plugin.header_in(path), b"/*")
 
-    def test_not_there(self):
+    def test_not_there(self) -> None:
         with self.assertRaisesRegex(Fail, "QEMU_PLUGIN_HEADER=path"):
             qemu_plugin.header_in(self.tarball("qemu-7.2.0/README"))
 
-    def test_own(self):
+    def test_own(self) -> None:
         with mock.patch.dict(os.environ, QEMU_PLUGIN_HEADER="/nowhere/qemu-plugin.h"):
             with self.assertRaisesRegex(Fail, "there is no file"):
                 qemu_plugin.header_folder()
@@ -147,13 +147,13 @@ class Header(unittest.TestCase):
 class CommandLine(unittest.TestCase):
     """Numbers of CPUs."""
 
-    def test_cpus(self):
+    def test_cpus(self) -> None:
         plan = coherence.Plan()
         options = cli._parser().parse_args(["coherence", "--cpus", "4,16", "--pages", "9"])
         cli._resize(plan, options)
         self.assertEqual((plan.cpus, plan.pages), ((4, 16), 9))
 
-    def test_errors(self):
+    def test_errors(self) -> None:
         for name, words, text in (("coherence", ["--cpus", "4,0"], "1 or more"),
                                   ("coherence", ["--pages", "4,5"], "one number"),
                                   ("coherence", ["--cpus", "4,"], "invalid"),

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
@@ -187,12 +188,20 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+class Listener(http.server.ThreadingHTTPServer):
+    """Ignores that apt may close a connection at any time."""
+
+    def handle_error(self, *_: object) -> None:
+        """Be quiet."""
+
+
 class Server:
     """Serves an archive on the loopback interface, with ranges, and fails on request."""
 
     def __init__(self, top: Path) -> None:
         self.cut = 0                      # close the connection after so many bytes of a .deb
-        self.before_cut = lambda: None    # called before the rest of a cut file is sent
+        # Called before the rest of a cut file is sent.
+        self.before_cut: Callable[[], None] = lambda: None
         self.stop_at_cut = True
         self.requests: list[tuple[str, str]] = []
         outer = self
@@ -233,9 +242,7 @@ class Server:
                 with contextlib.suppress(ConnectionError):
                     self.wfile.write(data[start:])
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        # apt may close a connection at any time; ignore that.
-        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        self._server = Listener(("127.0.0.1", 0), Handler)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 

@@ -170,7 +170,7 @@ def name_of(line: str) -> str:
     for match in CALLED.finditer(line):
         if not ATTRIBUTE.fullmatch(match[1]):
             return match[1]
-    words = re.findall(r"\w+", line.partition("=")[0])
+    words: list[str] = re.findall(r"\w+", line.partition("=")[0])
     return words[-1] if words else "?"
 
 

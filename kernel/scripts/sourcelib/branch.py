@@ -67,7 +67,7 @@ def topic_of(message: str, name: str) -> str:
     The name is that of the patch, for errors.
     """
     last = message.partition("\n\n")[2].rstrip("\n").rpartition("\n\n")[2]
-    topics = re.findall(r"(?m)^Topic:[ \t]*(.*?)[ \t]*$", last)
+    topics: list[str] = re.findall(r"(?m)^Topic:[ \t]*(.*?)[ \t]*$", last)
     if len(topics) > 1 or topics and not TOPIC.fullmatch(topics[0]):
         raise Fail(f"{name}: 'Topic: {topics[-1]}' in the message must be one folder name "
                    "(a-z, 0-9, _ and -), and the only one: correct it")

@@ -109,7 +109,8 @@ def convert(tar: IO[bytes], out: IO[bytes]) -> None:
             path = inner_path(member.name)
             if not path or member.isdir():
                 continue
-            # The member list is useless for a stream and would grow with every file.
+            # The member list is useless for a stream and would grow with every file; it is
+            # not in mypy's description of the class.
             archive.members = []  # type: ignore[attr-defined]
             for part in entry(archive, member, path):
                 out.write(part)

@@ -43,7 +43,8 @@ class Pin:
             if not re.fullmatch(form, values.get(key, "")):
                 raise Fail(f"{origin}: '{key}=' is missing or malformed: restore the file with "
                            "git, or move the pin with `make rebase VERSION=`")
-        return cls(**{**values, "size": int(values["size"])})  # type: ignore[arg-type]
+        return cls(values["package"], values["version"], values["upstream"], values["file"],
+                   int(values["size"]), values["sha256"])
 
     @classmethod
     def load(cls, kernel: Path, name: str = "upstream") -> Pin:

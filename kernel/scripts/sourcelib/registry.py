@@ -229,7 +229,7 @@ class Registry:
             raise Fail(f"apt's sources in {etc} name no Debian archive: add one, or "
                        f"{self.instead}")
         keyring = os.environ.get("FAULTLINE_APT_KEYRING") or next(
-            filter(os.path.exists, KEYRINGS), None)
+            (path for path in KEYRINGS if os.path.exists(path)), None)
         if not keyring:
             raise Fail("the keys of Debian's archive are missing: run "
                        "`apt-get install debian-archive-keyring` as root")

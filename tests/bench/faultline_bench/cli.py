@@ -141,14 +141,14 @@ def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coher
             raise BenchError(f"--{option} takes one number for {options.benchmark}")
         setattr(plan, name, values[0])
     if options.scenes is not None:
-        if "scenes" not in fields:
+        if not isinstance(plan, spf.Plan):
             raise BenchError(f"--scenes is not for {options.benchmark}")
         unknown = [scene for scene in options.scenes if scene not in plan.scenes]
         if unknown:
             raise BenchError(f"--scenes: no '{unknown[0]}' in {', '.join(plan.scenes)}")
         plan.scenes = tuple(scene for scene in plan.scenes if scene in options.scenes)
     if options.rounds is not None and "cost_rounds" in fields:
-        plan.cost_rounds = plan.rounds
+        setattr(plan, "cost_rounds", plan.rounds)
 
 
 def _run(arguments: list[str]) -> None:

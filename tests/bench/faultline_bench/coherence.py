@@ -254,7 +254,7 @@ def _most(faults: list[Counted], kinds: Iterable[str], function: str) -> float:
     arms: dict[str, list[float]] = defaultdict(list)
     for phase in faults:
         arms[phase.arm].append(phase.per_fault(kinds, function))
-    return max(map(statistics.median, arms.values()))
+    return max(statistics.median(values) for values in arms.values())
 
 
 def _samples(cpus: int, counted: list[Counted]) -> Iterator[Sample]:

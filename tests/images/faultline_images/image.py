@@ -131,8 +131,9 @@ class Images:
     def _stock_package(self) -> str:
         """Debian's cloud kernel of the pinned version, or else the newest one."""
         upstream = Pin.load(self.paths.kernel).upstream
-        names = re.findall(r"(?m)^linux-image-6\.12\.\d+\+deb13(?:\.\d+)?-cloud-amd64$",
-                           self._apt("apt-cache", "pkgnames", "linux-image-6.12."))
+        names: list[str] = re.findall(
+            r"(?m)^linux-image-6\.12\.\d+\+deb13(?:\.\d+)?-cloud-amd64$",
+            self._apt("apt-cache", "pkgnames", "linux-image-6.12."))
         if not names:
             raise Fail("the mirrors in apt's sources have no linux-image-6.12.*-cloud-amd64: "
                        "add a mirror with trixie and trixie-security")

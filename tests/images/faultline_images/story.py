@@ -85,7 +85,8 @@ class Scenario:
         yield
         self.host.disk, self.host.disk_format, self.host.variables = state
 
-    def boot(self, step: str, *, name: str = "", setting: str = "", **options: object) -> bool:
+    def boot(self, step: str, *, name: str = "", setting: str = "", cut_at: str = "",
+             cpus: int = 1, reboots: bool = False, expected: tuple[str, ...] = ()) -> bool:
         """Boot the host and run one step; the boot itself is a check as well.
 
         Return False if there is no point in continuing: if the boot failed, or the first
@@ -104,10 +105,10 @@ class Scenario:
 
         step, function = name or step, f"step_{step}"
         boot = self.host.boot(step, f"{setting}\n{self._steps}\n{function}\n", on_line=line,
-                              **options)
+                              cut_at=cut_at, cpus=cpus, reboots=reboots, expected=expected)
         self.note(f"{step}: {boot.seconds:.0f} s, up after {boot.boot_seconds or 0:.0f} s, "
                   f"{boot.cpu_seconds:.0f} CPU-s")
-        if cut_at := options.get("cut_at"):
+        if cut_at:
             self.result(boot.cut, f"{step}: the power is cut at '{cut_at}'",
                         f"{boot.fault or 'the steps ended early'} ({boot.log})")
             return boot.cut

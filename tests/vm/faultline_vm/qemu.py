@@ -12,7 +12,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 from .arch import Arch
 from .errors import RunnerError
@@ -25,6 +25,16 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 # If a guest floods a port, data is buffered here instead of in QEMU, where a
 # full buffer would slow the guest down and distort its timing.
 _SOCKET_BUFFER = 1 << 20
+
+
+class Bootable(Protocol):
+    """What session.boot() and Process need of a machine."""
+
+    arch: Arch
+    allow_warn: bool
+
+    def qemu_command(self, binary: str, backends: dict[str, str]) -> list[str]:
+        """Return QEMU's argument list; backends maps a channel to its -chardev."""
 
 
 @dataclass
@@ -117,7 +127,7 @@ def _die_with_parent() -> None:
 class Process:
     """A running QEMU: a socket per channel and a monitor."""
 
-    def __init__(self, machine: Machine, log: BinaryIO) -> None:
+    def __init__(self, machine: Bootable, log: BinaryIO) -> None:
         self.channels: dict[str, socket.socket] = {}
         theirs: dict[str, socket.socket] = {}
         for name in (*CHANNELS, "monitor"):

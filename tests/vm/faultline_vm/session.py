@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import selectors
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import BinaryIO
 
 from .console import Console
 from .errors import RunnerError
-from .qemu import Machine, Process
+from .qemu import Bootable, Process
 
 # After "end" the guest only has to reset the machine.
 _RESET_GRACE = 30.0
@@ -121,8 +122,9 @@ class _Session:
         """Relay data that arrives within wait seconds; return True if there was any."""
         arrived = False
         for key, _ in self._selector.select(wait):
+            assert isinstance(key.fileobj, socket.socket)
             try:
-                data = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
+                data = key.fileobj.recv(1 << 16)
             except OSError:
                 data = b""
             if not data:
@@ -178,7 +180,7 @@ class _Session:
                 quiet = time.monotonic() + _DUMP_QUIET / 3
 
 
-def boot(machine: Machine, directory: Path, *, timeout: float = 0, stall: float = 0,
+def boot(machine: Bootable, directory: Path, *, timeout: float = 0, stall: float = 0,
          on_output: Callable[[bytes], None] = lambda data: None) -> Outcome:
     """Boot a machine and wait until it ends.
 
@@ -209,7 +211,7 @@ def boot(machine: Machine, directory: Path, *, timeout: float = 0, stall: float 
 
 
 @contextlib.contextmanager
-def _running(machine: Machine, log: BinaryIO) -> Iterator[Process]:
+def _running(machine: Bootable, log: BinaryIO) -> Iterator[Process]:
     process = Process(machine, log)
     try:
         yield process

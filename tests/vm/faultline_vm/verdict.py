@@ -10,6 +10,7 @@ import tarfile
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import IO, cast
 
 from . import console, ktap
 from .errors import COMMAND_SIGNAL, KERNEL_TROUBLE, RUNNER_ERROR, TIMEOUT, RunnerError
@@ -89,7 +90,7 @@ def unpack(returned: Path, target: Path, status: str | None) -> int:
     try:
         target.mkdir(exist_ok=True)
         with gzip.open(returned) as stream:
-            with tarfile.open(fileobj=stream, mode="r:") as archive:
+            with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r:") as archive:
                 for member in archive:
                     count += _unpack_member(archive, member, target)
             # Read to the end, where the checksum is.
