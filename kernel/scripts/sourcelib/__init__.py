@@ -3,7 +3,7 @@
 
 common      errors, progress, paths, locks
 pin         kernel/upstream
-registry    Debian's archive through a private apt
+apt         Debian's archive through a private apt
 source      the upstream source: pinned package, other package, or a user's tarball
 importer    a source as a git commit
 repo        git, and the repository with our branch on top of the tag `upstream`
