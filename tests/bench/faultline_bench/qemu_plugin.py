@@ -12,15 +12,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
-from .guest import BUILD, ROOT, BenchError
+from sourcelib.apt import Apt
+from sourcelib.common import Fail, Paths, lock, need_space, say, write_atomic
 
-sys.path.append(str(ROOT / "kernel" / "scripts"))
-from sourcelib.apt import Apt  # noqa: E402
-from sourcelib.common import Fail, Paths, lock, need_space, say, write_atomic  # noqa: E402
+from .guest import BUILD, ROOT, BenchError
 
 EMULATOR = "qemu-system-x86_64"
 HEADER = "qemu-plugin.h"
