@@ -206,7 +206,7 @@ class Apt:
     def _configure(self) -> None:
         sources = self.sources()
         keyring = os.environ.get("FAULTLINE_APT_KEYRING") or next(
-            filter(os.path.exists, KEYRINGS), None)
+            (path for path in KEYRINGS if os.path.exists(path)), None)
         if not keyring:
             raise Fail("the keys of Debian's archive are missing: run "
                        "`apt-get install debian-archive-keyring` as root")
