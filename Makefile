@@ -17,7 +17,6 @@ REPO_URL ?=
 # Key and certificate (PEM) for Secure Boot; empty: unsigned.
 SECUREBOOT_KEY ?=
 SECUREBOOT_CERT ?=
-export SECUREBOOT_KEY SECUREBOOT_CERT
 # The hosts that `make test-images` boots, deb or rpm (empty: both), and whether
 # it and `make test-upstream` run in full (FULL=1).
 FORMAT ?=
@@ -92,6 +91,8 @@ kernel: tree ## compile FLAVOUR=microvm, microvm-debug, ppc64le, ...
 
 # A rebuild has its own folders.
 variant = $(FLAVOUR)$(if $(REBUILD),.$(REBUILD))
+# What is packaged: with a key, the signed copy of the stage.
+staged = $(BUILD)/stage$(if $(SECUREBOOT_KEY)$(SECUREBOOT_CERT),.signed)/$(variant)
 
 .PHONY: stage
 stage: tree ## compile FLAVOUR with modules, perf and headers, ready to package
@@ -99,16 +100,16 @@ stage: tree ## compile FLAVOUR with modules, perf and headers, ready to package
 	@kernel/scripts/stage $(FLAVOUR)
 ifneq ($(SECUREBOOT_KEY)$(SECUREBOOT_CERT),)
 	@packaging/secureboot/sign-stage --key '$(SECUREBOOT_KEY)' --cert '$(SECUREBOOT_CERT)' \
-		$(BUILD)/stage/$(variant)
+		$(BUILD)/stage/$(variant) $(staged)
 endif
 
 .PHONY: deb
 deb: stage ## DEB packages of FLAVOUR=microvm or cloud, in build/packages
-	@packaging/deb/build $(BUILD)/stage/$(variant) $(BUILD)/packages/$(variant)/deb
+	@packaging/deb/build $(staged) $(BUILD)/packages/$(variant)/deb
 
 .PHONY: rpm
 rpm: stage ## RPM packages of FLAVOUR=microvm or cloud, in build/packages
-	@packaging/rpm/build $(BUILD)/stage/$(variant) $(BUILD)/packages/$(variant)/rpm
+	@packaging/rpm/build $(staged) $(BUILD)/packages/$(variant)/rpm
 
 .PHONY: packages
 packages: deb rpm ## both formats; REBUILD=2 makes the next build of a release

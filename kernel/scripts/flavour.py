@@ -7,7 +7,6 @@ flavour's folder or state.
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ import subprocess
 import sys
 
 from sourcelib.common import Fail, Paths, shown, write_atomic
+from sourcelib.release import changelog
 from sourcelib.source import debian_config
 
 # The environment section of the programs' --help.
@@ -255,13 +255,7 @@ def source_date_epoch() -> int:
         if not epoch.isdigit():
             raise Fail(f"SOURCE_DATE_EPOCH={epoch} is not a number of seconds since 1970: unset it")
         return int(epoch)
-    changelog = ROOT / "CHANGELOG"
-    newest = re.search(r"\b\d{4}-\d\d-\d\d\b", changelog.read_text(encoding="utf-8"))
-    if not newest:
-        raise Fail(f"{shown(changelog)} has no date (YYYY-MM-DD) for the kernel's banner: "
-                   "add an entry for this release, or set SOURCE_DATE_EPOCH")
-    midnight = datetime.datetime.fromisoformat(f"{newest[0]}T00:00:00+00:00")
-    return int(midnight.timestamp())
+    return int(changelog(ROOT / "CHANGELOG")[0].date.timestamp())
 
 
 # --- Configuration

@@ -18,20 +18,12 @@ DEB = pathlib.Path(__file__).resolve().parent
 TOP = DEB.parents[1]
 sys.path.insert(0, str(TOP / "kernel" / "scripts"))
 from sourcelib.common import Fail, shown  # noqa: E402
+from sourcelib.release import Release, changelog as read_changelog  # noqa: E402
 
 TEMPLATES = DEB / "debian"
 SOURCE = "linux-faultline"
 # The build profile that dpkg-buildpackage runs with if the kernel is already compiled.
 STAGE_PROFILE = f"pkg.{SOURCE}.stage"
-# Fields of stage.env, and the form that package names require.
-FORMS = {
-    "KVER": r"\d+\.\d+\.\d+-[a-z0-9.+~]+",
-    "UPSTREAM": r"\d+\.\d+\.\d+",
-    "RELEASE": r"\d+(\.\d+)?",
-    "FLAVOUR": r"[a-z0-9][a-z0-9-]*",
-    "ARCH": r"[a-z0-9][a-z0-9-]*",
-    "SOURCE_DATE_EPOCH": r"\d+",
-}
 # Members of the build group that fetch and store the branch or make a second
 # compile cheap, then those that every Debian build environment has by policy.
 NOT_FOR_SOURCE = {"git", "debian-archive-keyring", "ccache",
@@ -39,29 +31,12 @@ NOT_FOR_SOURCE = {"git", "debian-archive-keyring", "ccache",
 # Members of the package group for perf and type information; the rest handles
 # finished packages.
 FOR_STAGE = {"pkg-config", "libtraceevent-dev", "libdw-dev", "dwarves"}
-CHANGELOG_HEAD = re.compile(r"(?m)^(\d+\.\d+\.\d+)-faultline(\d\S*) \((\d{4}-\d\d-\d\d)\)$")
 FIRST_RELEASE = """\
 # A first upload to Debian closes the bug that requests the package; this one is
 # not uploaded to Debian.
 initial-upload-closes-no-bugs
 """
 DATE_FORM = "%a, %d %b %Y %H:%M:%S +0000"
-
-
-def check_env(env: dict[str, str], where: str) -> dict[str, str]:
-    """Check that the values are valid in package names."""
-    for key, form in FORMS.items():
-        if not re.fullmatch(form, env.get(key, "")):
-            raise Fail(f"{where}: {key}={env.get(key, '')} is missing or not valid in a package "
-                       "name: make the stage again with kernel/scripts/stage")
-    return env
-
-
-def read_env(path: pathlib.Path) -> dict[str, str]:
-    """Read a stage.env."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    env = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    return check_env(env, shown(path))
 
 
 def version_of(env: dict[str, str]) -> str:
@@ -98,26 +73,20 @@ def entry(version: str, text: str, date: datetime.datetime) -> str:
 
 def changelog(env: dict[str, str]) -> str:
     """Our CHANGELOG in Debian's format, with the release of the stage on top."""
-    path = TOP / "CHANGELOG"
-    parts = CHANGELOG_HEAD.split(path.read_text(encoding="utf-8"))
-    if len(parts) < 5:
-        raise Fail(f"{shown(path)} has no entry 'VERSION-faultlineN (YYYY-MM-DD)': add one")
-    entries = {f"{parts[at]}-{parts[at + 1]}": (parts[at + 2], parts[at + 3].strip("\n"))
-               for at in range(1, len(parts), 4)}
-    version = version_of(env)
-    utc = datetime.timezone.utc
-    made = datetime.datetime.fromtimestamp(int(env["SOURCE_DATE_EPOCH"]), utc)
-    if version in entries:
-        text = [entry(version, entries.pop(version)[1], made)]
+    entries = {found.release: found for found in read_changelog(TOP / "CHANGELOG")}
+    release = Release(env["UPSTREAM"], env["RELEASE"])
+    made = datetime.datetime.fromtimestamp(int(env["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
+    if release in entries:
+        text = [entry(release.version, entries.pop(release).text, made)]
     else:
         # A rebuild, or a kernel of another point release (UPSTREAM=).
         # Only seconds later than the release itself.
-        later = datetime.timedelta(seconds=int(env["RELEASE"].partition(".")[2] or 0))
-        text = [entry(version, f"  * A build of kernel {env['KVER']}.", made + later)]
-    for older, (date, what) in entries.items():
-        if subprocess.run(["dpkg", "--compare-versions", older, "lt", version],
-                          check=False).returncode == 0:
-            text.append(entry(older, what, datetime.datetime.fromisoformat(f"{date}T00:00Z")))
+        later = datetime.timedelta(seconds=int(release.number.partition(".")[2] or 0))
+        text = [entry(release.version, f"  * A build of kernel {release.kver}.", made + later)]
+    for older in entries.values():
+        if subprocess.run(["dpkg", "--compare-versions", older.release.version, "lt",
+                           release.version], check=False).returncode == 0:
+            text.append(entry(older.release.version, older.text, older.date))
     return "\n".join(text)
 
 

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Shared by packaging/rpm/build and packaging/rpm/source: versions, and a private rpmbuild."""
+"""Shared by packaging/rpm/build and packaging/rpm/source: the changelog, and a private rpmbuild."""
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import pathlib
-import re
 import subprocess
 import sys
 import tempfile
@@ -15,44 +13,28 @@ from collections.abc import Iterator
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "kernel/scripts"))
 from sourcelib.common import Fail, say, shown  # noqa: E402
+from sourcelib.release import Entry  # noqa: E402
 
 SPEC = ROOT / "packaging/rpm/kernel-faultline.spec"
 # As in the patch queue.
 PACKAGER = "Faultline maintainers <maintainers@faultline.invalid>"
 LOG_LINES = 15
 
-ENTRY = re.compile(r"(\d+\.\d+\.\d+)-faultline(\d+)(?:\.\d+)? \((\d{4}-\d\d-\d\d)\)")
-KVER = re.compile(r"(\d+\.\d+\.\d+)-faultline(\d+(?:\.\d+)?)")
 
-
-def versions(kver: str) -> tuple[str, str]:
-    """The version and release of a kernel's packages.
-
-    rpm treats a dash in a version as the start of the release, so only one is allowed.
-    """
-    match = KVER.fullmatch(kver)
-    if not match:
-        raise Fail(f"the kernel release '{kver}' cannot be packaged: it must have the form "
-                   "6.12.x-faultlineN")
-    return match[1], match[2]
-
-
-def changes(text: str, release: str) -> str:
+def changes(entries: list[Entry], number: str) -> str:
     """CHANGELOG in rpm's format; a rebuild gets its own entry."""
     out: list[str] = []
-    for line in text.splitlines():
-        if match := ENTRY.fullmatch(line):
-            date = datetime.date.fromisoformat(match[3]).strftime("%a %b %d %Y")
-            head = f"* {date} {PACKAGER} - {match[1]}-"
-            if not out and release != match[2]:
-                out += [f"{head}{release}", "- Rebuilt from the same source.", ""]
-            out.append(f"{head}{match[2]}")
-        elif out and line.startswith("  * "):
-            out.append(f"- {line[4:]}")
-        elif out and (line == "" or line.startswith("    ")):
-            out.append(line[2:])
-    if not out:
-        raise Fail("CHANGELOG has no entry of the form '6.12.x-faultlineN (YYYY-MM-DD)': add one")
+    for entry in entries:
+        head = f"* {entry.date:%a %b %d %Y} {PACKAGER} - {entry.release.upstream}-"
+        if not out and number != entry.release.number:
+            out += [f"{head}{number}", "- Rebuilt from the same source.", ""]
+        out += [f"{head}{entry.release.number}", ""]
+        for line in entry.text.splitlines():
+            if line.startswith("  * "):
+                out.append(f"- {line[4:]}")
+            elif line == "" or line.startswith("    "):
+                out.append(line[2:])
+        out.append("")
     return "\n".join(out).replace("%", "%%").strip() + "\n"
 
 

@@ -276,6 +276,13 @@ class Host(Scratch):
         with self.assertRaisesRegex(RunnerError, "No space left on device.*--out"):
             session.LogFile(Path("/dev/full")).write(b"x")
 
+    def test_build_folder(self) -> None:
+        program = Path(__file__).resolve().parents[1] / "vm/run"
+        clean = {key: value for key, value in os.environ.items() if key != "KERNEL"}
+        said = subprocess.run([program, "true"], env={**clean, "BUILD": str(self.dir)}, text=True,
+                              capture_output=True, check=False).stderr
+        self.assertIn(f"cannot read the kernel {self.dir}/microvm/", said)
+
     def test_dynamic_busybox(self) -> None:
         (self.dir / "busybox").symlink_to(sys.executable)
         with mock.patch.dict(os.environ, PATH=str(self.dir), BUILD=str(self.dir)):

@@ -3,11 +3,13 @@
 
 common      errors, progress, paths, locks
 pin         kernel/upstream
-registry    Debian's archive through a private apt
+apt         Debian's archive through a private apt
 source      the upstream source: pinned package, other package, or a user's tarball
 importer    a source as a git commit
 repo        git, and the repository with our branch on top of the tag `upstream`
 patchqueue  kernel/overlay and kernel/patches on disk
 branch      the queue as commits, and commits as the queue
 worktree    the work tree in build/tree: its state, and when it may be replaced
+release     names of releases, and their entries in CHANGELOG
+stage_env   what packages and tests read of a stage
 """

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from .apt import Apt, Package, verify
 from .common import Fail, Paths, lock, say, shown, write_atomic
 from .pin import Pin
-from .registry import Registry, verify
 
 ENVIRONMENT = """\
 environment:
@@ -47,12 +47,12 @@ class Source:
     title: str
     pin: Pin | None = None
     path: Path | None = None
-    registry: Registry | None = None  # if already queried
+    package: Package | None = None  # if already queried
 
 
-def pinned(pin: Pin, registry: Registry | None = None) -> Source:
+def pinned(pin: Pin, package: Package | None = None) -> Source:
     """The source of a pin, not yet fetched."""
-    return Source(f"deb:{pin.sha256}", f"{pin.package} {pin.version}", pin, registry=registry)
+    return Source(f"deb:{pin.sha256}", f"{pin.package} {pin.version}", pin, package=package)
 
 
 def choose(paths: Paths) -> Source:
@@ -67,11 +67,11 @@ def choose(paths: Paths) -> Source:
         stat = path.stat()
         return Source(f"tarball:{path}:{stat.st_size}:{stat.st_mtime_ns}", path.name, path=path)
     if wanted and wanted != "pin":
-        registry = Registry(paths, pin.package, pin.series).open()
-        other = registry.find(wanted)
+        package = Apt(paths).package(pin.package, pin.series)
+        other = package.find(wanted)
         if other != pin:
             say(f"note: UPSTREAM={wanted} is {other.version}, not the pin ({pin.version})")
-        return pinned(other, registry)
+        return pinned(other, package)
     return pinned(pin)
 
 
@@ -89,13 +89,13 @@ def obtain(paths: Paths, source: Source) -> Source:
             except Fail as error:
                 say(f"the cached file is damaged, fetching it again: {error}")
                 path.unlink()
-        registry = source.registry or Registry(paths, pin.package, pin.series).open()
-        there = registry.find(pin.version)
+        package = source.package or Apt(paths).package(pin.package, pin.series)
+        there = package.find(pin.version)
         if (there.sha256, there.size) != (pin.sha256, pin.size):
             raise Fail(f"wrong checksum: the registry's {pin.package} {pin.version} has sha256 "
                        f"{there.sha256} and {there.size} bytes, the pin says {pin.sha256} and "
                        f"{pin.size}: restore kernel/upstream, or move it with `make rebase`")
-        return replace(source, path=registry.download(pin))
+        return replace(source, path=package.apt.fetch(pin))
 
 
 def decompressor(path: Path) -> list[str]:

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sourcelib.common import Paths
+
 ROOT = Path(__file__).resolve().parents[3]
-BUILD = Path(os.environ.get("BUILD") or ROOT / "build").absolute()
+BUILD = Paths.from_env().build
 _VM_RUN = ROOT / "tests/vm/run"
 # Sources that every guest program is compiled with.
 _UTIL = ROOT / "tests/bench/bench_util.c"

@@ -12,15 +12,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
-from .guest import BUILD, ROOT, BenchError
+from sourcelib.apt import Apt
+from sourcelib.common import Fail, Paths, lock, need_space, say, write_atomic
 
-sys.path.append(str(ROOT / "kernel" / "scripts"))
-from sourcelib.common import Fail, Paths, lock, need_space, say, write_atomic  # noqa: E402
-from sourcelib.registry import Registry  # noqa: E402
+from .guest import BUILD, ROOT, BenchError
 
 EMULATOR = "qemu-system-x86_64"
 HEADER = "qemu-plugin.h"
@@ -29,40 +27,28 @@ INSTEAD = f"take {HEADER} from the source of your QEMU and set QEMU_PLUGIN_HEADE
 _ROOM = 200 << 20
 
 
-class _Sources(Registry):
-    """The QEMU source packages in the host's own apt sources."""
-
-    def tarball(self, version: str) -> Path:
-        """Download the upstream source of the package VERSION, verified by apt."""
-        if not shutil.which("apt-get"):
-            raise Fail(f"this host has no apt (is it a Debian?): {self.instead}")
-        need_space(self.cache, _ROOM, "the source of QEMU")
-        self._configure()
-        self._update()
-        there = subprocess.run(self._command("apt-cache", "showsrc", "--only-source", "qemu"),
-                               env=self._env(), text=True, capture_output=True,
-                               check=False).stdout
-        versions = re.findall(r"(?m)^Version: (\S+)", there)
-        # All Debian revisions of a QEMU version share one tarball.
-        found = [other for other in (version, *versions)
-                 if other in versions and other.rpartition("-")[0] == version.rpartition("-")[0]]
-        if not found:
-            raise Fail(f"cannot get the source of QEMU {version} "
-                       f"({self.trouble or 'apt has ' + (', '.join(versions) or 'none')}): "
-                       f"{self.instead}")
-        say(f"downloading the source of QEMU {found[0]} for its {HEADER} ...")
-        folder = self.folder / "download"
-        result = subprocess.run(
-            self._command("apt-get", "-q", "source", "--download-only", "--only-source",
-                          "--tar-only", f"qemu={found[0]}"),
-            cwd=folder, env=self._env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, check=False)
-        files = list(folder.glob("qemu_*.orig.tar.*"))
-        if result.returncode or len(files) != 1:
-            errors = re.findall(r"(?m)^E: (.*)", result.stdout) or ["no such file"]
-            raise Fail(f"the download of QEMU's source failed ({errors[0]}): check the network "
-                       f"and run this again, or {self.instead}")
-        return files[0]
+def qemu_source(apt: Apt, version: str) -> Path:
+    """Download the upstream source of the package qemu VERSION, verified by apt."""
+    need_space(apt.cache, _ROOM, "the source of QEMU")
+    there = apt.update().run("apt-cache", "showsrc", "--only-source", "qemu").stdout
+    versions = re.findall(r"(?m)^Version: (\S+)", there)
+    # All Debian revisions of a QEMU version share one tarball.
+    found = [other for other in (version, *versions)
+             if other in versions and other.rpartition("-")[0] == version.rpartition("-")[0]]
+    if not found:
+        raise Fail(f"cannot get the source of QEMU {version} "
+                   f"({apt.trouble or 'apt has ' + (', '.join(versions) or 'none')}): "
+                   f"{apt.instead}")
+    say(f"downloading the source of QEMU {found[0]} for its {HEADER} ...")
+    folder = apt.folder / "download"
+    result = apt.run("apt-get", "-q", "source", "--download-only", "--only-source", "--tar-only",
+                     f"qemu={found[0]}", cwd=folder)
+    files = list(folder.glob("qemu_*.orig.tar.*"))
+    if result.returncode or len(files) != 1:
+        errors = re.findall(r"(?m)^E: (.*)", result.stderr) or ["no such file"]
+        raise Fail(f"the download of QEMU's source failed ({errors[0]}): check the network "
+                   f"and run this again, or {apt.instead}")
+    return files[0]
 
 
 def installed_version() -> str:
@@ -104,9 +90,9 @@ def header_folder() -> Path:
     target = paths.cache / f"qemu-{version.replace(':', '%3a')}" / HEADER
     with lock(paths.cache / ".qemu-plugin.lock"):
         if not target.is_file():
-            sources = _Sources(paths, "qemu", instead=INSTEAD, source=True)
-            write_atomic(target, header_in(sources.tarball(version)))
-            shutil.rmtree(sources.folder)
+            apt = Apt(paths, instead=INSTEAD, source=True)
+            write_atomic(target, header_in(qemu_source(apt, version)))
+            shutil.rmtree(apt.folder)
     return target.parent
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from faultline_vm import accel, console, session
 from faultline_vm.arch import Arch, identify
 from faultline_vm.errors import RunnerError
-from faultline_vm.qemu import Machine as KernelMachine, channel_options
+from faultline_vm.qemu import Machine, channel_options
 from sourcelib.common import Fail
 
 # Debian's and Fedora's names; without Secure Boot, which tests/package/secureboot tests.
@@ -58,7 +58,7 @@ class PowerCut(Exception):
 
 
 @dataclass
-class Machine:
+class HostMachine:
     """The parameters of a machine that boots from its disk, for session.boot()."""
 
     arch: Arch
@@ -127,7 +127,7 @@ class Host:
         self.folder = folder
         self.boots = 0
         self.arch = identify(kernel)[0]
-        trial = KernelMachine(self.arch, kernel, kernel)
+        trial = Machine(self.arch, kernel, kernel)
         self.accel = accel.choose("auto", trial, kvm_cache)
         for code, variables in FIRMWARE:
             if Path(code).exists():
@@ -172,13 +172,13 @@ class Host:
         shutil.copyfile(self.variables, variables)
         return disk, variables
 
-    def machine(self, folder: Path, credentials: dict[str, str], append: list[str]) -> Machine:
+    def machine(self, folder: Path, credentials: dict[str, str], append: list[str]) -> HostMachine:
         """The machine for one boot, on a new disk layer."""
         disk, variables = self._layer(folder)
-        return Machine(self.arch, self.accel.accel, disk, self.firmware, variables, credentials,
-                       append)
+        return HostMachine(self.arch, self.accel.accel, disk, self.firmware, variables,
+                           credentials, append)
 
-    def _prepared(self, folder: Path, steps: str, cpus: int, reboots: bool) -> Machine:
+    def _prepared(self, folder: Path, steps: str, cpus: int, reboots: bool) -> HostMachine:
         (folder / "steps").write_text(steps)
         machine = self.machine(
             folder, {"systemd.extra-unit.faultline-test.service": UNIT, "faultline.steps": steps},
@@ -187,7 +187,7 @@ class Host:
         machine.cpus, machine.reboots = cpus, reboots
         return machine
 
-    def _try(self, boot: Boot, machine: Machine, on_line: Callable[[str], None], cut_at: str,
+    def _try(self, boot: Boot, machine: HostMachine, on_line: Callable[[str], None], cut_at: str,
              expected: tuple[str, ...], timeout: float) -> tuple[Boot, bool]:
         pending = b""
 

@@ -8,6 +8,7 @@ and folders below build/.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -18,9 +19,9 @@ import sys
 import time
 from pathlib import Path
 
+from sourcelib.apt import Apt
 from sourcelib.common import Fail, Paths, lock, say, shown
 from sourcelib.pin import Pin
-from sourcelib.registry import Registry, host_sources, wanted_sources
 
 ROOT = Path(__file__).resolve().parents[3]
 FORMATS = ("deb", "rpm")
@@ -90,7 +91,6 @@ class Images:
     # --- How
 
     def _build_base(self, digest: str) -> None:
-        self._read_lists()
         self._stamp("base").unlink(missing_ok=True)
         self._write_sources()
         self._mkosi("base", ["base"], "--package", self._stock_package())
@@ -114,16 +114,13 @@ class Images:
         self._run("rpm shim", [ROOT / "tests/package/shim/build", folder, self.base])
         return folder
 
-    def _read_lists(self) -> None:
-        pin = Pin.load(self.paths.kernel)
-        Registry(self.paths, pin.package, pin.series).open()
+    @functools.cached_property
+    def apt(self) -> Apt:
+        """The private apt; the first use reads the package lists."""
+        return Apt(self.paths).update()
 
     def _apt(self, *command: str, cwd: Path | None = None) -> str:
-        conf = self.paths.cache / "apt" / "apt.conf"
-        program, *arguments = command
-        done = subprocess.run([program, "-c", conf, *arguments], cwd=cwd, check=False, text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True,
-                              env={**os.environ, "LC_ALL": "C.UTF-8"})
+        done = self.apt.run(*command, cwd=cwd)
         if done.returncode:
             raise Fail(f"'{' '.join(command)}' failed: {done.stderr.strip().splitlines()[-1:]}")
         return done.stdout
@@ -145,13 +142,12 @@ class Images:
 
     def _write_sources(self) -> None:
         """Write apt sources for mkosi: this host's mirrors with the suites of the images."""
-        etc = Path(os.environ.get("FAULTLINE_APT_ETC") or "/etc/apt")
         suites = (RELEASE, f"{RELEASE}-updates", f"{RELEASE}-security")
         target = self.folder / "sandbox/etc/apt/sources.list.d/mkosi.sources"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text("\n".join(
             f"Types: deb\nURIs: {uri}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n"
-            for uri, suite in wanted_sources(host_sources(etc)) if suite in suites))
+            for uri, suite in self.apt.sources() if suite in suites))
 
     def _mkosi(self, name: str, profiles: list[str], *options: str | Path) -> None:
         # Keep the user's MKOSI* variables out.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sourcelib.common import Fail, Paths, flag, run_main
+from sourcelib.stage_env import read_env
 
 from . import repository
 from .host import Host
@@ -26,11 +27,10 @@ def stages(paths: Paths, flavour: str) -> list[dict[str, str]]:
     """The stage.env of the two builds: the release and its rebuild 2."""
     found = []
     for name in (flavour, f"{flavour}.2"):
-        path = paths.build / "stage" / name / "stage.env"
-        if not path.is_file():
-            raise Fail(f"no {path}: run 'tests/images/tools/repository {flavour}'")
-        found.append(dict(line.split("=", 1) for line in path.read_text().splitlines()
-                          if "=" in line))
+        folder = paths.build / "stage" / name
+        if not folder.is_dir():
+            raise Fail(f"no {folder}: run 'tests/images/tools/repository {flavour}'")
+        found.append(read_env(folder))
     return found
 
 

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sourcelib.common import Paths
+
 ROOT = Path(__file__).resolve().parents[3]
-BUILD = Path(os.environ.get("BUILD") or ROOT / "build").absolute()
+BUILD = Paths.from_env().build
 HERE = ROOT / "tests/upstream"
 
 OFF = {"speculative_page_fault": "0", "munmap_section_kbytes": "0",

@@ -17,6 +17,8 @@ import termios
 from pathlib import Path
 from typing import NoReturn
 
+from sourcelib.common import Paths, shown
+
 from . import accel, guest, ktap, session, verdict
 from .arch import identify
 from .console import kunit_lines
@@ -25,7 +27,7 @@ from .initramfs import Archive
 from .qemu import Machine, find_qemu
 
 ROOT = Path(__file__).resolve().parents[3]
-BUILD = ROOT / "build"
+BUILD = Paths.from_env().build
 DEFAULT_KERNEL = BUILD / "microvm/arch/x86/boot/bzImage"
 _KVM_CACHE = BUILD / "vm/kvm-probe.json"
 
@@ -128,7 +130,7 @@ def _machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", metavar="IMAGE", type=Path,
                         default=Path(os.environ.get("KERNEL") or DEFAULT_KERNEL),
                         help="kernel to boot (default: $KERNEL, else "
-                        f"{DEFAULT_KERNEL.relative_to(ROOT)})")
+                        f"{shown(DEFAULT_KERNEL)})")
     parser.add_argument("--cpus", metavar="N", type=_positive, default=2,
                         help="virtual CPUs (default: 2)")
     parser.add_argument("--mem", metavar="MIB", type=_positive, default=1024,

@@ -10,6 +10,8 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sourcelib.common import Paths
+
 from .arch import Arch
 from .errors import RunnerError
 from .initramfs import Archive, FileSet, elf_facts
@@ -52,8 +54,7 @@ class Job:
 
 def fetched_busybox(arch: Arch) -> Path:
     """Return the path to which tests/vm/busybox writes the busybox for arch."""
-    build = Path(os.environ.get("BUILD") or _ROOT / "build")
-    return build / "cache" / f"busybox-{arch.name}"
+    return Paths.from_env().cache / f"busybox-{arch.name}"
 
 
 def busybox(arch: Arch) -> Path:

@@ -3,18 +3,18 @@
 
 apt does what security depends on: it checks the signatures of the archive's metadata and the
 checksums in it. The host's apt keeps its sources, lists and cache; only its settings
-(proxy, credentials) and the addresses of its mirrors are reused.
+(proxy, credentials) and the addresses of its mirrors are reused. All callers go through Apt.
 """
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from .common import Fail, Paths, Progress, disk_full, lock, need_space, say, sha256
@@ -38,44 +38,22 @@ HOOKS = ("APT::Update::Pre-Invoke", "APT::Update::Post-Invoke",
          "APT::Update::Post-Invoke-Success", "DPkg::Pre-Invoke", "DPkg::Post-Invoke")
 
 
-def parse_one_line(text: str) -> list[tuple[str, str]]:
-    """(URI, suite) of each `deb` line of a .list file that has the component main."""
-    found = []
-    for line in text.splitlines():
-        line = re.sub(r"#.*|\[[^]]*\]", " ", line)
-        words = line.split()
-        if len(words) >= 4 and words[0] == "deb" and "main" in words[3:]:
-            found.append((words[1], words[2]))
-    return found
-
-
-def parse_deb822(text: str) -> list[tuple[str, str]]:
-    """(URI, suite) of each enabled stanza of a .sources file that has the component main."""
-    found = []
-    text = re.sub(r"(?m)^#.*\n?", "", text)
-    for stanza in re.split(r"\n\s*\n", text):
-        joined = re.sub(r"\n[ \t]+", " ", stanza)
-        pairs = (line.split(":", 1) for line in joined.splitlines() if ":" in line)
-        fields = {key.strip().lower(): value.split() for key, value in pairs}
-        off = [word.lower() for word in fields.get("enabled", [])] in (["no"], ["false"], ["0"])
-        if off or "deb" not in fields.get("types", []) or "main" not in fields.get(
-                "components", []):
-            continue
-        found += [(uri, suite) for uri in fields.get("uris", [])
-                  for suite in fields.get("suites", [])]
-    return found
-
-
 def host_sources(etc: Path) -> list[tuple[str, str]]:
-    """(URI, suite) of every Debian archive in the host's apt sources."""
-    parts = etc / "sources.list.d"
-    found = []
-    for path in [etc / "sources.list", *sorted(parts.glob("*.list")),
-                 *sorted(parts.glob("*.sources"))]:
-        if path.is_file():
-            text = path.read_text(encoding="utf-8", errors="replace")
-            found += (parse_deb822 if path.suffix == ".sources" else parse_one_line)(text)
-    return [(uri.rstrip("/"), suite) for uri, suite in found
+    """(URI, suite) of every Debian archive in the host's apt sources, as apt reads them."""
+    # With release info, apt would leave out archives that the host has no lists of yet.
+    result = subprocess.run(
+        ["apt-get", "indextargets", "--no-release-info",
+         "-o", f"Dir::Etc::SourceList={etc / 'sources.list'}",
+         "-o", f"Dir::Etc::SourceParts={etc / 'sources.list.d'}",
+         "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages", "Component: main"],
+        env=environment(), stdin=subprocess.DEVNULL, text=True, capture_output=True, check=False)
+    if result.returncode:
+        errors = re.findall(r"(?m)^E: (.*)", result.stderr) or [f"see {etc}"]
+        raise Fail(f"apt cannot read its sources ({errors[0]}): repair them, check with "
+                   "`apt-get indextargets`, and run this again")
+    # One line per architecture.
+    lines = dict.fromkeys(result.stdout.splitlines())
+    return [(uri.rstrip("/"), suite) for suite, _, uri in (line.partition(" ") for line in lines)
             if DEBIAN_SUITE.match(suite) and not uri.startswith("cdrom:")]
 
 
@@ -94,72 +72,79 @@ def wanted_sources(sources: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return list(dict.fromkeys(wanted + sources))
 
 
-def newer_first(pins: list[Pin]) -> list[Pin]:
-    """Sort by Debian's version ordering."""
-    def compare(one: Pin, other: Pin) -> int:
-        if one.version == other.version:
-            return 0
-        later = subprocess.run(["dpkg", "--compare-versions", one.version, "gt", other.version],
-                               check=False).returncode == 0
-        return -1 if later else 1
-    return sorted(pins, key=functools.cmp_to_key(compare))
+def environment() -> dict[str, str]:
+    """The environment of apt's programs: their messages must be in English."""
+    return {**os.environ, "LC_ALL": "C.UTF-8"}
 
 
-class Registry:
-    """The versions of one package that the mirrors currently have."""
+class Apt:
+    """A private apt: its configuration, lists and downloads are below build/cache/apt."""
 
-    def __init__(self, paths: Paths, package: str, series: str = "", architecture: str = "",
-                 instead: str = BRING_YOUR_OWN, source: bool = False) -> None:
-        """Select a series or all versions, for the host's or another Debian architecture.
+    def __init__(self, paths: Paths, architecture: str = "", instead: str = BRING_YOUR_OWN,
+                 source: bool = False) -> None:
+        """An apt for the host's or another Debian architecture.
 
-        `instead` tells the user what to do if the package is not available.  `source` selects
+        `instead` tells the user what to do if a package is not available.  `source` selects
         source packages, from the suites that the host itself installs from.
         """
         self.cache = paths.cache
         self.folder = paths.cache / "-".join(
             filter(None, ("apt", architecture, "source" if source else "")))
-        self.package = package
-        self.series = series
         self.architecture = architecture
         self.instead = instead
         self.source = source
         self.trouble = ""
-        self.pins: list[Pin] = []
 
-    def open(self) -> Registry:
-        """Read the archive's signed metadata."""
+    def sources(self) -> list[tuple[str, str]]:
+        """(URI, suite) of the archives that this apt reads."""
         if not shutil.which("apt-get") or not shutil.which("dpkg"):
             raise Fail(f"this host has no apt (is it a Debian?): {self.instead}")
+        etc = Path(os.environ.get("FAULTLINE_APT_ETC") or "/etc/apt")
+        found = host_sources(etc)
+        if not found:
+            raise Fail(f"apt's sources in {etc} name no Debian archive: add one, or "
+                       f"{self.instead}")
+        return found if self.source else wanted_sources(found)
+
+    def update(self) -> Apt:
+        """Read the archive's signed metadata; what it lacks is in `trouble`."""
         with lock(self.folder / "lock"):
             self._configure()
-            self._update()
-            self.pins = self._list()
+            say("reading the package lists of Debian's archive ...")
+            result = self.run("apt-get", "-q", "update")
+        text = result.stdout + result.stderr
+        if "No space left on device" in text:
+            raise disk_full(self.folder)
+        # A mirror without one of the suites is harmless; anything else may not be.
+        real = [error for error in re.findall(r"(?m)^[EW]: (.*)", text) if not re.search(
+            r"does not have a Release file|404|Some index files failed|disabled by default",
+            error)]
+        self.trouble = re.sub(r"\s+", " ", real[0]) if real else ""
+        if self.trouble:
+            say(f"note: some package lists are out of date ({self.trouble})")
         return self
 
-    @property
-    def _what(self) -> str:
-        return f"{self.package} {self.series}.y" if self.series else self.package
+    def run(self, program: str, *args: str,
+            cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run one of apt's programs with the private configuration; its status is not checked."""
+        return subprocess.run(self._command(program, *args), cwd=cwd, env=environment(),
+                              stdin=subprocess.DEVNULL, text=True, capture_output=True,
+                              check=False)
 
-    def versions(self) -> str:
-        """The available versions, for a message."""
-        return ", ".join(pin.version for pin in self.pins)
+    def package(self, name: str, series: str = "") -> Package:
+        """Update the lists and return the versions of a package: all of them, or a series."""
+        form = rf"{re.escape(series)}\.\d+-" if series else r"\S"
+        shown = self.update().run("apt-cache", "show", "--all-versions", name).stdout
+        pins = {}
+        # apt-cache lists the newest version first, by Debian's ordering.
+        for stanza in shown.split("\n\n"):
+            fields = dict(re.findall(r"(?m)^([A-Za-z0-9-]+): (.*)$", stanza))
+            version = fields.get("Version", "")
+            if re.match(form, version):
+                pins[version] = archive_pin(name, fields)
+        return Package(self, f"{name} {series}.y" if series else name, name, list(pins.values()))
 
-    def find(self, version: str) -> Pin:
-        """The pin for `latest`, 6.12.x (its newest revision) or 6.12.x-y."""
-        for pin in self.pins:
-            if version in ("latest", pin.version, pin.upstream):
-                return pin
-        if self.trouble:
-            raise Fail(f"cannot read the package lists ({self.trouble}): check the network and "
-                       f"apt's sources and proxy, then run this again, or {self.instead}")
-        if not self.pins:
-            raise Fail(f"the mirrors in apt's sources have no {self._what}: "
-                       f"add a mirror with trixie-security to apt's sources, or {self.instead}")
-        raise Fail(f"{self.package} {version} is not in the registry (any more); it has "
-                   f"{self.versions()}: use the newest with UPSTREAM=latest, or move the pin "
-                   "with `make rebase VERSION=`")
-
-    def download(self, pin: Pin) -> Path:
+    def fetch(self, pin: Pin) -> Path:
         """Download the package to the cache, resuming a partial download."""
         target, part = self.cache / pin.file, self.folder / "download" / pin.file
         with lock(self.folder / "lock"):
@@ -183,12 +168,11 @@ class Registry:
 
         The latter is only needed for mirror lists (mirror+file:), which apt-helper cannot use.
         """
-        download = self._command("apt-get", "-qq", "download", f"{pin.package}={pin.version}")
-        uris = subprocess.run([*download, "--print-uris"], env=self._env(), text=True,
-                              capture_output=True, check=False).stdout
+        name = f"{pin.package}={pin.version}"
+        uris = self.run("apt-get", "-qq", "download", "--print-uris", name).stdout
         uri = re.match(r"'([^']+)' ", uris)
         if not uri or uri[1].startswith("mirror"):
-            return download
+            return self._command("apt-get", "-qq", "download", name)
         return self._command("/usr/lib/apt/apt-helper", "-qq", "download-file", uri[1],
                              str(part), f"SHA256:{pin.sha256}")
 
@@ -197,7 +181,7 @@ class Registry:
         command = self._download_command(pin, part)
         progress = Progress(f"downloading {pin.file}", pin.size)
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
-            with subprocess.Popen(command, cwd=part.parent, env=self._env(), stdout=log,
+            with subprocess.Popen(command, cwd=part.parent, env=environment(), stdout=log,
                                   stderr=log, stdin=subprocess.DEVNULL) as apt:
                 while apt.poll() is None:
                     time.sleep(0.1)
@@ -216,18 +200,11 @@ class Registry:
         return Fail(f"the download of {pin.file} failed ({reason}): check the network and run "
                     "this again, it resumes where it stopped")
 
-    def _env(self) -> dict[str, str]:
-        return {**os.environ, "LC_ALL": "C.UTF-8"}
-
     def _command(self, program: str, *args: str) -> list[str]:
         return [program, "-c", str(self.folder / "apt.conf"), *args]
 
     def _configure(self) -> None:
-        etc = Path(os.environ.get("FAULTLINE_APT_ETC") or "/etc/apt")
-        sources = host_sources(etc)
-        if not sources:
-            raise Fail(f"apt's sources in {etc} name no Debian archive: add one, or "
-                       f"{self.instead}")
+        sources = self.sources()
         keyring = os.environ.get("FAULTLINE_APT_KEYRING") or next(
             (path for path in KEYRINGS if os.path.exists(path)), None)
         if not keyring:
@@ -236,12 +213,11 @@ class Registry:
         for name in ("lists/partial", "archives/partial", "state", "download"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "status").touch()
-        wanted = sources if self.source else wanted_sources(sources)
         # Only the package index: no translations, no desktop metadata.
         kind, target = ("deb-src", "Sources") if self.source else ("deb", "Packages")
         (self.folder / "sources.list").write_text("".join(
             f"{kind} [target={target} signed-by={keyring}] {uri} {suite} main\n"
-            for uri, suite in wanted), encoding="utf-8")
+            for uri, suite in sources), encoding="utf-8")
         (self.folder / "apt.conf").write_text(self._conf(), encoding="utf-8")
 
     def _conf(self) -> str:
@@ -268,43 +244,48 @@ class Registry:
         lines += [f'{key} "{value}";' for key, value in settings.items()]
         return "\n".join(lines) + "\n"
 
-    def _update(self) -> None:
-        say("reading the package lists of Debian's archive ...")
-        result = subprocess.run(self._command("apt-get", "-q", "update"), env=self._env(),
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True, check=False)
-        if "No space left on device" in result.stdout:
-            raise disk_full(self.folder)
-        errors = re.findall(r"(?m)^[EW]: (.*)", result.stdout)
-        # A mirror without one of the suites is harmless; anything else may not be.
-        real = [error for error in errors if not re.search(
-            r"does not have a Release file|404|Some index files failed|disabled by default",
-            error)]
-        self.trouble = re.sub(r"\s+", " ", real[0]) if real else ""
-        if self.trouble:
-            say(f"note: some package lists are out of date ({self.trouble})")
 
-    def _list(self) -> list[Pin]:
-        result = subprocess.run(self._command("apt-cache", "show", self.package),
-                                env=self._env(), stdin=subprocess.DEVNULL, text=True,
-                                capture_output=True, check=False)
-        pins = {}
-        form = rf"{re.escape(self.series)}\.\d+-" if self.series else r"\S"
-        for stanza in result.stdout.split("\n\n"):
-            fields = dict(re.findall(r"(?m)^([A-Za-z0-9-]+): (.*)$", stanza))
-            version = fields.get("Version", "")
-            if not re.match(form, version):
-                continue
-            epoch, _, rest = version.rpartition(":")
-            name = os.path.basename(fields.get("Filename", ""))
-            pins[version] = Pin.parse({
-                "package": self.package, "version": version,
-                "upstream": rest.partition("-")[0],
-                # The name that `apt-get download` uses; file names in the archive have no epoch.
-                "file": name.replace("_", f"_{epoch}%3a", 1) if epoch else name,
-                "size": fields.get("Size", ""), "sha256": fields.get("SHA256", ""),
-            }, f"the archive's entry of {self.package} {version}")
-        return newer_first(list(pins.values()))
+@dataclass
+class Package:
+    """The versions of one package that the mirrors currently have, the newest first."""
+
+    apt: Apt
+    title: str
+    name: str
+    pins: list[Pin] = field(default_factory=list)
+
+    def versions(self) -> str:
+        """The available versions, for a message."""
+        return ", ".join(pin.version for pin in self.pins)
+
+    def find(self, version: str) -> Pin:
+        """The pin for `latest`, 6.12.x (its newest revision) or 6.12.x-y."""
+        for pin in self.pins:
+            if version in ("latest", pin.version, pin.upstream):
+                return pin
+        instead, trouble = self.apt.instead, self.apt.trouble
+        if trouble:
+            raise Fail(f"cannot read the package lists ({trouble}): check the network and "
+                       f"apt's sources and proxy, then run this again, or {instead}")
+        if not self.pins:
+            raise Fail(f"the mirrors in apt's sources have no {self.title}: "
+                       f"add a mirror with trixie-security to apt's sources, or {instead}")
+        raise Fail(f"{self.name} {version} is not in the registry (any more); it has "
+                   f"{self.versions()}: use the newest with UPSTREAM=latest, or move the pin "
+                   "with `make rebase VERSION=`")
+
+
+def archive_pin(package: str, fields: dict[str, str]) -> Pin:
+    """The pin for one of the archive's entries."""
+    version = fields["Version"]
+    epoch, _, rest = version.rpartition(":")
+    name = os.path.basename(fields.get("Filename", ""))
+    return Pin.parse({
+        "package": package, "version": version, "upstream": rest.partition("-")[0],
+        # The name that `apt-get download` uses; file names in the archive have no epoch.
+        "file": name.replace("_", f"_{epoch}%3a", 1) if epoch else name,
+        "size": fields.get("Size", ""), "sha256": fields.get("SHA256", ""),
+    }, f"the archive's entry of {package} {version}")
 
 
 def size_of(path: Path) -> int:
