@@ -109,32 +109,46 @@ class Registry:
     """The versions of one package that the mirrors currently have."""
 
     def __init__(self, paths: Paths, package: str, series: str = "", architecture: str = "",
-                 instead: str = BRING_YOUR_OWN, source: bool = False) -> None:
+                 instead: str = BRING_YOUR_OWN, source: bool = False, suite: str = "") -> None:
         """Select a series or all versions, for the host's or another Debian architecture.
 
         `instead` tells the user what to do if the package is not available.  `source` selects
-        source packages, from the suites that the host itself installs from.
+        source packages, from the suites that the host itself installs from.  `suite` selects a
+        single suite of the host's mirrors, which may be one that the host does not use.
         """
         self.cache = paths.cache
         self.folder = paths.cache / "-".join(
-            filter(None, ("apt", architecture, "source" if source else "")))
+            filter(None, ("apt", architecture, suite, "source" if source else "")))
         self.package = package
         self.series = series
         self.architecture = architecture
         self.instead = instead
         self.source = source
+        self.suite = suite
         self.trouble = ""
         self.pins: list[Pin] = []
 
     def open(self) -> Registry:
-        """Read the archive's signed metadata."""
+        """Read the archive's signed metadata, and select the versions."""
+        self.update()
+        self.pins = self._list()
+        return self
+
+    def update(self) -> Registry:
+        """Read the archive's signed metadata; what it lacks is in `trouble`."""
         if not shutil.which("apt-get") or not shutil.which("dpkg"):
             raise Fail(f"this host has no apt (is it a Debian?): {self.instead}")
         with lock(self.folder / "lock"):
             self._configure()
             self._update()
-            self.pins = self._list()
         return self
+
+    def run(self, program: str, *args: str,
+            cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run one of apt's programs with the private configuration; its status is not checked."""
+        return subprocess.run(self._command(program, *args), cwd=cwd, env=self._env(),
+                              stdin=subprocess.DEVNULL, text=True, capture_output=True,
+                              check=False)
 
     @property
     def _what(self) -> str:
@@ -237,6 +251,9 @@ class Registry:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "status").touch()
         wanted = sources if self.source else wanted_sources(sources)
+        if self.suite:
+            wanted = list(dict.fromkeys((uri, self.suite) for uri, suite in wanted
+                                        if suite in ARCHIVE_SUITES))
         # Only the package index: no translations, no desktop metadata.
         kind, target = ("deb-src", "Sources") if self.source else ("deb", "Packages")
         (self.folder / "sources.list").write_text("".join(
