@@ -41,13 +41,10 @@ def fetch(paths: Paths, target: Path) -> None:
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
-    trouble = apt.trouble
-    if not trouble:
-        say(f"downloading {', '.join(PACKAGES)} of {SUITE} (40 MiB) ...")
-        done = apt.run("apt-get", "-q", "download", *PACKAGES, cwd=part)
-        if done.returncode:
-            trouble = next(iter(re.findall(r"(?m)^E: (.*)", done.stderr)), "apt-get failed")
-    if trouble:
+    say(f"downloading {', '.join(PACKAGES)} of {SUITE} (40 MiB) ...")
+    done = apt.run("apt-get", "-q", "download", *PACKAGES, cwd=part)
+    if done.returncode:
+        trouble = apt.trouble or next(iter(re.findall(r"(?m)^E: (.*)", done.stderr)), "no error")
         raise Fail(f"cannot get herd7 ({trouble}): check the network and apt's sources and "
                    f"proxy, then run this again, or {INSTEAD}")
     for name, members in PACKAGES.items():
