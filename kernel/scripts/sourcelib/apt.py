@@ -81,18 +81,20 @@ class Apt:
     """A private apt: its configuration, lists and downloads are below build/cache/apt."""
 
     def __init__(self, paths: Paths, architecture: str = "", instead: str = BRING_YOUR_OWN,
-                 source: bool = False) -> None:
+                 source: bool = False, suite: str = "") -> None:
         """An apt for the host's or another Debian architecture.
 
         `instead` tells the user what to do if a package is not available.  `source` selects
-        source packages, from the suites that the host itself installs from.
+        source packages, from the suites that the host itself installs from.  `suite` selects a
+        single suite of the host's mirrors, which may be one that the host does not use.
         """
         self.cache = paths.cache
         self.folder = paths.cache / "-".join(
-            filter(None, ("apt", architecture, "source" if source else "")))
+            filter(None, ("apt", architecture, suite, "source" if source else "")))
         self.architecture = architecture
         self.instead = instead
         self.source = source
+        self.suite = suite
         self.trouble = ""
 
     def sources(self) -> list[tuple[str, str]]:
@@ -104,7 +106,11 @@ class Apt:
         if not found:
             raise Fail(f"apt's sources in {etc} name no Debian archive: add one, or "
                        f"{self.instead}")
-        return found if self.source else wanted_sources(found)
+        wanted = found if self.source else wanted_sources(found)
+        if self.suite:
+            wanted = list(dict.fromkeys((uri, self.suite) for uri, suite in wanted
+                                        if suite in ARCHIVE_SUITES))
+        return wanted
 
     def update(self) -> Apt:
         """Read the archive's signed metadata; what it lacks is in `trouble`."""
