@@ -19,6 +19,7 @@
 #include <stdatomic.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
@@ -1090,6 +1091,8 @@ TEST_F_TIMEOUT(race, contended_is_short, TIMEOUT)
 
 	if (!self->s.on || self->s.flip)
 		SKIP(return, "needs sections of one size");
+	/* A huge page is less work than its base pages. */
+	ASSERT_EQ(0, prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
 	ASSERT_EQ(NULL, munmap_knob_set(SHORT_KB));
 	ret = trace_start(&trace, "faultline");
 	if (ret)
