@@ -491,8 +491,8 @@ bool __hugetlb_zap_range(struct vm_area_struct *vma, unsigned long start,
  */
 #define TRYLOCK_SPINS	64
 /*
- * How long a fault repeats rounds: a holder maps AROUND_PAGES in 5 to 30 us, and
- * a few holders may come first.
+ * How long a fault repeats rounds.  A holder maps AROUND_PAGES in an estimated 5
+ * to 30 us, and a few holders may come first.
  */
 #define TRYLOCK_NS	(100 * NSEC_PER_USEC)
 
