@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parents[3]
 FORMATS = ("deb", "rpm")
 RELEASE = "trixie"
 OLDEST_MKOSI = 25
+# Lines of mkosi's log to show when it fails.
+LOG_LINES = 12
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # The inputs of the images, besides this file; a folder stands for all files in it.
 BASE_INPUTS = ("mkosi.conf", "mkosi.profiles/base", "kernel/upstream")
@@ -54,12 +56,12 @@ class Images:
         """Build the disk of a package format, unless it is up to date."""
         base = self._digest(BASE_INPUTS)
         digest = self._digest(BASE_INPUTS + DISK_INPUTS[package_format])
-        with lock(self.folder / f"{package_format}.lock"):
+        # One mkosi at a time: each copies the package cache that another one would be filling.
+        with lock(self.folder / "mkosi.lock"):
             if self._current(package_format, digest) and self.disk(package_format).is_file():
                 return self.disk(package_format)
-            with lock(self.folder / "base.lock"):
-                if not (self._current("base", base) and self.base.is_dir()):
-                    self._build_base(base)
+            if not (self._current("base", base) and self.base.is_dir()):
+                self._build_base(base)
             self._build_disk(package_format, digest)
         return self.disk(package_format)
 
@@ -193,6 +195,7 @@ class Images:
             status = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=sink,
                                     stderr=sink, env=env, check=False).returncode
         if status:
-            lines = log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise Fail(f"the image {name} did not build ({''.join(lines)}): see {shown(log)}")
+            lines = log.read_text(errors="replace").strip().splitlines()[-LOG_LINES:]
+            raise Fail("\n".join((f"the image {name} did not build: see {shown(log)}, which ends",
+                                  *(f"  {line}" for line in lines))))
         say(f"# image {name}: {time.monotonic() - began:.0f} s")
