@@ -62,7 +62,7 @@ class Suite:
 
 BUILD = ("kernel/scripts/fl", "build", "microvm")
 # The flavour whose packages are installed in VMs; the package suite tests microvm.
-FLAVOUR = os.environ.get("FLAVOUR") or "microvm"
+PACKAGES = ("kernel/scripts/fl", "images", "packages", os.environ.get("FLAVOUR") or "microvm")
 
 # In the order in which they run: suites that fail fast come first.
 SUITES = {suite.name: suite for suite in (
@@ -74,10 +74,10 @@ SUITES = {suite.name: suite for suite in (
     Suite("runner", (BUILD,)),
     Suite("package", (("kernel/scripts/fl", "stage", "microvm"),)),
     # One virtual machine does not keep two CPUs busy.
-    Suite("images", (("tests/images/tools/repository", FLAVOUR),), jobs=2),
+    Suite("images", (PACKAGES,), jobs=2),
     # A virtual machine on one host thread (--icount) keeps one CPU busy.
     Suite("kernel", (BUILD,), jobs=2, alone=("bench", "boot", "hugetlb-fixes", "races")),
-    Suite("host-failures", (("tests/images/tools/repository", FLAVOUR),), jobs=2, opt_in=True),
+    Suite("host-failures", (PACKAGES,), jobs=2, opt_in=True),
     Suite("debug", (("kernel/scripts/fl", "build", "microvm-debug"),), opt_in=True),
     Suite("kcsan", (("kernel/scripts/fl", "build", "microvm-kcsan"),), opt_in=True),
     Suite("ppc64le", (("kernel/scripts/fl", "build", "ppc64le"),

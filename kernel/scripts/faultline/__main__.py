@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 
 from .common import run_main
@@ -31,6 +32,7 @@ VERBS = {
     "vm busybox": ("vm.busybox:main", "download busybox for another architecture"),
     "bench": ("bench.cli:main", "measure a feature in VMs"),
     "images build": ("images.build:main", "build the disks of the test hosts"),
+    "images packages": ("images.packages:main", "make the repositories for the test hosts"),
     "images shell": ("images.shell:main", "open a shell on a test host"),
     "images test": ("images.story:main", "test packages on a test host"),
     "upstream mm": ("upstream.mm:main", "compare upstream's mm selftests with stock"),
@@ -55,6 +57,8 @@ def main() -> int:
         verb = " ".join(words[:count])
         if verb in VERBS:
             module, _, function = VERBS[verb][0].partition(":")
+            # As ^C: undo what is half done.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
             sys.argv = [f"fl {verb}", *words[count:]]
             program = importlib.import_module(f".{module}", __package__)
             return run_main(sys.argv[0], getattr(program, function))

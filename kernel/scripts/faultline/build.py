@@ -16,13 +16,13 @@ import pathlib
 import re
 import resource
 import shlex
-import signal
 import subprocess
 import sys
 import time
 
 from . import flavour as lib
-from .common import ROOT, Fail, LOG_SECONDS, lock, say, shown, write_atomic
+from .common import Fail, LOG_SECONDS, lock, say, shown, write_atomic
+from .tree import make_stock, make_tree
 
 # The line that make prints for each build step: "  CC      mm/mmap.o".
 STEP = re.compile(rb"^  [A-Z][A-Z0-9_\[\]]* +\S", re.M)
@@ -171,18 +171,11 @@ def run_make(flavour: lib.Flavour, make: list[str], targets: list[str]) -> None:
         "wall_s": round(wall, 1), "cpu_s": round(busy, 1)})
 
 
-def make_stock() -> None:
-    """Make upstream's tree, which nothing else needs."""
-    # Pass on the caller's environment: it may select another UPSTREAM.
-    command = [str(ROOT / "kernel/scripts/fl"), "tree", "--stock"]
-    if subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode != 0:
-        raise Fail("there is no upstream tree: fix the error above")
-
-
 def build(flavour: lib.Flavour, targets: list[str]) -> None:
     """Configure and compile whatever is out of date."""
     if flavour.stock:
-        make_stock()
+        # Nothing else needs upstream's tree.
+        make_stock(lib.PATHS, make_tree(lib.PATHS))
     tree = lib.tree_state(flavour)
     lib.LOGS.mkdir(parents=True, exist_ok=True)
     with lock(flavour.lock):
@@ -214,5 +207,4 @@ def main() -> None:
     parser.add_argument("flavour", help=", ".join(lib.FLAVOURS))
     parser.add_argument("target", nargs="*", help="target of the kernel's Makefile")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     build(lib.find(args.flavour), args.target)

@@ -128,11 +128,13 @@ FLAVOURS = {flavour.name: flavour for flavour in (
 )}
 
 
-def find(name: str) -> Flavour:
-    """Look up a flavour by name; REBUILD= selects the rebuild."""
+def find(name: str, rebuild: str | None = None) -> Flavour:
+    """Look up a flavour by name and rebuild; REBUILD= is the default for the latter."""
     if name not in FLAVOURS:
         raise Fail(f"no flavour '{name}'; flavours are: {' '.join(FLAVOURS)}")
-    flavour, rebuild = FLAVOURS[name], os.environ.get("REBUILD", "")
+    flavour = FLAVOURS[name]
+    if rebuild is None:
+        rebuild = os.environ.get("REBUILD", "")
     if not rebuild:
         return flavour
     if not re.fullmatch(r"[1-9]\d{0,3}", rebuild):

@@ -25,6 +25,7 @@ import sys
 
 from . import flavour as lib
 from . import sbom
+from .build import build
 from .common import ROOT, Fail, lock, say, shown
 from .pin import Pin
 from .release import Release
@@ -72,9 +73,7 @@ def kbuild(flavour: lib.Flavour, *words: str) -> list[str]:
 
 def compile_kernel(flavour: lib.Flavour) -> None:
     """Bring the O= folder up to date."""
-    if subprocess.run([ROOT / "kernel/scripts/fl", "build", flavour.name, *TARGETS], check=False,
-                      stdin=subprocess.DEVNULL).returncode:
-        sys.exit(1)  # the error is already printed
+    build(flavour, list(TARGETS))
     if lib.read_config(flavour.config).get("MODULES") != "y":
         raise Fail(f"flavour {flavour.name} has no modules (CONFIG_MODULES), so it cannot be "
                    "packaged: use microvm or cloud")
@@ -212,6 +211,11 @@ def inputs(flavour: lib.Flavour, env: dict[str, str]) -> str:
                       *(part for path in files for part in (str(path).encode(), path.read_bytes())))
 
 
+def inputs_file(stage: pathlib.Path) -> pathlib.Path:
+    """Where the digest of a stage's inputs is kept."""
+    return stage.with_name(f".{stage.name}.inputs")
+
+
 def make_stage(flavour: lib.Flavour) -> pathlib.Path:
     """Make the stage, unless it is up to date."""
     if flavour.stock:
@@ -225,7 +229,7 @@ def make_stage(flavour: lib.Flavour) -> pathlib.Path:
     log = lib.LOGS / f"stage-{flavour.out_name}.log"
     target.parent.mkdir(parents=True, exist_ok=True)
     with lock(target.parent / f".{flavour.out_name}.lock"):
-        known, now = stage.with_name(f".{target.name}.inputs"), inputs(flavour, env)
+        known, now = inputs_file(target), inputs(flavour, env)
         if target.exists() and known.exists() and known.read_text(encoding="ascii") == now:
             say(f"{flavour.out_name}: {shown(target)} is up to date")
             return target

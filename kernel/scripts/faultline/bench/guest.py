@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shlex
@@ -14,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..common import ROOT, Paths
+from ..vm import cli as vm
 
 BUILD = Paths.from_env().build
-_FL = ROOT / "kernel/scripts/fl"
 # Sources that every guest program is compiled with.
 _UTIL = ROOT / "tests/bench/bench_util.c"
 _UTIL_HEADER = _UTIL.with_suffix(".h")
@@ -92,27 +93,30 @@ def parse_samples(text: str) -> list[Sample]:
     return samples
 
 
+class _Output(io.BytesIO):
+    """The output of a guest program; a terminal shows how many samples it has."""
+
+    def flush(self) -> None:
+        """Called after each write."""
+        if sys.stderr.isatty():
+            count = self.getvalue().count(b"\nsample ")
+            print(f"\r# {count} samples", end="", file=sys.stderr, flush=True)
+
+
 def boot(kernel: Path, program: Path, commands: list[list[str]], *, name: str,
          options: list[str]) -> Boot:
     """Boot KERNEL, run COMMANDS one after another, return all samples."""
     out = BUILD / "bench/vm" / name
     script = " && ".join(shlex.join(command) for command in commands)
-    command = [str(_FL), "vm", "run", "--kernel", str(kernel), "--out", str(out), "--quiet",
-               "--file", str(program), *options, "--", "sh", "-c", script]
     print(f"# {name}: {kernel}", file=sys.stderr, flush=True)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        lines = []
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.append(line)
-            if line.startswith("sample ") and sys.stderr.isatty():
-                print(f"\r# {len(lines)} samples", end="", file=sys.stderr, flush=True)
+    output = _Output()
+    status = vm.call(["--kernel", str(kernel), "--out", str(out), "--quiet",
+                      "--file", str(program), *options, "--", "sh", "-c", script], output)
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    if process.returncode:
-        raise BenchError(f"{name}: the VM ended with exit status {process.returncode}; "
-                         f"logs are in {out}")
-    samples = parse_samples("".join(lines))
+    if status:
+        raise BenchError(f"{name}: the VM ended with exit status {status}; logs are in {out}")
+    samples = parse_samples(output.getvalue().decode(errors="replace"))
     if not samples:
         raise BenchError(f"{name}: the guest program printed no samples; logs are in {out}")
     result = json.loads((out / "result.json").read_text("utf-8"))

@@ -95,7 +95,7 @@ def prepare(good: Path, package_format: str, image: str, folder: Path) -> None:
             _change(path, b"<revision>", b"<revision>1")
     changed = list((folder / "poisoned").rglob(image))
     if not changed:
-        raise Fail(f"no {image} below {good}: run tests/images/tools/repository")
+        raise Fail(f"no {image} below {good}: run kernel/scripts/fl images packages")
     for path in changed:
         _flip(path)
     (folder / "foreign").mkdir()

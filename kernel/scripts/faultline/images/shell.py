@@ -6,7 +6,7 @@
                                             build/images/run/deb-lifecycle/02-use/disk.qcow2
 
 Nothing is written to that disk. Leave with `poweroff -f` or Ctrl-A X. The repositories
-made by tests/images/tools/repository are at the address in the shell's variable URL.
+made by `fl images packages` are at the address in the shell's variable URL.
 """
 
 import argparse

@@ -30,7 +30,7 @@ def stages(paths: Paths, flavour: str) -> list[dict[str, str]]:
     for name in (flavour, f"{flavour}.2"):
         folder = paths.build / "stage" / name
         if not folder.is_dir():
-            raise Fail(f"no {folder}: run 'tests/images/tools/repository {flavour}'")
+            raise Fail(f"no {folder}: run 'kernel/scripts/fl images packages {flavour}'")
         found.append(read_env(folder))
     return found
 

@@ -58,6 +58,7 @@ def dpkg_buildpackage(tree: pathlib.Path, env: dict[str, str], stage: pathlib.Pa
 def build(stage: pathlib.Path, out: pathlib.Path) -> list[pathlib.Path]:
     """Build the packages in out and return their files."""
     env = check_stage(stage)
+    os.umask(0o022)
     existed = out.exists()
     out.mkdir(parents=True, exist_ok=True)
     done = False
@@ -86,5 +87,4 @@ def main() -> None:
     parser.add_argument("stage", type=pathlib.Path, metavar="STAGE")
     parser.add_argument("outdir", type=pathlib.Path, metavar="OUTDIR")
     args = parser.parse_args()
-    os.umask(0o022)
     build(args.stage.resolve(), args.outdir.resolve())

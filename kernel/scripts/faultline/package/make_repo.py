@@ -512,8 +512,8 @@ def make(args: argparse.Namespace, out: pathlib.Path, key: Key) -> None:
                 f"signed by {'the THROW-AWAY test key ' if key.test else ''}{key.fingerprint}")
 
 
-def main() -> None:
-    """Parse the command line and do it."""
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line, or these arguments, and do it."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, metavar="DIR", help="the repository")
@@ -531,7 +531,7 @@ def main() -> None:
     parser.add_argument("--url", metavar="URL",
                         help="URL of DIR for hosts; used in faultline.sources and .repo "
                         f"(default: as before, initially {PLACEHOLDER_URL})")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.gnupghome and not args.key:
         raise Fail("--gnupghome without --key: give the fingerprint of the key in it")
     if args.url is not None:

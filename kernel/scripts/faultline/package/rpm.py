@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import signal
 
 from ..common import ROOT
 from ..release import changelog
@@ -16,16 +15,8 @@ from ..stage_env import check_stage
 from . import rpmtool
 
 
-def main() -> None:
-    """Parse the command line and do it."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", type=pathlib.Path, help="such as build/stage/microvm")
-    parser.add_argument("outdir", type=pathlib.Path, help="output folder for the .rpm files")
-    args = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-    stage, out = args.stage.absolute(), args.outdir.absolute()
+def build(stage: pathlib.Path, out: pathlib.Path) -> None:
+    """Build the packages in out."""
     values = check_stage(stage)
     macros = {
         "stage": str(stage), "repo": str(ROOT),
@@ -40,3 +31,13 @@ def main() -> None:
         rpmtool.rpmbuild(work, values["SOURCE_DATE_EPOCH"], "-bb",
                          "--target", f"{values['RPMARCH']}-linux", *defines, str(spec))
         rpmtool.publish(list((work / "RPMS").rglob("*.rpm")), out)
+
+
+def main() -> None:
+    """Parse the command line and do it."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", type=pathlib.Path, help="such as build/stage/microvm")
+    parser.add_argument("outdir", type=pathlib.Path, help="output folder for the .rpm files")
+    args = parser.parse_args()
+    build(args.stage.absolute(), args.outdir.absolute())

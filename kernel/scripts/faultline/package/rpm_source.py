@@ -14,7 +14,6 @@ import io
 import os
 import pathlib
 import shutil
-import signal
 import subprocess
 import tarfile
 
@@ -85,7 +84,6 @@ def main() -> None:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("outdir", type=pathlib.Path, help="output folder for the .src.rpm")
     args = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     out, paths = args.outdir.absolute(), Paths.from_env()
     queue, source = Queue.load(paths.kernel), choose(paths)

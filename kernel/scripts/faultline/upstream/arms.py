@@ -78,6 +78,7 @@ def boot(arm: Arm, name: str, command: list[str], options: list[str]) -> Boot:
     """Boot an arm and run a command in it."""
     folder = BUILD / "vm" / name
     kernel = BUILD / arm.flavour / "arch/x86/boot/bzImage"
+    # A process of its own, because machines run in parallel: ^C ends each of them.
     done = subprocess.run(
         [str(ROOT / "kernel/scripts/fl"), "vm", "run", "--quiet", "--kernel", str(kernel),
          "--name", name, "--out", str(folder), "--append", arm.parameters,

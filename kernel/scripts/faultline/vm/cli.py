@@ -16,7 +16,7 @@ import tempfile
 import termios
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn
 
 from ..common import ROOT, Paths, shown
 
@@ -146,7 +146,7 @@ def _machine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_parser() -> argparse.ArgumentParser:
-    parser = _Parser(description=_RUN_ABOUT, epilog=_RUN_MORE,
+    parser = _Parser(prog="fl vm run", description=_RUN_ABOUT, epilog=_RUN_MORE,
                      usage="%(prog)s [OPTION...] -- COMMAND [ARG...]",
                      formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     _machine_options(parser)
@@ -231,7 +231,7 @@ def _machine(options: argparse.Namespace, initramfs: Path) -> tuple[Machine, str
     return machine, release
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, output: BinaryIO) -> int:
     notes = _Notes(options.quiet)
     command = options.command
     if not command:
@@ -255,7 +255,7 @@ def _run(options: argparse.Namespace) -> int:
         machine.accel = choice.accel
         notes.say(f"{release or machine.kernel.name} on {choice.accel.upper()} ({choice.why}), "
                   f"{machine.cpus} CPUs, {machine.mem} MiB")
-        outcome, lines = _boot(options, machine, directory)
+        outcome, lines = _boot(options, machine, directory, output)
         flake = None
         if outcome.console.host_flake:
             flake = "the emulated timer failed on a busy host (IO-APIC + timer doesn't work)"
@@ -264,18 +264,18 @@ def _run(options: argparse.Namespace) -> int:
         if flake:
             notes.always(f"{flake}; trying once more")
             (directory / "console.log").rename(directory / "console.log.first-try")
-            outcome, lines = _boot(options, machine, directory)
+            outcome, lines = _boot(options, machine, directory, output)
     finally:
         initramfs.unlink(missing_ok=True)
-    return _finish(options, name, directory, notes, outcome, lines,
+    return _finish(options, name, directory, notes, outcome, lines, output,
                    {"kernel": str(machine.kernel), "release": release, "accel": choice.accel,
                     "accel_reason": choice.why, "cpus": machine.cpus, "mem_mib": machine.mem,
                     "icount": machine.icount, "append": machine.append, "command": command})
 
 
-def _boot(options: argparse.Namespace, machine: Machine,
-          directory: Path) -> tuple[session.Outcome, ktap.Summary | None]:
-    tee = session.Tee(sys.stdout.buffer)
+def _boot(options: argparse.Namespace, machine: Machine, directory: Path,
+          output: BinaryIO) -> tuple[session.Outcome, ktap.Summary | None]:
+    tee = session.Tee(output)
     try:
         outcome = session.boot(machine, directory, timeout=options.timeout,
                                stall=options.stall, on_output=tee.write)
@@ -283,12 +283,12 @@ def _boot(options: argparse.Namespace, machine: Machine,
         tee.close()
     if not options.ktap:
         return outcome, None
-    with (directory / "output.log").open(encoding="utf-8", errors="replace") as output:
-        return outcome, ktap.parse(output)
+    with (directory / "output.log").open(encoding="utf-8", errors="replace") as results:
+        return outcome, ktap.parse(results)
 
 
 def _finish(options: argparse.Namespace, name: str, directory: Path, notes: _Notes,
-            outcome: session.Outcome, lines: ktap.Summary | None,
+            outcome: session.Outcome, lines: ktap.Summary | None, output: BinaryIO,
             facts: dict[str, object]) -> int:
     log = directory / "console.log"
     result = verdict.judge(outcome, allow_warn=options.allow_warn, log=log)
@@ -313,7 +313,9 @@ def _finish(options: argparse.Namespace, name: str, directory: Path, notes: _Not
 
     for summary in (lines, kunit):
         if summary is not None:
-            print(summary.line(name if summary is lines else f"{name} (KUnit)"), flush=True)
+            line = summary.line(name if summary is lines else f"{name} (KUnit)")
+            output.write(line.encode() + b"\n")
+            output.flush()
             for failure in summary.failures:
                 notes.always(f"not ok: {failure}")
     for note in result.notes:
@@ -381,12 +383,21 @@ def _interrupt(*_: object) -> NoReturn:
 
 def run() -> int:
     """Run a command in a VM and return its exit code."""
-    return _main(lambda: _run(_run_parser().parse_args()))
+    return _main(lambda: _run(_run_parser().parse_args(), sys.stdout.buffer))
 
 
 def shell() -> int:
     """Open a shell in a VM and return its exit code."""
     return _main(lambda: _shell(_shell_parser().parse_args()))
+
+
+def call(arguments: list[str], output: BinaryIO) -> int:
+    """Do what `fl vm run` does for another program, which gets the output; return its exit code."""
+    try:
+        return _run(_run_parser().parse_args(arguments), output)
+    except RunnerError as err:
+        print(f"fl vm run: {err}", file=sys.stderr, flush=True)
+        return RUNNER_ERROR
 
 
 def _main(program: Callable[[], int]) -> int:
