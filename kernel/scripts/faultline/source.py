@@ -156,5 +156,5 @@ def debian_config(paths: Paths, name: str) -> Path:
                     write_atomic(target, lzma.decompress(packed.read()))
                     deb.kill()
                     return target
-    raise Fail(f"{pin.file} has no {name}: kernel/upstream-config and kernel/scripts/flavour.py "
+    raise Fail(f"{pin.file} has no {name}: kernel/upstream-config and flavour.py "
                "do not match")

@@ -48,7 +48,7 @@ def build_depends() -> str:
     missing = (FOR_STAGE | NOT_FOR_SOURCE) - {name for name, _ in rows}
     if missing:
         raise Fail(f"{shown(path)} has no {' '.join(sorted(missing))}: "
-                   "update the groups in packaging/deb/debtree.py")
+                   "update the groups in faultline/package/debtree.py")
     names = sorted({name for name, group in rows if name in FOR_STAGE
                     or group == "build" and name not in NOT_FOR_SOURCE})
     return ",\n".join(f" {name} <!{STAGE_PROFILE}>" for name in names)
