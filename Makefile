@@ -5,7 +5,7 @@
 
 # The folder for everything generated.
 BUILD ?= build
-# What `make kernel` builds; see kernel/scripts/flavour.py.
+# What `make kernel` builds; see kernel/scripts/faultline/flavour.py.
 FLAVOUR ?= microvm
 # The build number within one release: packages of REBUILD=2 are newer.
 REBUILD ?=
@@ -52,7 +52,7 @@ DEPS := packaging/build-deps/install
 CROSS := true
 IMAGE := arch/x86/boot/bzImage
 ifneq ($(filter ppc64le%,$(FLAVOUR)),)
-CROSS := $(DEPS) ppc64le && tests/vm/busybox ppc64le
+CROSS := $(DEPS) ppc64le && kernel/scripts/fl vm busybox ppc64le
 IMAGE := vmlinux
 endif
 
@@ -65,27 +65,27 @@ deps: ## install missing host packages for all but test-ppc64le, test-upstream
 .PHONY: fetch
 fetch: ## download the pinned source (UPSTREAM=latest, UPSTREAM_TARBALL=FILE)
 	@$(DEPS) build
-	@kernel/scripts/fetch
+	@kernel/scripts/fl fetch
 
 .PHONY: tree
 tree: ## make the kernel branch in build/tree: source, overlay, patches
 	@$(DEPS) build
-	@kernel/scripts/tree
+	@kernel/scripts/fl tree
 
 .PHONY: export
 export: ## write the commits of build/tree back to overlay and patches
 	@$(DEPS) build
-	@kernel/scripts/export
+	@kernel/scripts/fl export
 
 .PHONY: rebase
 rebase: ## move the pin to another point release: VERSION=6.12.x
 	@$(DEPS) build
-	@kernel/scripts/rebase $(VERSION)
+	@kernel/scripts/fl rebase $(VERSION)
 
 .PHONY: kernel
 kernel: tree ## compile FLAVOUR=microvm, microvm-debug, ppc64le, ...
 	@$(CROSS)
-	@kernel/scripts/build $(FLAVOUR)
+	@kernel/scripts/fl build $(FLAVOUR)
 
 # --- Packages
 
@@ -97,19 +97,19 @@ staged = $(BUILD)/stage$(if $(SECUREBOOT_KEY)$(SECUREBOOT_CERT),.signed)/$(varia
 .PHONY: stage
 stage: tree ## compile FLAVOUR with modules, perf and headers, ready to package
 	@$(DEPS) package
-	@kernel/scripts/stage $(FLAVOUR)
+	@kernel/scripts/fl stage $(FLAVOUR)
 ifneq ($(SECUREBOOT_KEY)$(SECUREBOOT_CERT),)
-	@packaging/secureboot/sign-stage --key '$(SECUREBOOT_KEY)' --cert '$(SECUREBOOT_CERT)' \
+	@kernel/scripts/fl package sign-stage --key '$(SECUREBOOT_KEY)' --cert '$(SECUREBOOT_CERT)' \
 		$(BUILD)/stage/$(variant) $(staged)
 endif
 
 .PHONY: deb
 deb: stage ## DEB packages of FLAVOUR=microvm or cloud, in build/packages
-	@packaging/deb/build $(staged) $(BUILD)/packages/$(variant)/deb
+	@kernel/scripts/fl package deb $(staged) $(BUILD)/packages/$(variant)/deb
 
 .PHONY: rpm
 rpm: stage ## RPM packages of FLAVOUR=microvm or cloud, in build/packages
-	@packaging/rpm/build $(staged) $(BUILD)/packages/$(variant)/rpm
+	@kernel/scripts/fl package rpm $(staged) $(BUILD)/packages/$(variant)/rpm
 
 .PHONY: packages
 packages: deb rpm ## both formats; REBUILD=2 makes the next build of a release
@@ -117,12 +117,12 @@ packages: deb rpm ## both formats; REBUILD=2 makes the next build of a release
 .PHONY: source-packages
 source-packages: tree ## .dsc and .src.rpm, buildable without this repository
 	@$(DEPS) package
-	@packaging/deb/source $(BUILD)/packages/source/deb
-	@packaging/rpm/source $(BUILD)/packages/source/rpm
+	@kernel/scripts/fl package deb-source $(BUILD)/packages/source/deb
+	@kernel/scripts/fl package rpm-source $(BUILD)/packages/source/rpm
 
 .PHONY: repo
 repo: packages ## signed apt and dnf repositories with the packages of FLAVOUR
-	@packaging/repo/make-repo --out $(BUILD)/repo/$(FLAVOUR) \
+	@kernel/scripts/fl package make-repo --out $(BUILD)/repo/$(FLAVOUR) \
 		$(if $(REPO_KEY),--key $(REPO_KEY)) $(if $(REPO_URL),--url $(REPO_URL)) \
 		--deb $(BUILD)/packages/$(variant)/deb --rpm $(BUILD)/packages/$(variant)/rpm
 
@@ -131,22 +131,22 @@ repo: packages ## signed apt and dnf repositories with the packages of FLAVOUR
 .PHONY: run
 run: tree ## build microvm, boot it and demonstrate the switches
 	@$(DEPS) vm
-	@kernel/scripts/build microvm
+	@kernel/scripts/fl build microvm
 	@tests/demo
 
 .PHONY: shell
 shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@$(DEPS) vm
 	@$(CROSS)
-	@kernel/scripts/build $(FLAVOUR)
-	@tests/vm/shell --kernel $(BUILD)/$(FLAVOUR)/$(IMAGE)
+	@kernel/scripts/fl build $(FLAVOUR)
+	@kernel/scripts/fl vm shell --kernel $(BUILD)/$(FLAVOUR)/$(IMAGE)
 
 .PHONY: bench
 bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf or coherence against stock
 	@$(DEPS) vm
-	@kernel/scripts/build microvm-stock
-	@kernel/scripts/build microvm
-	@tests/bench/run $(BENCH)
+	@kernel/scripts/fl build microvm-stock
+	@kernel/scripts/fl build microvm
+	@kernel/scripts/fl bench $(BENCH)
 
 # --- Tests
 
@@ -188,8 +188,8 @@ lint: test-lint ## check the style and consistency of all tracked files
 
 .PHONY: clean
 clean: ## remove build output; keep branch, downloads and compiler cache
-	@kernel/scripts/clean
+	@kernel/scripts/fl clean
 
 .PHONY: distclean
 distclean: ## remove everything generated, including the kernel branch
-	@kernel/scripts/clean --all
+	@kernel/scripts/fl clean --all

@@ -9,7 +9,7 @@
  * An arm is a value of vm.munmap_section_kbytes, or a name for the kernel as
  * it is (see --arms).  The arms take turns within a round, in alternating
  * order, so that any drift on the host affects all of them equally.  The host
- * side, tests/bench/run, computes medians, tables and verdicts.
+ * side, `fl bench`, computes medians, tables and verdicts.
  */
 #include <errno.h>
 #include <fcntl.h>

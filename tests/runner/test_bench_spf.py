@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from faultline_bench import cli, guest, spf
-from faultline_bench.guest import BenchError, Boot, Kernels, Sample
-from faultline_bench.report import Report
+from faultline.bench import cli, guest, spf
+from faultline.bench.guest import BenchError, Boot, Kernels, Sample
+from faultline.bench.report import Report
 
 KERNELS = Kernels(Path("ours"), Path("stock"), None)
 UNITS = {"locks": "of_eligible", "throughput": "touches/s", "cost": "ticks"}

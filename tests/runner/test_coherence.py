@@ -9,10 +9,10 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from faultline_bench import cli, coherence, qemu_plugin
-from faultline_bench.coherence import CHECKS, Phase, Symbols, check_phase, parse_results
-from faultline_bench.guest import BenchError
-from sourcelib.common import Fail
+from faultline.bench import cli, coherence, qemu_plugin
+from faultline.bench.coherence import CHECKS, Phase, Symbols, check_phase, parse_results
+from faultline.bench.guest import BenchError
+from faultline.common import Fail
 
 MAP = """\
 0000000000000000 D fixed_percpu_data

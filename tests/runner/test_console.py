@@ -3,7 +3,7 @@
 
 import unittest
 
-from faultline_vm.console import Console, kunit_lines, taint_trouble
+from faultline.vm.console import Console, kunit_lines, taint_trouble
 
 TROUBLE = {
     "kasan": ["BUG: KASAN: slab-use-after-free in faultline_test+0x10/0x20"],

@@ -12,12 +12,12 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from faultline_vm import accel, guest, session, verdict
-from faultline_vm.arch import ARCHITECTURES, identify
-from faultline_vm.console import Console
-from faultline_vm.errors import RunnerError
-from faultline_vm.initramfs import Archive, FileSet, elf_facts, guest_path
-from faultline_vm.qemu import CHANNELS, Machine
+from faultline.vm import accel, guest, session, verdict
+from faultline.vm.arch import ARCHITECTURES, identify
+from faultline.vm.console import Console
+from faultline.vm.errors import RunnerError
+from faultline.vm.initramfs import Archive, FileSet, elf_facts, guest_path
+from faultline.vm.qemu import CHANNELS, Machine
 
 X86 = ARCHITECTURES["x86_64"]
 PPC = ARCHITECTURES["ppc64le"]
@@ -277,9 +277,9 @@ class Host(Scratch):
             session.LogFile(Path("/dev/full")).write(b"x")
 
     def test_build_folder(self) -> None:
-        program = Path(__file__).resolve().parents[1] / "vm/run"
         clean = {key: value for key, value in os.environ.items() if key != "KERNEL"}
-        said = subprocess.run([program, "true"], env={**clean, "BUILD": str(self.dir)}, text=True,
+        said = subprocess.run([sys.executable, "-m", "faultline", "vm", "run", "true"],
+                              env={**clean, "BUILD": str(self.dir)}, text=True,
                               capture_output=True, check=False).stderr
         self.assertIn(f"cannot read the kernel {self.dir}/microvm/", said)
 
@@ -291,7 +291,7 @@ class Host(Scratch):
 
     def test_busybox_of_another_machine(self) -> None:
         with mock.patch.dict(os.environ, BUILD=str(self.dir)):
-            with self.assertRaisesRegex(RunnerError, "not run on ppc64le; run 'tests/vm/busybox"):
+            with self.assertRaisesRegex(RunnerError, "not run on ppc64le; run 'kernel/scripts/fl"):
                 guest.busybox(PPC)
             elf = bytearray(guest.busybox(X86).read_bytes())
             elf[18:20] = b"\x15\x00"

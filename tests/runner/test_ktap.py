@@ -3,7 +3,7 @@
 
 import unittest
 
-from faultline_vm import ktap
+from faultline.vm import ktap
 
 
 def counts(text: str) -> tuple[int, int, int]:

@@ -6,9 +6,9 @@ import io
 import unittest
 from pathlib import Path
 
-from faultline_upstream.arms import STOCK, Arm, Boot, ours
-from faultline_upstream.compare import Load, compare
-from faultline_upstream.results import Result, read_stressors, read_vmtests
+from faultline.upstream.arms import STOCK, Arm, Boot, ours
+from faultline.upstream.compare import Load, compare
+from faultline.upstream.results import Result, read_stressors, read_vmtests
 
 
 def outcomes(results: dict[str, Result]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
 
-import tap
+from faultline.testing import tap
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "kernel" / "scripts"
 PACKAGE = "linux-source-6.12"
@@ -316,7 +316,7 @@ class Host:
         full = {**clean, "FAULTLINE_KERNEL_DIR": str(self.kernel), "BUILD": str(self.build),
                 "FAULTLINE_APT_ETC": str(self.folder / "etc"),
                 "APT_CONFIG": str(self.folder / "apt.conf"), **self.env, **env}
-        result = subprocess.run([sys.executable, "-B", str(SCRIPTS / name), *args], env=full,
+        result = subprocess.run([sys.executable, "-B", "-m", "faultline", name, *args], env=full,
                                 text=True, capture_output=True, check=False)
         return Result(result.returncode, result.stdout, result.stderr)
 

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The programs of Faultline, which kernel/scripts/fl runs.
+
+Shared code, from the pin to a git branch and back:
+
+common      errors, progress, paths, locks
+pin         kernel/upstream
+apt         Debian's archive through a private apt
+source      the upstream source: pinned package, other package, or a user's tarball
+importer    a source as a git commit
+repo        git, and the repository with our branch on top of the tag `upstream`
+patchqueue  kernel/overlay and kernel/patches on disk
+branch      the queue as commits, and commits as the queue
+worktree    the work tree in build/tree: its state, and when it may be replaced
+release     names of releases, and their entries in CHANGELOG
+stage_env   what packages and tests read of a stage
+flavour     the flavours of the kernel: their definitions and configuration
+sbom        the bill of materials of a stage
+
+Programs: fetch, tree, export, rebase, audit, configure, build, stage, clean.
+
+package     DEB and RPM packages, repositories, signing
+vm          a kernel in a VM
+bench       benchmarks in VMs
+images      hosts with disks, which install our packages
+upstream    upstream's tests on several kernels
+testing     shared code of test programs
+"""

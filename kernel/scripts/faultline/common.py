@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Errors, progress, paths and locks of all programs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# The top of the repository, or of its copy in a source package.
+ROOT = Path(__file__).resolve().parents[3]
+CHUNK = 1 << 20
+TTY_SECONDS = 0.2
+LOG_SECONDS = 10.0
+
+
+class Fail(Exception):
+    """An error that the user can act on; its text is the only line shown."""
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The folders that the scripts read and write."""
+
+    kernel: Path
+    build: Path
+
+    @classmethod
+    def from_env(cls) -> Paths:
+        """FAULTLINE_KERNEL_DIR and BUILD, by default kernel/ and build/ of this repository."""
+        kernel = Path(os.environ.get("FAULTLINE_KERNEL_DIR") or ROOT / "kernel")
+        build = Path(os.environ.get("BUILD") or ROOT / "build")
+        return cls(kernel.absolute(), build.absolute())
+
+    @property
+    def cache(self) -> Path:
+        """Downloads and the private apt's state."""
+        return self.build / "cache"
+
+    @property
+    def tree(self) -> Path:
+        """The work tree of our kernel branch."""
+        return self.build / "tree"
+
+    @property
+    def stock(self) -> Path:
+        """The work tree of the unchanged upstream."""
+        return self.build / "stock-tree"
+
+    def rebase(self, version: str) -> Path:
+        """The scratch tree of a rebase."""
+        return self.build / f"rebase-{version}"
+
+
+def say(text: str) -> None:
+    """Print a line of progress at once, even if stdout is a pipe."""
+    print(text, flush=True)
+
+
+def flag(name: str) -> bool:
+    """Whether a yes/no environment variable is on."""
+    return os.environ.get(name, "") not in ("", "0", "no", "n")
+
+
+def shown(path: Path) -> str:
+    """A path as the user would type it."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("../..") else relative
+
+
+def mib(size: float) -> str:
+    """A human-readable size."""
+    return f"{size / (1 << 20):.1f} MiB" if size < 100 << 20 else f"{size / (1 << 20):.0f} MiB"
+
+
+class Progress:
+    """Progress of a long step: one updated line on a terminal, a line now and then in a log."""
+
+    def __init__(self, label: str, total: int) -> None:
+        self.label = label
+        self.total = max(total, 1)
+        self.tty = sys.stdout.isatty()
+        self.start = self.shown_at = time.monotonic()
+        if not self.tty:
+            say(f"{label} ({mib(total)}) ...")
+
+    def update(self, done: int) -> None:
+        """Show that `done` bytes are processed, at a limited rate."""
+        now = time.monotonic()
+        if now - self.shown_at < (TTY_SECONDS if self.tty else LOG_SECONDS):
+            return
+        self.shown_at = now
+        line = f"{self.label}: {100 * done // self.total}% of {mib(self.total)}"
+        print(f"\r{line}\033[K" if self.tty else line, end="" if self.tty else "\n", flush=True)
+
+    def finish(self) -> None:
+        """Print a final line with the time taken."""
+        took = f"{self.label}: done in {time.monotonic() - self.start:.0f} s"
+        print(f"\r{took}\033[K" if self.tty else took, flush=True)
+
+
+def sha256(path: Path) -> str:
+    """The sha256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Replace a file in one step, so that neither a reader nor a crash sees a partial file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def disk_full(where: Path | str) -> Fail:
+    """The error for a write that ran out of space."""
+    return Fail(f"disk full (or quota exceeded) while writing below {where}: free some space "
+                "there (or set BUILD= to a folder on a larger disk) and run this again")
+
+
+def need_space(folder: Path, size: int, what: str) -> None:
+    """Fail early if `size` bytes do not fit, rather than halfway through."""
+    free = shutil.disk_usage(folder).free
+    if free < size:
+        raise Fail(f"disk full: {what} needs about {mib(size)} below {folder} and {mib(free)} "
+                   "are free: free some space, or set BUILD= to a folder on a larger disk")
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Serialize runs that work in a folder; a second one waits and says so."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting for another run in {shown(path.parent)} ...")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def run_main(name: str, main: Callable[[], int | None]) -> int:
+    """Run a program's main function; an error becomes one line on stderr and status 1."""
+    try:
+        return main() or 0
+    except Fail as error:
+        text = str(error)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            text = str(disk_full(error.filename or Paths.from_env().build))
+        else:
+            text = f"{error.strerror}: {error.filename}: make it accessible and run this again"
+    except KeyboardInterrupt:
+        text = "interrupted; run this again to continue"
+    if sys.stdout.isatty():
+        print(flush=True)
+    print(f"{name}: error: {text}", file=sys.stderr)
+    return 1

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Make the signed repositories that the test hosts install from, in build/images/repo/FLAVOUR.
+
+They have two builds of the flavour's packages: the release and its rebuild 2.
+"""
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+
+from .. import flavour as lib
+from ..common import ROOT, Paths, say, shown, write_atomic
+from ..package import deb, make_repo, rpm
+from ..stage import inputs_file, make_stage
+
+# Folders whose files are in the packages, besides the stage, or make them.
+INPUTS = ("packaging", "sysctl", "kernel/scripts/faultline/package")
+
+
+def state_of(digests: list[str]) -> str:
+    """The inputs of the repositories: the digests of the stages, and our files."""
+    lines = list(digests)
+    for folder in INPUTS:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file():
+                total = hashlib.sha256(path.read_bytes()).hexdigest()
+                lines.append(f"{total} {path.relative_to(ROOT)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def make(paths: Paths, flavour: str) -> None:
+    """Make stages, packages and repositories, unless they are up to date."""
+    stages = [make_stage(lib.find(flavour, rebuild)) for rebuild in ("", "2")]
+    work = paths.build / "images/packages" / flavour
+    out = paths.build / "images/repo" / flavour
+    known = work / ".state"
+    now = state_of([inputs_file(stage).read_text(encoding="ascii") for stage in stages])
+    if out.is_dir() and known.is_file() and known.read_text(encoding="utf-8") == now:
+        say(f"images: {shown(out)} is up to date")
+        return
+    shutil.rmtree(work, ignore_errors=True)
+    # The packages are throw-away, and xz takes a minute.
+    os.environ.update(DPKG_DEB_COMPRESSOR_TYPE="zstd", DPKG_DEB_COMPRESSOR_LEVEL="3")
+    for stage in stages:
+        deb.build(stage, work / "deb")
+        rpm.build(stage, work / "rpm")
+    make_repo.main(["--fresh", "--out", str(out), "--deb", str(work / "deb"),
+                    "--rpm", str(work / "rpm")])
+    write_atomic(known, now.encode())
+
+
+def main() -> None:
+    """Parse the command line and do it."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("flavour", nargs="?", default="microvm", help="default: %(default)s")
+    make(Paths.from_env(), parser.parse_args().flavour)

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Shared code of the test programs: scenarios on a host, and TAP."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..common import ROOT, Fail, Paths, flag
+from ..stage_env import read_env
+
+from . import repository
+from .host import Host
+from .image import FORMATS, Images
+
+GUEST = ROOT / "tests/images/guest"
+# The glob of the package that contains the kernel.
+KERNEL_PACKAGE = {"deb": "linux-image-*-faultline*_*.deb", "rpm": "kernel-faultline-core-*.rpm"}
+
+
+def stages(paths: Paths, flavour: str) -> list[dict[str, str]]:
+    """The stage.env of the two builds: the release and its rebuild 2."""
+    found = []
+    for name in (flavour, f"{flavour}.2"):
+        folder = paths.build / "stage" / name
+        if not folder.is_dir():
+            raise Fail(f"no {folder}: run 'kernel/scripts/fl images packages {flavour}'")
+        found.append(read_env(folder))
+    return found
+
+
+class Scenario:
+    """A test program for one host: its boots, and one TAP line per check."""
+
+    def __init__(self, package_format: str, name: str) -> None:
+        self.package_format = package_format
+        self.full = flag("FULL")
+        paths = Paths.from_env()
+        flavour = os.environ.get("FLAVOUR") or "microvm"
+        first, second = stages(paths, flavour)
+        self.kver = (first["KVER"], second["KVER"])
+        images = Images(paths)
+        disk = images.build(package_format)
+        work = images.folder / "run" / f"{package_format}-{name}"
+        self.host = Host(work, disk, images.kernel(), paths.build / "vm/kvm-probe.json")
+        served = work / "served"
+        repository.prepare(
+            Path(os.environ.get("REPOSITORY") or images.folder / "repo" / flavour),
+            package_format, KERNEL_PACKAGE[package_format], served)
+        self.server = repository.Server(served)
+        self._steps = "\n".join([
+            *(f"{key}={shlex.quote(value)}" for key, value in {
+                "KVER1": first["KVER"], "KVER2": second["KVER"],
+                "VERSION1": f"{first['UPSTREAM']}-{first['RELEASE']}",
+                "VERSION2": f"{second['UPSTREAM']}-{second['RELEASE']}",
+                "URL": self.server.url, "FULL": "yes" if self.full else "",
+                "SCENARIO": name,
+            }.items()),
+            *((GUEST / f"{part}.sh").read_text() for part in ("lib", package_format, name))])
+        self.count = self.failed = 0
+        print("TAP version 13", flush=True)
+        self.note(f"{self.host.accel.accel}: {self.host.accel.why}")
+
+    def note(self, text: str) -> None:
+        """Print a remark."""
+        print(f"# {text}", flush=True)
+
+    def result(self, passed: bool, name: str, why: str = "") -> None:
+        """Print the result of one check."""
+        self.count += 1
+        self.failed += not passed
+        print(f"{'ok' if passed else 'not ok'} {self.count} - {name}", flush=True)
+        for line in why.splitlines() if not passed else []:
+            print(f"#   {line}", flush=True)
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """Restore the state of the host at the end of the block."""
+        state = self.host.disk, self.host.disk_format, self.host.variables
+        yield
+        self.host.disk, self.host.disk_format, self.host.variables = state
+
+    def boot(self, step: str, *, name: str = "", setting: str = "", cut_at: str = "",
+             cpus: int = 1, reboots: bool = False, expected: tuple[str, ...] = ()) -> bool:
+        """Boot the host and run one step; the boot itself is a check as well.
+
+        Return False if there is no point in continuing: if the boot failed, or the first
+        check of the step, which tests whether the host came up as expected.
+        """
+        results: list[bool] = []
+
+        def line(text: str) -> None:
+            if match := re.fullmatch(r"(not )?ok - (.*)", text):
+                results.append(not match[1])
+                self.result(not match[1], f"{step}: {match[2]}")
+            elif text.startswith("#"):
+                # Other output on this port is from the firmware, which treats every port as
+                # a terminal.
+                print(text, flush=True)
+
+        step, function = name or step, f"step_{step}"
+        boot = self.host.boot(step, f"{setting}\n{self._steps}\n{function}\n", on_line=line,
+                              cut_at=cut_at, cpus=cpus, reboots=reboots, expected=expected)
+        self.note(f"{step}: {boot.seconds:.0f} s, up after {boot.boot_seconds or 0:.0f} s, "
+                  f"{boot.cpu_seconds:.0f} CPU-s")
+        if cut_at:
+            self.result(boot.cut, f"{step}: the power is cut at '{cut_at}'",
+                        f"{boot.fault or 'the steps ended early'} ({boot.log})")
+            return boot.cut
+        self.result(not boot.fault, f"{step}: the host boots and ends without trouble",
+                    f"{boot.fault} ({boot.log})")
+        if not results:
+            self.result(False, f"{step}: the step prints results")
+        return not boot.fault and results[:1] == [True]
+
+    def end(self) -> None:
+        """Print the plan; exit with an error if a check failed."""
+        print(f"1..{self.count}", flush=True)
+        if self.failed:
+            sys.exit(1)
+
+
+def lifecycle(package_format: str) -> None:
+    """Install, use, upgrade, roll back, remove."""
+    test = Scenario(package_format, "lifecycle")
+    for step in ("install", "use", "rollback", "remove", "gone"):
+        # Two CPUs for the races among the feature tests.
+        if not test.boot(step, cpus=2 if step == "use" else 1):
+            break
+    test.end()
+
+
+# Further points to cut the power at during an upgrade, with FULL=1: the numbers are those of
+# kernel-install's plugins (50 is depmod, 55 the initrd, 90 the entry).
+CUTS = ("preinst", "unpacking", "40", "60", "done")
+
+
+def failures(package_format: str) -> None:
+    """Power cuts, full disks, bad repositories and packages, bad kernels."""
+    test = Scenario(package_format, "failures")
+    if test.boot("cut_install", cut_at="mark unpacking") and test.boot("repair_install"):
+        for point in CUTS if test.full else ():
+            if package_format == "rpm" and point == "preinst":
+                continue
+            with test.snapshot():
+                if test.boot("cut_at", name=f"cut_at_{point}", setting=f"POINT={point}",
+                             cut_at=f"mark {point}"):
+                    test.boot("mend", name=f"mend_{point}")
+        if test.boot("cut_upgrade", cut_at="mark entry"):
+            test.boot("trial", reboots=True, expected=("panic",))
+    test.end()
+
+
+SCENARIOS = {"lifecycle": lifecycle, "failures": failures}
+
+
+def main() -> None:
+    """Run a test program."""
+    parser = argparse.ArgumentParser(description="Test our packages on a test host; prints TAP.")
+    parser.add_argument("format", choices=FORMATS)
+    parser.add_argument("scenario", choices=sorted(SCENARIOS))
+    args = parser.parse_args()
+    if os.geteuid() != 0:
+        print("1..0 # SKIP mkosi needs root to make the disks of the hosts")
+        return
+    SCENARIOS[args.scenario](args.format)

@@ -1,0 +1,547 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Make a signed apt repository and a signed dnf repository, or add to them.
+
+    DIR/deb   for apt: dists/SUITE, pool/, faultline.sources, faultline.asc
+    DIR/rpm   for dnf: Packages/, repodata/, faultline.repo, faultline.asc
+
+Each half exists if there are packages for it. Packages already in DIR are kept, so old
+versions can still be installed. To drop some, delete their files and run this again.
+DIR is replaced in one step once the new state is complete and signed: readers, and any
+interruption, see either the old state or the new one. Files named by the previous metadata
+can still be fetched, for clients in the middle of an update.
+
+Without --key, a throw-away key is made in build/keys: for tests, not for a fleet.
+
+SOURCE_DATE_EPOCH in the environment sets the date of the metadata, which then depends on the
+packages alone. Signatures have their own dates.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import dataclasses
+import lzma
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterable, Iterator
+from email.utils import formatdate, parsedate_to_datetime
+
+from ..common import Fail, Paths, lock, say, sha256, shown
+
+PLACEHOLDER_URL = "https://packages.example/faultline"
+TEST_KEY_NAME = "Faultline throw-away test key (trust nothing that it signs)"
+SUITE = "stable"
+COMPONENT = "main"
+# Names that are valid in a URL, a path and a package list.
+PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~_^-]*")
+PROGRAMS = {"apt-ftparchive": "apt-utils", "dpkg-deb": "dpkg", "createrepo_c": "createrepo-c",
+            "rpm": "rpm", "rpmsign": "rpm", "rpmkeys": "rpm", "gpg": "gnupg"}
+
+
+# --- Running programs
+
+def run(*command: str | pathlib.Path, cwd: pathlib.Path | None = None,
+        env: dict[str, str] | None = None, what: str = "") -> str:
+    """The output of a program that must succeed; `what` describes its purpose."""
+    try:
+        done = subprocess.run([str(word) for word in command], cwd=cwd, check=False, text=True,
+                              errors="replace", capture_output=True, stdin=subprocess.DEVNULL,
+                              env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})})
+    except FileNotFoundError:
+        program = str(command[0])
+        raise Fail(f"{program} is not installed: run 'make deps' (package "
+                   f"{PROGRAMS.get(program, program)})") from None
+    if done.returncode != 0:
+        words = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
+        raise Fail(f"{what or ' '.join(map(str, command[:2]))}: {words[-1].strip()}")
+    return done.stdout
+
+
+# --- The key
+
+class Key:
+    """The signing key and its GnuPG folder."""
+
+    def __init__(self, home: str, fingerprint: str, test: bool) -> None:
+        self._env = {"GNUPGHOME": home} if home else {}
+        self.home = home
+        self.fingerprint = fingerprint
+        self.test = test
+
+    def gpg(self, *args: str | pathlib.Path, what: str = "") -> str:
+        """Run gpg with the key's folder."""
+        return run("gpg", "--batch", "--no-tty", "--quiet", *args, env=self._env,
+                   what=what or "gpg")
+
+    def sign(self, mode: str, source: pathlib.Path, target: pathlib.Path) -> None:
+        """Sign a file: --clearsign or --detach-sign."""
+        self.gpg("--yes", "--armor", "--digest-algo", "SHA512", "--local-user",
+                 f"{self.fingerprint}!", "--output", target, mode, source,
+                 what=f"signing {source.name}")
+
+    def public(self) -> str:
+        """The public key for clients, without third-party signatures."""
+        return self.gpg("--armor", "--export-options", "export-minimal", "--export",
+                        self.fingerprint)
+
+    def stop_agent(self) -> None:
+        """Stop the agent started for a test key; leave an owner's agent alone."""
+        if self.test:
+            subprocess.run(["gpgconf", "--kill", "gpg-agent"], check=False,
+                           env={**os.environ, **self._env}, capture_output=True)
+
+
+@contextlib.contextmanager
+def short_path(folder: pathlib.Path) -> Iterator[str]:
+    """A short name for a folder: the path of the agent's socket is limited to 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="faultline-gpg-") as place:
+        link = pathlib.Path(place) / "home"
+        link.symlink_to(folder, target_is_directory=True)
+        yield str(link)
+
+
+def check_key(home: str, wanted: str) -> str:
+    """Check that `wanted` names one usable secret key; return its fingerprint."""
+    probe = Key(home, wanted, test=False)
+    where = f"in {home}" if home else "in your GnuPG folder (is it in another? --gnupghome)"
+    try:
+        listing = probe.gpg("--with-colons", "--fixed-list-mode", "--list-secret-keys", wanted)
+    except Fail:
+        listing = ""
+    records = [line.split(":") for line in listing.splitlines()]
+    primary = [record for record in records if record[0] == "sec"]
+    prints = [record[9] for record in records if record[0] == "fpr"]
+    if not primary:
+        raise Fail(f"no secret key '{wanted}' {where}: list them with gpg --list-secret-keys")
+    if len(primary) > 1:
+        raise Fail(f"'{wanted}' matches {len(primary)} keys: give the fingerprint")
+    validity, bits, algorithm, uses = (primary[0][i] for i in (1, 2, 3, 11))
+    if validity in "edr" and validity:
+        state = {"e": "has expired", "d": "is disabled", "r": "is revoked"}[validity]
+        raise Fail(f"key {prints[0]} {state}: use another one")
+    # rpm uses the primary key; rpm of EL 8 and 9 supports RSA, but no curves.
+    if algorithm != "1" or int(bits or 0) < 2048:
+        raise Fail(f"key {prints[0]} is not RSA with 2048 bits or more, which rpm of EL 8 and 9 "
+                   "requires: make one with gpg --quick-generate-key NAME rsa4096 sign")
+    if "s" not in uses:
+        raise Fail(f"the primary key of {prints[0]} cannot sign, which rpm requires: make one "
+                   "with gpg --quick-generate-key NAME rsa4096 sign")
+    return prints[0]
+
+
+@contextlib.contextmanager
+def signing_key(wanted: str | None, home: str | None) -> Iterator[Key]:
+    """The owner's key, or a test key, which is made the first time."""
+    if wanted:
+        if home and not pathlib.Path(home).is_dir():
+            raise Fail(f"no folder {home}: --gnupghome is the folder with the owner's keyring")
+        home = str(pathlib.Path(home).absolute()) if home else ""
+        yield Key(home, check_key(home, wanted), test=False)
+        return
+    folder = Paths.from_env().build / "keys" / "throw-away"
+    with lock(folder.parent / "lock"):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with short_path(folder) as short:
+            key = Key(short, "", test=True)
+            try:
+                if TEST_KEY_NAME not in key.gpg("--with-colons", "--list-secret-keys"):
+                    say(f"making a throw-away key in {shown(folder)}: for tests, not for a fleet")
+                    key.gpg("--passphrase", "", "--quick-generate-key", TEST_KEY_NAME,
+                            "rsa3072", "sign", "never", what="making the throw-away key")
+                key.fingerprint = check_key(short, f"={TEST_KEY_NAME}")
+                yield key
+            finally:
+                key.stop_agent()
+
+
+# --- Packages
+
+@dataclasses.dataclass(frozen=True)
+class Package:
+    """A package file."""
+
+    path: pathlib.Path
+    name: str           # canonical file name
+    identity: str       # equal for packages with the same contents
+
+
+def file_name(path: pathlib.Path, form: str, *fields: str) -> str:
+    """The canonical file name of a package, made from fields of the package."""
+    for field in fields:
+        if not PLAIN.fullmatch(field):
+            raise Fail(f"{shown(path)} has '{field}' as name, version or architecture: "
+                       "the package is damaged")
+    return form.format(*fields)
+
+
+def read_deb(path: pathlib.Path) -> Package:
+    """Check and read a .deb."""
+    broken = f"{shown(path)} is a damaged .deb"
+    text = run("dpkg-deb", "--showformat", "${Package}\n${Version}\n${Architecture}\n", "--show",
+               path, what=broken)
+    run("dpkg-deb", "--contents", path, what=broken)
+    # The epoch is not part of a file name.
+    fields = [re.sub(r"^\d+:", "", line) for line in text.splitlines()]
+    return Package(path, file_name(path, "{}_{}_{}.deb", *fields), sha256(path))
+
+
+def read_dsc(path: pathlib.Path) -> list[Package]:
+    """A Debian source package: the .dsc and the files that it names."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    found = [Package(path, path.name, sha256(path))]
+    section = re.search(r"(?m)^Checksums-Sha256:\n((?: .*\n)+)", text)
+    if not section:
+        raise Fail(f"{shown(path)} is a damaged .dsc: it has no Checksums-Sha256")
+    for line in section[1].splitlines():
+        digest, _, name = line.split()
+        part = path.parent / pathlib.PurePath(name).name
+        if not part.is_file() or sha256(part) != digest:
+            raise Fail(f"{shown(part)}, listed in {path.name}, is missing or has another "
+                       "checksum: make the source package again")
+        found.append(Package(part, part.name, digest))
+    return found
+
+
+def read_rpm(path: pathlib.Path) -> Package:
+    """Check and read an .rpm; its identity is the header's, which signing does not change."""
+    broken = f"{shown(path)} is a damaged .rpm"
+    run("rpmkeys", "--nosignature", "--checksig", path, what=broken)
+    text = run("rpm", "-qp", "--nosignature", "--qf",
+               "%{NAME}\n%{VERSION}\n%{RELEASE}\n%{ARCH}\n%{SOURCERPM}\n%{SHA256HEADER}\n",
+               path, what=broken)
+    name, version, release, arch, source, digest = text.splitlines()
+    if digest == "(none)":
+        raise Fail(f"{broken}: its header has no SHA256; it was made by an rpm before 4.14")
+    arch = "src" if source == "(none)" else arch
+    return Package(path, file_name(path, "{}-{}-{}.{}.rpm", name, version, release, arch), digest)
+
+
+def inputs(option: str, folders: list[str], *endings: str) -> list[pathlib.Path]:
+    """The package files in the folders given with an option."""
+    found = []
+    for folder in map(pathlib.Path, folders):
+        if not folder.is_dir():
+            raise Fail(f"{option} {folder}: no such folder")
+        files = sorted(path for path in folder.iterdir()
+                       if path.suffix in endings and path.is_file())
+        if not files:
+            raise Fail(f"{option} {folder}: no {' or '.join(endings)} files in it")
+        found += files
+    return found
+
+
+def merge(old: Iterable[Package], new: Iterable[Package]) -> dict[str, Package]:
+    """The new contents of the repository, by file name; existing packages win."""
+    packages = {package.name: package for package in old}
+    for package in new:
+        there = packages.setdefault(package.name, package)
+        if there.identity != package.identity:
+            raise Fail(f"{shown(package.path)} differs from {shown(there.path)}: hosts may have "
+                       "installed that one, so a rebuild needs a higher version "
+                       "(make packages REBUILD=N)")
+    return packages
+
+
+# --- The two halves
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """Parameters of both halves."""
+
+    key: Key
+    url: str
+    epoch: int
+    old: pathlib.Path
+    rekey: bool
+
+
+def write(path: pathlib.Path, text: str) -> None:
+    """Write a file of a repository."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def add(package: Package, target: pathlib.Path, link: bool) -> None:
+    """Add a package to the new state; a linked file must not be written to."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if link:
+        os.link(package.path, target)
+    else:
+        shutil.copyfile(package.path, target)
+
+
+def old_packages(folder: pathlib.Path, reader: str) -> list[Package]:
+    """The packages already in the repository."""
+    files = sorted(path for path in folder.glob("*") if path.is_file())
+    if reader == "rpm":
+        return [read_rpm(path) for path in files]
+    return [Package(path, path.name, sha256(path)) for path in files]
+
+
+def release_date(path: pathlib.Path) -> int:
+    """The date in a Release file; 0 if there is no file."""
+    try:
+        found = re.search(r"(?m)^Date: (.*)", path.read_text(encoding="utf-8"))
+        return int(parsedate_to_datetime(found[1]).timestamp()) if found else 0
+    except FileNotFoundError:
+        return 0
+
+
+def make_deb(job: Job, folder: pathlib.Path, packages: dict[str, Package]) -> None:
+    """The apt repository: pool, indexes by suite and architecture, Release, signatures."""
+    pool, dist, old = folder / "pool", folder / "dists" / SUITE, job.old / "dists" / SUITE
+    for package in packages.values():
+        add(package, pool / package.name, link=package.path.is_relative_to(job.old))
+    archs = sorted({name.rpartition("_")[2].removesuffix(".deb") for name in packages
+                    if name.endswith(".deb")} - {"all"})
+    archs = archs or [run("dpkg", "--print-architecture").strip()]
+    hashes = [word for kind in ("MD5", "SHA1", "SHA512")
+              for word in ("-o", f"APT::FTPArchive::{kind}=false")]
+    indexes: dict[str, tuple[str, ...]] = {
+        f"binary-{arch}/Packages": ("--arch", arch, "packages", "pool") for arch in archs}
+    if any(name.endswith(".dsc") for name in packages):
+        indexes["source/Sources"] = ("sources", "pool")
+    for name, command in indexes.items():
+        text = run("apt-ftparchive", "-q", *hashes, *command, cwd=folder, what="apt-ftparchive")
+        write(dist / COMPONENT / name, text)
+        (dist / COMPONENT / f"{name}.xz").write_bytes(lzma.compress(text.encode()))
+
+    # apt treats a Release older than its current one as an attack, and ignores it.
+    epoch = max(job.epoch, release_date(old / "Release"))
+    fields = {"Origin": "Faultline", "Label": "Faultline", "Suite": SUITE, "Codename": SUITE,
+              "Architectures": " ".join(archs), "Components": COMPONENT,
+              "Description": "Faultline kernel", "Acquire-By-Hash": "yes"}
+    options = [word for field, value in fields.items()
+               for word in ("-o", f"APT::FTPArchive::Release::{field}={value}")]
+    text = run("apt-ftparchive", "-q", *hashes, *options, "release", dist, what="apt-ftparchive")
+    date = formatdate(epoch, usegmt=True)
+    write(dist / "Release", re.sub(r"(?m)^Date: .*$", f"Date: {date}", text))
+    job.key.sign("--clearsign", dist / "Release", dist / "InRelease")
+    job.key.sign("--detach-sign", dist / "Release", dist / "Release.gpg")
+
+    # Indexes by hash: ours, and those listed in the previous Release.
+    for state in (dist, old):
+        for digest, name in release_files(state / "Release"):
+            source = state / name
+            target = dist / pathlib.Path(name).parent / "by-hash" / "SHA256" / digest
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_file() and not target.exists():
+                os.link(source, target)
+
+    types = "deb deb-src" if "source/Sources" in indexes else "deb"
+    public = job.key.public()
+    write(folder / "faultline.asc", public)
+    inline = textwrap.indent(re.sub(r"(?m)^$", ".", public.rstrip()), " ")
+    write(folder / "faultline.sources", f"""\
+# The Faultline kernel, for apt: put this file into /etc/apt/sources.list.d.
+{warning(job.key)}Types: {types}
+URIs: {job.url}/deb
+Suites: {SUITE}
+Components: {COMPONENT}
+Architectures: {' '.join(archs)}
+Signed-By:
+{inline}
+""")
+
+
+def release_files(path: pathlib.Path) -> list[tuple[str, str]]:
+    """The hash and name of each file listed in a Release."""
+    if not path.is_file():
+        return []
+    return re.findall(r"(?m)^ ([0-9a-f]{64}) +\d+ (\S+)$", path.read_text(encoding="utf-8"))
+
+
+def warning(key: Key) -> str:
+    """A comment for configuration files of a repository signed with a throw-away key."""
+    return "# Signed with a THROW-AWAY TEST KEY: not for hosts that matter.\n" if key.test else ""
+
+
+def make_rpm(job: Job, folder: pathlib.Path, packages: dict[str, Package]) -> None:
+    """The dnf repository: signed packages, signed repodata."""
+    public = job.key.public()
+    write(folder / "faultline.asc", public)
+    targets = []
+    for package in packages.values():
+        target = folder / "Packages" / package.name
+        # Signing writes to the file, so copy unsigned packages instead of linking them.
+        signed = package.path.is_relative_to(job.old) and not job.rekey
+        add(package, target, link=signed)
+        if not signed:
+            targets.append(target)
+    with tempfile.TemporaryDirectory(prefix="faultline-rpmdb-") as database:
+        run("rpmkeys", "--dbpath", database, "--import", folder / "faultline.asc",
+            what="rpm does not accept the public key")
+        check = ("rpmkeys", "--dbpath", database, "--define", "_pkgverify_level all", "--checksig")
+        for target in targets:
+            # Debian's rpm has the wrong default for the name of gpg, and rpmsign has been
+            # seen to fail with status 0: so verify the result.
+            run("rpmsign", "--define", f"__gpg {shutil.which('gpg')}",
+                "--define", f"_gpg_name {job.key.fingerprint}",
+                "--define", "_gpg_digest_algo sha256",
+                *(["--define", f"_gpg_path {job.key.home}"] if job.key.home else []),
+                "--resign", target, env={"GNUPGHOME": job.key.home} if job.key.home else {},
+                what=f"signing {target.name}")
+        for name in packages:
+            run(*check, folder / "Packages" / name,
+                what=f"{name} does not have the expected signature")
+
+    # gzip: newer createrepo_c prefers zstd, which EL 8 does not support.
+    run("createrepo_c", "--quiet", "--no-database", "--checksum", "sha256",
+        "--general-compress-type", "gz", "--revision", str(job.epoch),
+        "--set-timestamp-to-revision", folder, what="createrepo_c")
+    repomd = folder / "repodata" / "repomd.xml"
+    job.key.sign("--detach-sign", repomd, repomd.with_name("repomd.xml.asc"))
+    old = job.old / "repodata" / "repomd.xml"
+    if old.is_file():
+        for name in re.findall(r'href="repodata/([^"/]+)"', old.read_text(encoding="utf-8")):
+            if not (folder / "repodata" / name).exists() and (old.parent / name).is_file():
+                os.link(old.parent / name, folder / "repodata" / name)
+
+    write(folder / "faultline.repo", f"""\
+# The Faultline kernel, for dnf: put this file into /etc/yum.repos.d.
+{warning(job.key)}[faultline]
+name=Faultline kernel
+baseurl={job.url}/rpm
+enabled=1
+gpgcheck=1
+repo_gpgcheck=1
+gpgkey={job.url}/rpm/faultline.asc
+""")
+
+
+# --- Replacing
+
+def libc_call(name: str, *args: object) -> None:
+    """Call a function of the C library; an error becomes an OSError."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if getattr(library, name)(*args) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def replace(out: pathlib.Path, new: pathlib.Path) -> None:
+    """Swap the new state and the old one."""
+    folder = os.open(new, os.O_RDONLY)
+    try:
+        libc_call("syncfs", folder)  # else a power cut could leave new names with old contents
+    finally:
+        os.close(folder)
+    if not out.exists():
+        new.rename(out)
+        return
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    try:
+        libc_call("renameat2", here, os.fsencode(new), here, os.fsencode(out), swap)
+    except OSError as error:
+        raise Fail(f"the file system of {shown(out)} cannot swap two folders in one step "
+                   f"({error.strerror}): put --out on ext4, xfs, btrfs or tmpfs") from None
+
+
+def check_out(out: pathlib.Path) -> None:
+    """Refuse to replace a folder with files that are not ours."""
+    if out.exists() and not out.is_dir():
+        raise Fail(f"--out {shown(out)} is not a folder")
+    strange = sorted(path.name for path in out.glob("*") if path.name not in ("deb", "rpm"))
+    for half, mark in (("deb", "faultline.sources"), ("rpm", "faultline.repo")):
+        if (out / half).exists() and not (out / half / mark).is_file():
+            strange.append(half)
+    if strange:
+        raise Fail(f"--out {shown(out)} has '{strange[0]}', which this program did not make: "
+                   "it replaces the whole folder, so give it a separate one")
+
+
+def old_fingerprint(out: pathlib.Path) -> str:
+    """The key that a repository is signed with; "" if there is none yet."""
+    for half in ("deb", "rpm"):
+        if (out / half / "faultline.asc").is_file():
+            with tempfile.TemporaryDirectory(prefix="faultline-gpg-") as home:
+                text = run("gpg", "--homedir", home, "--batch", "--with-colons", "--show-keys",
+                           out / half / "faultline.asc")
+            return str(re.findall(r"(?m)^fpr:+([0-9A-F]+):", text)[0])
+    return ""
+
+
+def old_url(out: pathlib.Path) -> str:
+    """The URL that a repository was made for."""
+    for path, form in ((out / "deb/faultline.sources", r"(?m)^URIs: (\S+)/deb$"),
+                       (out / "rpm/faultline.repo", r"(?m)^baseurl=(\S+)/rpm$")):
+        found = re.search(form, path.read_text(encoding="utf-8")) if path.is_file() else None
+        if found:
+            return found[1]
+    return PLACEHOLDER_URL
+
+
+def make(args: argparse.Namespace, out: pathlib.Path, key: Key) -> None:
+    """Make the new state beside the old one, then swap them."""
+    there = old_fingerprint(out)
+    if there and there != key.fingerprint and not args.rekey:
+        raise Fail(f"{shown(out)} is signed with key {there}: give --key {there}, or --rekey to "
+                   f"sign all of it with {key.fingerprint}, which its hosts must then trust")
+    debs = [package for path in inputs("--deb", args.deb, ".deb", ".dsc")
+            for package in (read_dsc(path) if path.suffix == ".dsc" else [read_deb(path)])]
+    rpms = [read_rpm(path) for path in inputs("--rpm", args.rpm, ".rpm")]
+    there_debs = [] if args.fresh else old_packages(out / "deb" / "pool", "any")
+    there_rpms = [] if args.fresh else old_packages(out / "rpm" / "Packages", "rpm")
+    wanted = {"deb": merge(there_debs, debs), "rpm": merge(there_rpms, rpms)}
+    if not any(wanted.values()):
+        raise Fail(f"{shown(out)} has no packages yet: give some with --deb DIR or --rpm DIR")
+
+    epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    new = out.with_name(f".{out.name}.part")
+    shutil.rmtree(new, ignore_errors=True)  # left by an interrupted run
+    try:
+        for half, maker in (("deb", make_deb), ("rpm", make_rpm)):
+            if wanted[half]:
+                job = Job(key, args.url or old_url(out), epoch, out / half, args.rekey)
+                maker(job, new / half, wanted[half])
+        for path in (new, *new.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        replace(out, new)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    for half, packages in wanted.items():
+        if packages:
+            say(f"{shown(out / half)}: {len(packages)} package files, "
+                f"signed by {'the THROW-AWAY test key ' if key.test else ''}{key.fingerprint}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line, or these arguments, and do it."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", required=True, metavar="DIR", help="the repository")
+    parser.add_argument("--deb", action="append", default=[], metavar="DIR",
+                        help="add the .deb and source packages (.dsc) in DIR")
+    parser.add_argument("--rpm", action="append", default=[], metavar="DIR",
+                        help="add the .rpm packages in DIR")
+    parser.add_argument("--key", metavar="FINGERPRINT", help="sign with this RSA key of yours")
+    parser.add_argument("--gnupghome", metavar="DIR", help="folder of that key, if not ~/.gnupg")
+    parser.add_argument("--fresh", action="store_true",
+                        help="drop the packages already in DIR (for development builds, which "
+                        "change without a new version)")
+    parser.add_argument("--rekey", action="store_true",
+                        help="sign everything in DIR with a new key")
+    parser.add_argument("--url", metavar="URL",
+                        help="URL of DIR for hosts; used in faultline.sources and .repo "
+                        f"(default: as before, initially {PLACEHOLDER_URL})")
+    args = parser.parse_args(arguments)
+    if args.gnupghome and not args.key:
+        raise Fail("--gnupghome without --key: give the fingerprint of the key in it")
+    if args.url is not None:
+        args.url = args.url.rstrip("/")
+        if not re.fullmatch(r"(https?|file)://[!-~]+", args.url):
+            raise Fail(f"--url {args.url}: give an http, https or file URL")
+    if not re.fullmatch(r"\d*", os.environ.get("SOURCE_DATE_EPOCH", "")):
+        raise Fail("SOURCE_DATE_EPOCH is not a number of seconds: unset or correct it")
+    out = pathlib.Path(args.out).resolve()
+    check_out(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with lock(out.with_name(f".{out.name}.lock")), signing_key(args.key, args.gnupghome) as key:
+        make(args, out, key)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Make a copy of a stage that is signed for Secure Boot with the owner's key.
+
+    fl package sign-stage STAGE SIGNED --key KEY.pem --cert CERT.pem
+
+vmlinuz is signed for the firmware or shim (with sbsign), each module for the kernel (with its
+own sign-file), and the certificate is written to SIGNED/doc/secureboot.der for mokutil.
+Packages made from SIGNED include all of this; to sign and package in one go:
+make packages SECUREBOOT_KEY=... SECUREBOOT_CERT=...
+
+STAGE is not changed. SIGNED is made again if STAGE, SIGNED or the certificate has changed, and
+is replaced in one step. Signatures in STAGE are replaced. Only openssl, sbsign and sign-file
+read the key, which must not have a passphrase.
+"""
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+
+from ..common import Fail, Paths, lock, say, sha256, shown
+from ..stage_env import read_env
+
+PROGRAMS = {"sbsign": "sbsigntool", "sbverify": "sbsigntool", "sbattach": "sbsigntool",
+            "openssl": "openssl", "xz": "xz-utils", "zstd": "zstd", "gzip": "gzip"}
+# Compress like the kernel's scripts/Makefile.modinst; the kernel's decompressor requires it.
+COMPRESS = {".xz": ("xz", "--threads=1", "--check=crc32", "--lzma2=dict=1MiB"),
+            ".zst": ("zstd", "-q"), ".gz": ("gzip", "-n")}
+# Appended by sign-file: signature, struct module_signature, mark.
+MARK = b"~Module signature appended~\n"
+TRAILER = 12
+
+
+def run(*command: str | pathlib.Path, data: bytes | None = None, what: str = "") -> bytes:
+    """The output of a program that must succeed; `what` describes its purpose."""
+    try:
+        done = subprocess.run([str(word) for word in command], check=False, capture_output=True,
+                              input=data if data is not None else b"")
+    except FileNotFoundError:
+        program = str(command[0])
+        raise Fail(f"{program} is not installed: run 'make deps' (package "
+                   f"{PROGRAMS.get(program, program)})") from None
+    if done.returncode != 0:
+        words = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+        raise Fail(f"{what or command[0]}: {words[-1].strip() if words else 'no message'}")
+    return done.stdout
+
+
+class Owner:
+    """The key and its certificate."""
+
+    def __init__(self, key: pathlib.Path, cert: pathlib.Path) -> None:
+        for option, path, kind in (("--key", key, "PRIVATE KEY"), ("--cert", cert, "CERTIFICATE")):
+            if not path.is_file():
+                raise Fail(f"{option} {path}: no such file")
+            if f"{kind}-----".encode() not in path.read_bytes():
+                raise Fail(f"{option} {path}: no {kind.lower()} in PEM form "
+                           "('openssl x509 -inform der' reads a certificate in DER form)")
+        self.key, self.cert = key.absolute(), cert.absolute()
+        # Without -passin it would prompt; an empty passphrase fails if the key has one.
+        of_key = run("openssl", "pkey", "-in", key, "-passin", "pass:", "-pubout",
+                     what=f"cannot read --key {key} (does it have a passphrase?)")
+        of_cert = run("openssl", "x509", "-in", cert, "-noout", "-pubkey",
+                      what=f"cannot read --cert {cert}")
+        if of_key != of_cert:
+            raise Fail(f"--key {key} is not the key of --cert {cert}: "
+                       "its signatures could not be verified")
+
+
+class Stage:
+    """An output folder of kernel/scripts/fl stage, and the copy where signed files go."""
+
+    def __init__(self, path: pathlib.Path, copy: pathlib.Path) -> None:
+        self.path = path
+        self.copy = copy
+        self.modules = path / "modules"
+        self.vmlinuz = path / "vmlinuz"
+        self.env = read_env(path)
+        if not self.vmlinuz.is_file():
+            raise Fail(f"{shown(path)} has no vmlinuz: make it again with kernel/scripts/fl stage")
+        try:
+            self.config = (path / "config").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise Fail(f"{shown(path)} has no config: make it again with "
+                       "kernel/scripts/fl stage") from None
+
+    def write(self, path: pathlib.Path, data: bytes) -> None:
+        """Write a file of the stage to the copy."""
+        target = self.copy / path.relative_to(self.path)
+        target.write_bytes(data)
+        target.chmod(0o644)
+
+    def date(self) -> None:
+        """Give all files and folders of the copy the date of the stage."""
+        epoch = int(self.env["SOURCE_DATE_EPOCH"])
+        for path in [self.copy, *self.copy.rglob("*")]:
+            os.utime(path, (epoch, epoch), follow_symlinks=False)
+
+    def module_files(self) -> list[pathlib.Path]:
+        """All modules, compressed or not."""
+        return sorted(path for path in self.modules.rglob("*.ko*")
+                      if path.suffix in (".ko", *COMPRESS))
+
+    @property
+    def checks_modules(self) -> bool:
+        """Whether the kernel checks module signatures."""
+        return bool(re.search(r"(?m)^CONFIG_MODULE_SIG=y$", self.config))
+
+    @property
+    def hash(self) -> str:
+        """The hash algorithm for module signatures that the kernel was built with."""
+        found = re.search(r'(?m)^CONFIG_MODULE_SIG_HASH="(\w+)"$', self.config)
+        return found[1] if found else "sha256"
+
+    def sign_file(self, given: str | None) -> pathlib.Path:
+        """The kernel's program that signs modules."""
+        if given and not os.access(given, os.X_OK):
+            raise Fail(f"--sign-file {given}: no such program")
+        build = Paths.from_env().build / self.env["FLAVOUR"]
+        places = [pathlib.Path(given)] if given else [
+            self.path / "headers/scripts/sign-file", build / "scripts/sign-file"]
+        for place in places:
+            if os.access(place, os.X_OK) and place.is_file():
+                return place.absolute()
+        raise Fail("the stage has no headers/scripts/sign-file (the kernel's program that signs "
+                   "modules; a kernel with CONFIG_MODULE_SIG builds it): give one with "
+                   "--sign-file, for example from Debian's package linux-kbuild-6.12")
+
+
+def sign_vmlinuz(stage: Stage, owner: Owner) -> None:
+    """Sign the kernel."""
+    with tempfile.TemporaryDirectory(prefix="faultline-sign-") as place:
+        image, signed = pathlib.Path(place) / "vmlinuz", pathlib.Path(place) / "signed"
+        shutil.copyfile(stage.vmlinuz, image)
+        # sbsign would append to other signatures.
+        for _ in re.findall(rb"(?m)^signature \d+$", run(
+                "sbverify", "--list", image,
+                what=f"{shown(stage.vmlinuz)} is not an EFI program")):
+            run("sbattach", "--remove", image, what="removing another signature of vmlinuz")
+        run("sbsign", "--key", owner.key, "--cert", owner.cert, "--output", signed, image,
+            what="signing vmlinuz")
+        run("sbverify", "--cert", owner.cert, signed, what="the signature of vmlinuz is bad")
+        stage.write(stage.vmlinuz, signed.read_bytes())
+
+
+def split(data: bytes) -> tuple[bytes, bytes]:
+    """Split a module into its contents and its last signature."""
+    end = len(data) - len(MARK)
+    if not data.endswith(MARK) or end < TRAILER:
+        return data, b""
+    size = int.from_bytes(data[end - 4:end], "big")
+    start = end - TRAILER - size
+    if start <= 0:
+        return data, b""
+    return data[:start], data[start:end - TRAILER]
+
+
+def sign_module(stage: Stage, owner: Owner, sign_file: pathlib.Path, path: pathlib.Path) -> None:
+    """Sign one module."""
+    name = shown(path)
+    packer = COMPRESS.get(path.suffix)
+    data = path.read_bytes()
+    if packer:
+        data = run(packer[0], "-dc", data=data, what=f"{name} is damaged")
+    bare, signature = split(data)
+    while signature:
+        bare, signature = split(bare)
+    with tempfile.TemporaryDirectory(prefix="faultline-sign-") as place:
+        module = pathlib.Path(place) / "module.ko"
+        module.write_bytes(bare)
+        run(sign_file, stage.hash, owner.key, owner.cert, module, what=f"signing {name}")
+        data = module.read_bytes()
+    if split(data)[0] != bare:
+        raise Fail(f"{shown(sign_file)} did not sign {name}, but reported success")
+    if packer:
+        data = run(*packer, "-c", data=data, what=f"compressing {name}")
+    stage.write(path, data)
+
+
+def sign_modules(stage: Stage, owner: Owner, given: str | None) -> str:
+    """Sign all modules, one per CPU at a time; return a remark."""
+    files = stage.module_files()
+    if not stage.checks_modules:
+        return (f"{len(files)} modules left unsigned, as the kernel has no CONFIG_MODULE_SIG and "
+                "does not check signatures")
+    sign_file = stage.sign_file(given)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = [pool.submit(sign_module, stage, owner, sign_file, path) for path in files]
+        try:
+            for job in jobs:
+                job.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return f"{len(files)} modules signed"
+
+
+def digest(*folders: pathlib.Path) -> str:
+    """One hash over folders: names, modes, dates and contents."""
+    total = hashlib.sha256()
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            stat = path.lstat()
+            what = os.readlink(path) if path.is_symlink() else (
+                sha256(path) if path.is_file() else "")
+            total.update(repr((str(path.relative_to(folder)), stat.st_mode, stat.st_mtime_ns,
+                               what)).encode())
+    return total.hexdigest()
+
+
+def sign(source: pathlib.Path, out: pathlib.Path, owner: Owner, given: str | None) -> None:
+    """Make the signed copy, unless it is up to date."""
+    part, old, known = (out.with_name(f".{out.name}.{end}") for end in ("part", "old", "inputs"))
+    stage = Stage(source, part)
+    # Check for everything that may be missing before the work begins.
+    if stage.checks_modules:
+        stage.sign_file(given)
+    if out.exists() and not (out / "stage.env").is_file():
+        raise Fail(f"{shown(out)} exists and is not a stage: name another folder")
+    if source.resolve() == out.resolve() or source.resolve() in out.resolve().parents:
+        raise Fail(f"{shown(out)} is in the stage itself: name another folder")
+    signer = sha256(owner.cert) + sha256(pathlib.Path(__file__))
+    with lock(out.with_name(f".{out.name}.lock")):
+        if known.is_file() and known.read_text(encoding="ascii") == signer + digest(source, out):
+            say(f"{shown(out)} is up to date")
+            return
+        known.unlink(missing_ok=True)
+        try:
+            shutil.rmtree(part, ignore_errors=True)
+            run("cp", "-a", source, part, what=f"copying {shown(source)}")
+            sign_vmlinuz(stage, owner)
+            remark = sign_modules(stage, owner, given)
+            der = run("openssl", "x509", "-in", owner.cert, "-outform", "der")
+            stage.write(source / "doc" / "secureboot.der", der)
+            stage.date()
+            shutil.rmtree(old, ignore_errors=True)
+            if out.exists():
+                out.rename(old)
+            part.rename(out)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+        known.write_text(signer + digest(source, out), encoding="ascii")
+    say(f"{shown(out)}: vmlinuz signed, {remark}")
+
+
+def main() -> None:
+    """Parse the command line and do it."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", metavar="STAGE", help="a folder made by kernel/scripts/fl stage")
+    parser.add_argument("signed", metavar="SIGNED", help="output folder; it is replaced")
+    parser.add_argument("--key", required=True, help="private key, PEM, without a passphrase")
+    parser.add_argument("--cert", required=True, help="its certificate, PEM")
+    parser.add_argument("--sign-file", metavar="PROGRAM",
+                        help="the kernel's sign-file, if missing from the stage's headers")
+    args = parser.parse_args()
+    sign(pathlib.Path(args.stage).absolute(), pathlib.Path(args.signed).absolute(),
+         Owner(pathlib.Path(args.key), pathlib.Path(args.cert)), args.sign_file)

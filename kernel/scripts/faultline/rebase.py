@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Move the pin to another 6.12 point release that the registry has.
+
+The overlay and each patch are tried on it in build/rebase-VERSION. The report says for each
+patch whether it applies, with what offset, or where it fails. If all apply, the pins and the
+refreshed patches are written; otherwise nothing in kernel/ changes, and build/rebase-VERSION
+holds the branch up to the failure: apply the rest there with `git am -3`, then --continue.
+"""
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+
+from . import audit
+from .apt import Apt
+from .branch import Builder, Exporter, Outcome, parse_mail
+from .common import Fail, Paths, flag, say, shown, write_atomic
+from .patchqueue import Queue
+from .pin import Pin
+from .repo import BRANCH, UPSTREAM, Repo
+from .source import ENVIRONMENT, Source, obtain, pinned
+from .worktree import WorkTree
+
+CONFIG_PIN = "upstream-config"
+MORE = """\
+  DRY_RUN=1               only report, like --dry-run
+  CONTINUE=1              continue after applying the rest by hand, like --continue
+"""
+
+
+def verdict(outcome: Outcome) -> str:
+    """The report line of one patch."""
+    if outcome.problems:
+        return f"FAILS    {outcome.name}: {'; '.join(outcome.problems)}"
+    if outcome.offsets:
+        return f"offset   {outcome.name}: {', '.join(outcome.offsets)}"
+    return f"applies  {outcome.name}"
+
+
+def check_unfinished(scratch: WorkTree) -> None:
+    """Refuse to start over while conflicts are being resolved."""
+    if scratch.exists():
+        work = scratch.unsaved_work(scratch.load())
+        if work:
+            raise Fail(f"{shown(scratch.folder)} has {work}: continue with CONTINUE=1, or "
+                       "remove the folder")
+
+
+def try_queue(repo: Repo, queue: Queue) -> str:
+    """Build the branch as far as possible and report; return the error, if any."""
+    base = repo.commit_of(f"refs/tags/{UPSTREAM}")
+    builder = Builder(repo, base)
+    collisions = builder.collisions(queue.overlay)
+    for path in collisions:
+        say(f"FAILS    overlay file {path}: upstream has it now")
+    fitting = {path: entry for path, entry in queue.overlay.items() if path not in collisions}
+    outcomes: list[Outcome] = []
+
+    def report(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        say(verdict(outcome))
+
+    tip = builder.build(Queue(fitting, queue.patches), report)
+    repo.text("update-ref", f"refs/heads/{BRANCH}", tip)
+    failed = [outcome.name for outcome in outcomes if outcome.problems]
+    say(f"{len(outcomes) - len(failed)} of {len(outcomes)} patches apply, "
+        f"{sum(bool(outcome.offsets) for outcome in outcomes)} of them with an offset; "
+        f"{len(collisions)} of {len(queue.overlay)} overlay files collide")
+    if collisions:
+        return (f"overlay file {collisions[0]} exists upstream now; nothing was changed: "
+                "rename or remove it in kernel/overlay and run this again")
+    if failed:
+        return f"{failed[0]} does not apply; nothing was changed"
+    return ""
+
+
+def check_sites(paths: Paths, repo: Repo, folder: Path) -> str:
+    """Compare the audited sites with the new kernel; return the error, if any."""
+    path = audit.list_of(paths)
+    if not path.exists():
+        return ""
+    found = audit.sites(audit.in_commit(repo, repo.commit_of(f"refs/heads/{BRANCH}")))
+    differences = audit.changes(audit.read(path), found)
+    for line in differences:
+        say(f"AUDIT    {line}")
+    if not differences:
+        say(f"{len(found)} sites are as in {shown(path)}")
+        return ""
+    return (f"{len(differences)} lines of {shown(path)} differ; nothing was changed: review them "
+            "as described at its top, run "
+            f"`kernel/scripts/fl audit --update --tree {shown(folder)}`, then this again with "
+            "CONTINUE=1")
+
+
+def check_complete(scratch: WorkTree, queue: Queue) -> None:
+    """Check manual work: nothing is uncommitted and no patch is missing."""
+    scratch.require_branch(" and run this again")
+    left = scratch.changes(scratch.load()) + scratch.repo.untracked()
+    if left:
+        raise Fail(f"{shown(scratch.folder)} has uncommitted changes ({left[0]}): finish "
+                   "`git am` and run this again")
+    subjects = scratch.repo.text("log", "--format=%s", f"{UPSTREAM}..HEAD").splitlines()
+    for name, data in queue.patches:
+        if parse_mail(scratch.repo, data).subject not in subjects:
+            raise Fail(f"{name} is not on the branch in {shown(scratch.folder)}: apply it there, "
+                       "or drop it from kernel/patches and run this again")
+
+
+def config_pin(paths: Paths, new: Pin) -> Pin | None:
+    """The pin of the distribution's configurations for the new version."""
+    if not (paths.kernel / CONFIG_PIN).exists():
+        return None
+    old = Pin.load(paths.kernel, CONFIG_PIN)
+    return Apt(paths).package(old.package, old.series).find(new.version)
+
+
+def move(paths: Paths, repo: Repo, queue: Queue, new: Pin, dry: bool) -> None:
+    """Write the refreshed queue and the pins."""
+    config = config_pin(paths, new)
+    exported = Exporter(repo, queue).export()
+    if dry:
+        say("dry run: nothing was changed")
+        return
+    pin_text = new.rewrite((paths.kernel / "upstream").read_text(encoding="utf-8"))
+    for name in exported.save(paths.kernel, pin_text):
+        say(f"{shown(paths.kernel / name)} written")
+    if config:
+        path = paths.kernel / CONFIG_PIN
+        write_atomic(path, config.rewrite(path.read_text(encoding="utf-8")).encode())
+        say(f"{shown(path)} written")
+    say(f"the pin is now {new.version}; `make tree` updates build/tree")
+
+
+def go_on(paths: Paths, scratch: WorkTree, queue: Queue, new: Pin, dry: bool) -> None:
+    """Continue with the branch as the developer left it in the scratch tree."""
+    if not scratch.exists():
+        raise Fail(f"there is no {shown(scratch.folder)} to continue in: run this without "
+                   "CONTINUE=1 first")
+    check_complete(scratch, queue)
+    error = check_sites(paths, scratch.repo, scratch.folder)
+    if error:
+        raise Fail(error)
+    move(paths, scratch.repo, queue, new, dry)
+    if not dry:
+        shutil.rmtree(scratch.folder)
+
+
+def begin(paths: Paths, scratch: WorkTree, queue: Queue, source: Source, dry: bool) -> None:
+    """Try the queue on the new source. The scratch tree is kept only on failure."""
+    check_unfinished(scratch)
+    source, tree_git = obtain(paths, source), paths.tree / ".git"
+    # Most of the source is already among the objects of build/tree, and `git am -3` needs them.
+    with scratch.begin(source, False, tree_git if tree_git.is_dir() else None) as part:
+        error = try_queue(part.repo, queue)
+        if error and "overlay file" not in error:
+            error += (f": in {shown(scratch.folder)} run `git am -3` on it and the patches after "
+                      "it, resolve, then run this again with CONTINUE=1")
+        error = error or check_sites(paths, part.repo, scratch.folder)
+        assert source.pin is not None
+        if not error:
+            move(paths, part.repo, queue, source.pin, dry)
+        shutil.rmtree(scratch.folder, ignore_errors=True)
+        if error:
+            scratch.finish(source, part)
+            raise Fail(error)
+
+
+def rebase(paths: Paths, version: str, dry: bool, continued: bool) -> None:
+    """Find the version, then begin or continue."""
+    old, queue = Pin.load(paths.kernel), Queue.load(paths.kernel)
+    tree = WorkTree(paths.tree)
+    if not dry and tree.exists():
+        tree.check_replaceable(tree.load())
+    package = Apt(paths).package(old.package, old.series)
+    new = package.find(version)
+    say(f"from {old.version} to {new.version}")
+    scratch = WorkTree(paths.rebase(new.version))
+    with scratch.locked():
+        if continued:
+            go_on(paths, scratch, queue, new, dry)
+        else:
+            begin(paths, scratch, queue, pinned(new, package), dry)
+
+
+def main() -> None:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=ENVIRONMENT + MORE,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("version", nargs="?", default=os.environ.get("VERSION", ""),
+                        help="6.12.x, 6.12.x-y or latest (default: $VERSION)")
+    parser.add_argument("--dry-run", action="store_true", help="only report; change nothing")
+    parser.add_argument("--continue", action="store_true", dest="continued",
+                        help="continue with the branch in build/rebase-VERSION")
+    args = parser.parse_args()
+    if not args.version:
+        raise Fail("which version? run `make rebase VERSION=6.12.x` (or latest)")
+    rebase(Paths.from_env(), args.version, args.dry_run or flag("DRY_RUN"),
+           args.continued or flag("CONTINUE"))

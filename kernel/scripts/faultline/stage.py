@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Compile a flavour and lay out the contents of its packages.
+
+The result, build/stage/FLAVOUR, serves both DEB and RPM:
+
+  stage.env          names and versions, as KEY=value
+  vmlinuz config System.map
+  modules/           /lib/modules/RELEASE, without the output of depmod
+  headers/           for building external modules
+  tools/             perf, and the selftests of the features
+  doc/               pin, patches, configuration, CHANGELOG, bill of materials
+
+All files have the date of the release, so that packages are reproducible.
+The folder is replaced in one step; after a failure the previous one is kept.
+"""
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+
+from . import flavour as lib
+from . import sbom
+from .build import build
+from .common import ROOT, Fail, lock, say, shown
+from .pin import Pin
+from .release import Release
+from .stage_env import make_env, write_env
+
+TARGETS = ("bzImage", "modules")
+# An ELF note: sizes of name and content, type NT_GNU_BUILD_ID, name; the SHA1 follows.
+BUILD_ID_SIZE = 20
+BUILD_ID_NOTE = struct.pack("<III4s", 4, BUILD_ID_SIZE, 3, b"GNU")
+SELFTESTS = "tools/testing/selftests/mm/faultline"
+# perf with what an operator needs: symbols, call graphs, our tracepoints.
+# Scripting languages, the graphical browser and other options are left out, so
+# that the package depends on few libraries.
+PERF = ("NO_LIBPYTHON=1", "NO_LIBPERL=1", "NO_GTK2=1", "NO_SLANG=1", "NO_LIBNUMA=1",
+        "NO_LIBCRYPTO=1", "NO_LIBBABELTRACE=1", "NO_JVMTI=1", "NO_LIBCAP=1", "NO_LZMA=1",
+        "NO_LIBUNWIND=1", "NO_LIBPFM4=1", "NO_SDT=1", "NO_LIBZSTD=1", "NO_DEMANGLE=1",
+        "NO_LIBBPF=1", "BUILD_BPF_SKEL=0", "NO_LIBDEBUGINFOD=1", "NO_LIBLLVM=1", "NO_CAPSTONE=1",
+        "WERROR=0")
+PERF_LIBRARIES = ("libelf", "libdw", "zlib", "libtraceevent")
+
+
+def run(title: str, log: pathlib.Path, *command: str | pathlib.Path) -> None:
+    """Run a step whose output only matters if it fails."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "a", encoding="utf-8") as sink:
+        status = subprocess.run(command, env=lib.environment(), check=False,
+                                stdin=subprocess.DEVNULL, stdout=sink,
+                                stderr=subprocess.STDOUT).returncode
+    if status:
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]:
+            print(f"  {line}", file=sys.stderr)
+        raise Fail(f"{title} failed: fix the errors above; the full log is {shown(log)}")
+
+
+def kbuild(flavour: lib.Flavour, *words: str) -> list[str]:
+    """The kernel's make, in the build folder.
+
+    CC is the same as in the build, else everything counts as stale; HOSTCC as well, else the
+    host programs in the headers are rebuilt.
+    """
+    return ["make", "-C", str(flavour.tree), f"O={flavour.out}", "--no-print-directory",
+            f"-j{os.cpu_count() or 1}", f"CC={lib.cc(flavour)}", f"HOSTCC={lib.cc(flavour)}",
+            f"LOCALVERSION={flavour.localversion}", *words]
+
+
+def compile_kernel(flavour: lib.Flavour) -> None:
+    """Bring the O= folder up to date."""
+    build(flavour, list(TARGETS))
+    if lib.read_config(flavour.config).get("MODULES") != "y":
+        raise Fail(f"flavour {flavour.name} has no modules (CONFIG_MODULES), so it cannot be "
+                   "packaged: use microvm or cloud")
+
+
+def release_of(flavour: lib.Flavour) -> str:
+    """The output of `uname -r`."""
+    return (flavour.out / "include/config/kernel.release").read_text(encoding="utf-8").strip()
+
+
+def describe(flavour: lib.Flavour) -> dict[str, str]:
+    """The contents of stage.env."""
+    return make_env(Release.parse(release_of(flavour), f"flavour {flavour.name}"), flavour.name,
+                    lib.source_date_epoch())
+
+
+def install_kernel(flavour: lib.Flavour, stage: pathlib.Path, kver: str,
+                   log: pathlib.Path) -> None:
+    """Install image, symbols, configuration and modules."""
+    shutil.copyfile(flavour.image, stage / "vmlinuz")
+    shutil.copyfile(flavour.config, stage / "config")
+    shutil.copyfile(flavour.out / "System.map", stage / "System.map")
+    scratch = stage / "scratch"
+    run("modules_install", log, *kbuild(
+        flavour, f"INSTALL_MOD_PATH={scratch}", "INSTALL_MOD_STRIP=1", "DEPMOD=true",
+        "modules_install"))
+    (scratch / "lib/modules" / kver).rename(stage / "modules")
+    shutil.rmtree(scratch)
+    for name in ("build", "source"):
+        (stage / "modules" / name).unlink(missing_ok=True)
+
+
+def is_program(path: pathlib.Path) -> bool:
+    """Whether it is an executable ELF file."""
+    if path.is_symlink() or not path.is_file() or not os.access(path, os.X_OK):
+        return False
+    with open(path, "rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
+def forget_build_id(path: pathlib.Path) -> None:
+    """Zero the build ID; removing its section would make strip drop RELRO as well."""
+    data = path.read_bytes()
+    start = data.find(BUILD_ID_NOTE)
+    if start >= 0:
+        start += len(BUILD_ID_NOTE)
+        path.write_bytes(data[:start] + bytes(BUILD_ID_SIZE) + data[start + BUILD_ID_SIZE:])
+
+
+def install_headers(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
+    """Install what the kernel says an external module needs, and the program that signs one."""
+    headers = stage / "headers"
+    run("the headers", log, *kbuild(
+        flavour, "run-command", "KBUILD_RUN_COMMAND="
+        f"{flavour.tree}/scripts/package/install-extmod-build {headers}"))
+    shutil.copyfile(flavour.config, headers / ".config")
+    for path in list(headers.rglob("*")):
+        # An intermediate file of a generated header; it contains build paths.
+        if path.suffix == ".s":
+            path.unlink()
+        # So do the programs, in their debug data, which the build ID is a hash of.
+        elif is_program(path):
+            run("the headers", log, "strip", "--strip-unneeded", path)
+            forget_build_id(path)
+        elif path.is_symlink() and not path.resolve().is_relative_to(headers):
+            raise Fail(f"{path.relative_to(headers)} in the headers points outside them: "
+                       f"see {shown(log)}")
+
+
+def install_tools(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
+    """Install perf and the selftests."""
+    tools = stage / "tools"
+    tools.mkdir()
+    missing = [name for name in PERF_LIBRARIES if subprocess.run(
+        ["pkg-config", "--exists", name], check=False, env=lib.environment()).returncode]
+    if missing:
+        raise Fail(f"perf needs the development files of {' '.join(missing)}: run 'make deps'")
+    # perf's make does not notice changed options.
+    out = lib.PATHS.build / f"perf.{lib.digest(*PERF)[:8]}"
+    out.mkdir(parents=True, exist_ok=True)
+    prefix = f"-ffile-prefix-map={flavour.tree}=. -ffile-prefix-map={out}=."
+    # Its version must not depend on a repository that a source package does not have.
+    run("perf", log, "env", "GIT_DIR=/nonexistent",
+        "make", "-C", flavour.tree / "tools/perf", f"O={out}",
+        f"-j{os.cpu_count() or 1}", *PERF, f"CC={lib.cc(flavour)}", f"EXTRA_CFLAGS={prefix}",
+        "perf")
+    run("perf", log, "strip", "--strip-unneeded", "-o", tools / "perf", out / "perf")
+    selftests = stage / "scratch"
+    selftests.mkdir()
+    run("the selftests", log, "make", "-C", flavour.tree / SELFTESTS, f"OUTPUT={selftests}",
+        f"USERCFLAGS={prefix}")
+    target = tools / "selftests"
+    target.mkdir()
+    for path in sorted(selftests.iterdir()):
+        if path.is_file() and os.access(path, os.X_OK):
+            run("the selftests", log, "strip", "--strip-unneeded", "-o", target / path.name, path)
+    shutil.rmtree(selftests)
+    shutil.copyfile(ROOT / "packaging/tools/run-selftests", target / "run")
+    (target / "run").chmod(0o755)
+
+
+def install_doc(flavour: lib.Flavour, stage: pathlib.Path, env: dict[str, str]) -> None:
+    """Install the exact inputs of the kernel."""
+    doc = stage / "doc"
+    doc.mkdir()
+    shutil.copyfile(lib.PATHS.kernel / "upstream", doc / "upstream")
+    shutil.copyfile(flavour.config, doc / "config")
+    shutil.copyfile(ROOT / "CHANGELOG", doc / "CHANGELOG")
+    shutil.copyfile(ROOT / "COPYING", doc / "COPYING")
+    shutil.copytree(lib.PATHS.kernel / "patches", doc / "patches")
+    sbom.write(doc / "sbom.spdx.json", flavour, env)
+
+
+def normalise(stage: pathlib.Path, epoch: int) -> None:
+    """One date and two modes for all files."""
+    for path in [stage, *stage.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        os.utime(path, (epoch, epoch), follow_symlinks=False)
+
+
+def inputs(flavour: lib.Flavour, env: dict[str, str]) -> str:
+    """A digest of everything that determines the contents of the stage."""
+    folders = [lib.PATHS.kernel / "patches", lib.PATHS.kernel / "overlay"]
+    files = [flavour.config, flavour.image, pathlib.Path(__file__), ROOT / "CHANGELOG",
+             pathlib.Path(sbom.__file__), lib.PATHS.kernel / "upstream",
+             flavour.out / "Module.symvers", flavour.out / "modules.order",
+             *(path for folder in folders for path in sorted(folder.rglob("*"))
+               if path.is_file())]
+    # A module may have changed although the image did not.
+    modules = (flavour.out / "modules.order").read_text(encoding="utf-8").split()
+    stamps = [str((flavour.out / name).with_suffix(".ko").stat().st_mtime_ns) for name in modules]
+    return lib.digest(repr(env), repr(lib.tree_state(flavour)), lib.compiler(flavour),
+                      *stamps,
+                      *(part for path in files for part in (str(path).encode(), path.read_bytes())))
+
+
+def inputs_file(stage: pathlib.Path) -> pathlib.Path:
+    """Where the digest of a stage's inputs is kept."""
+    return stage.with_name(f".{stage.name}.inputs")
+
+
+def make_stage(flavour: lib.Flavour) -> pathlib.Path:
+    """Make the stage, unless it is up to date."""
+    if flavour.stock:
+        raise Fail("stock kernels come from their distribution: use microvm or cloud")
+    if flavour.arch != lib.X86:
+        raise Fail(f"there are no packages for {flavour.name}: use microvm or cloud")
+    compile_kernel(flavour)
+    env = describe(flavour)
+    target = lib.PATHS.build / "stage" / flavour.out_name
+    stage = target.with_name(f".{target.name}.part")
+    log = lib.LOGS / f"stage-{flavour.out_name}.log"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with lock(target.parent / f".{flavour.out_name}.lock"):
+        known, now = inputs_file(target), inputs(flavour, env)
+        if target.exists() and known.exists() and known.read_text(encoding="ascii") == now:
+            say(f"{flavour.out_name}: {shown(target)} is up to date")
+            return target
+        known.unlink(missing_ok=True)
+        log.unlink(missing_ok=True)
+        shutil.rmtree(stage, ignore_errors=True)
+        stage.mkdir()
+        install_kernel(flavour, stage, env["KVER"], log)
+        install_headers(flavour, stage, log)
+        install_tools(flavour, stage, log)
+        install_doc(flavour, stage, env)
+        write_env(stage, env)
+        normalise(stage, int(env["SOURCE_DATE_EPOCH"]))
+        old = stage.with_name(f".{target.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        if target.exists():
+            target.rename(old)
+        stage.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
+        known.write_text(now, encoding="ascii")
+    modules = sum(1 for path in (target / "modules").rglob("*.ko*"))
+    say(f"{flavour.out_name}: {shown(target)}: {env['KVER']}, {modules} modules")
+    return target
+
+
+def main() -> None:
+    """Parse the command line and do it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=lib.ENVIRONMENT,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("flavour", help=", ".join(lib.FLAVOURS))
+    args = parser.parse_args()
+    Pin.load(lib.PATHS.kernel)
+    make_stage(lib.find(args.flavour))

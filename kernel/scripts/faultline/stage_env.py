@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What packages and tests read of a stage, the output of kernel/scripts/fl stage."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .common import Fail, shown
+from .release import Release
+
+# The fields of stage.env, and the form that package names require.
+FORMS = {
+    "UPSTREAM": r"\d+\.\d+\.\d+",
+    "RELEASE": r"\d+(\.\d+)?",
+    "FLAVOUR": r"[a-z0-9][a-z0-9-]*",
+    "ARCH": r"[a-z0-9][a-z0-9-]*",
+    "RPMARCH": r"[a-z0-9_]+",
+    "SOURCE_DATE_EPOCH": r"\d+",
+}
+PARTS = ("vmlinuz", "config", "System.map", "headers/Module.symvers", "tools/perf",
+         "doc/sbom.spdx.json")
+MAKE_ONE = "make one with kernel/scripts/fl stage FLAVOUR"
+AGAIN = "make the stage again with kernel/scripts/fl stage"
+
+
+def make_env(release: Release, flavour: str, epoch: int) -> dict[str, str]:
+    """The contents of stage.env."""
+    return {"KVER": release.kver, "UPSTREAM": release.upstream, "RELEASE": release.number,
+            "FLAVOUR": flavour, "ARCH": "amd64", "RPMARCH": "x86_64",
+            "SOURCE_DATE_EPOCH": str(epoch)}
+
+
+def write_env(stage: Path, env: dict[str, str]) -> None:
+    """Write stage.env."""
+    (stage / "stage.env").write_text("".join(f"{key}={value}\n" for key, value in env.items()),
+                                     encoding="ascii")
+
+
+def read_env(stage: Path) -> dict[str, str]:
+    """Read and check stage.env."""
+    path = stage / "stage.env"
+    if not stage.is_dir():
+        raise Fail(f"no stage at {shown(stage)}: {MAKE_ONE}")
+    if not path.is_file():
+        raise Fail(f"{shown(stage)} is not a stage (it has no stage.env): {MAKE_ONE}")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    env = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    release = Release.parse(env.get("KVER", ""), shown(path))
+    for key, form in FORMS.items():
+        if not re.fullmatch(form, env.get(key, "")):
+            raise Fail(f"{shown(path)}: {key}={env.get(key, '')} is missing or not valid in a "
+                       f"package name: {AGAIN}")
+    if (release.upstream, release.number) != (env["UPSTREAM"], env["RELEASE"]):
+        raise Fail(f"{shown(path)}: KVER does not match UPSTREAM and RELEASE: {AGAIN}")
+    return env
+
+
+def check_stage(stage: Path) -> dict[str, str]:
+    """Check that a stage is complete and return the contents of stage.env."""
+    env = read_env(stage)
+    if next((stage / "modules").rglob("*.ko*"), None) is None:
+        raise Fail(f"flavour {env['FLAVOUR']} has no modules, so it cannot be packaged: use a "
+                   "flavour with CONFIG_MODULES=y, such as microvm or cloud")
+    for part in PARTS:
+        if not (stage / part).exists():
+            raise Fail(f"{shown(stage)} has no {part}: {AGAIN}")
+    return env

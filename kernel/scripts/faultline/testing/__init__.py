@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Shared by test programs.
+
+tap      prints results
+herd     herd7, the simulator of memory models
+touched  upstream files that our patches change
+"""

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: GPL-2.0-only
-"""Benchmarks of the Faultline features, run in VMs from tests/vm."""
