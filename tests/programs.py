@@ -60,6 +60,8 @@ class Program:
                 hung = True
                 kill(process)
             kill_group(process)
+            # Its process id may be used again.
+            self._process = None
         self.seconds = time.monotonic() - self._began
         summary = parse(read_lines(self.tap))
         if hung:
