@@ -97,20 +97,20 @@ IN_TURN = 4
 FLIP_OFF = "FAULTLINE_FLIP_OFF=1"
 NUMA = "numa=fake=2"
 # Page tables are freed by RCU, as in a guest whose hypervisor flushes TLBs.
-RCU_TABLES = "pt_sync_guest"
+RCU_TABLES = "pmd_clear_guest"
 # Where time is counted in instructions, a sleeping thread may otherwise not be woken for half a
 # minute while others spin, even with the switch off.  The loop starts no programs, whose page
 # faults would be counted.
 AWAKE = "mkfifo /tmp/never; until read -r -t 1 nothing <>/tmp/never; do :; done & "
 
-RACES = ("munmap_race", "hugetlb_race", "pt_sync_race", "spf_race")
+RACES = ("munmap_race", "hugetlb_race", "pmd_clear_race", "spf_race")
 FLIPPED = tuple(f"{name} -v flip" for name in RACES)
 PPC64LE = ("mmu", "toggles", "munmap_semantics", "munmap_race", "munmap_fault",
            "hugetlb_semantics")
 
 BOOTS = {boot.title: boot for boot in (
     Boot("kernel/semantics", "microvm",
-         ("toggles", "munmap_semantics", "munmap_fault", "hugetlb_semantics", "pt_sync_semantics",
+         ("toggles", "munmap_semantics", "munmap_fault", "hugetlb_semantics", "pmd_clear_semantics",
           "spf_semantics"),
          IN_TURN, mem=3072, timeout=900, append=NUMA, env=(FLIP_OFF, "FAULTLINE_COUNT=1000"),
          reason="The effect of each value of each switch, and the switches themselves.  On one "
@@ -129,13 +129,13 @@ BOOTS = {boot.title: boot for boot in (
          mem=4096, timeout=1500, append=f"{NUMA} {RCU_TABLES}", env=("FAULTLINE_COUNT=100",),
          reason="kernel/semantics under KASAN, lockdep and mm's own checks, with fault injection "
          "for allocations.  One host thread per CPU, although that occasionally fails (IN_TURN): "
-         "a single thread is too slow (a third was done after 20 minutes).  pt_sync_semantics is "
+         "a single thread is too slow (a third was done after 20 minutes).  pmd_clear_semantics is "
          "in debug/flip."),
     Boot("debug/races", "microvm-debug", ("munmap_race", "munmap_stress", *RACES[1:]),
          mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", env=("FAULTLINE_COUNT=100",),
          reason="kernel/races under KASAN, lockdep and mm's own checks, also with wider race "
          "windows and with failing allocations."),
-    Boot("debug/flip", "microvm-debug", ("pt_sync_semantics", *FLIPPED[2:]),
+    Boot("debug/flip", "microvm-debug", ("pmd_clear_semantics", "pmd_clear_race -v flip", "spf_race -v flip"),
          IN_TURN, mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", seconds=5,
          env=(FLIP_OFF,),
          reason="kernel/flip under KASAN, lockdep and mm's own checks, also with wider race "

@@ -150,7 +150,7 @@ static void count_start(struct count *count)
 {
 	if (!events_open(events, nr_events))
 		die("cannot count csd:csd_queue_cpu: is tracefs mounted?");
-	count->counters = read_counters("pt_sync");
+	count->counters = read_counters("pmd_clear");
 	count->cal = read_interrupts("CAL:");
 	count->tlb = read_interrupts("TLB:");
 	count->any = read_interrupts(NULL);

@@ -88,7 +88,7 @@ files given to the guest:
 
 examples:
   tests/vm/run -- uname -a
-  tests/vm/run --ktap --file build/selftests/munmap_section -- munmap_section
+  tests/vm/run --ktap --file build/selftests/munmap_semantics -- munmap_semantics
   tests/vm/run --icount 0 --cpus 1 -- sh -c 'cat /proc/uptime'
   tests/vm/run --kunit --kernel build/microvm-debug/arch/x86/boot/bzImage
 
