@@ -135,7 +135,8 @@ BOOTS = {boot.title: boot for boot in (
          mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", env=("FAULTLINE_COUNT=100",),
          reason="kernel/races under KASAN, lockdep and mm's own checks, also with wider race "
          "windows and with failing allocations."),
-    Boot("debug/flip", "microvm-debug", ("pmd_clear_semantics", "pmd_clear_race -v flip", "spf_race -v flip"),
+    Boot("debug/flip", "microvm-debug",
+         ("pmd_clear_semantics", "pmd_clear_race -v flip", "spf_race -v flip"),
          IN_TURN, mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", seconds=5,
          env=(FLIP_OFF,),
          reason="kernel/flip under KASAN, lockdep and mm's own checks, also with wider race "
