@@ -23,7 +23,7 @@ FORMAT ?=
 FULL ?=
 # The benchmark for `make bench`: munmap, hugetlb, pmd_clear, spf or coherence.
 BENCH ?= munmap
-# The tests for `make test`: suites, or SUITE/PROGRAM; empty: all.
+# The tests for `make test`: suites, or SUITE/NAME; empty: all.
 SUITE ?=
 
 override BUILD := $(abspath $(BUILD))

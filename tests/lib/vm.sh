@@ -21,7 +21,7 @@ selftests_of() {
 
 # in_vm FLAVOUR NAME [--selftests "PROGRAM..."] [OPTION...] -- COMMAND...: calls
 # kernel/scripts/fl vm run with the kernel of the flavour, and with selftests from
-# build_selftests and ktap-all in the guest; logs go to build/vm/NAME.
+# tests/lib/selftests and ktap-all in the guest; logs go to build/vm/NAME.
 in_vm() {
 	local flavour=$1 name=$2 program files=()
 	shift 2
@@ -34,26 +34,4 @@ in_vm() {
 	fi
 	kernel/scripts/fl vm run --kernel "$(image "$flavour")" --name "$name" \
 		--out "$BUILD/vm/$name" "${files[@]}" "$@"
-}
-
-# build_selftests FLAVOUR: builds tools/testing/selftests/mm/faultline.
-build_selftests() {
-	local name cross=()
-	name=$(selftests_of "$1")
-	local log=$BUILD/log/$name.log
-
-	case $1 in
-	ppc64le*) cross=(ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-) ;;
-	esac
-	mkdir -p "$BUILD/log" "$BUILD/$name"
-	# Two test programs may build them at the same time.
-	{
-		flock 9
-		make -C "$BUILD/tree/tools/testing/selftests/mm/faultline" \
-			OUTPUT="$BUILD/$name" "${cross[@]}" >"$log" 2>&1 9>&- || {
-			tail -20 "$log" >&2
-			echo "the selftests do not build: see $log" >&2
-			return 1
-		}
-	} 9>>"$log.lock"
 }

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Which lines in a kernel log count as trouble."""
 
-import unittest
+
+import pytest
 
 from faultline.vm.console import Console, kunit_lines, taint_trouble
 
@@ -76,82 +77,86 @@ def feed(*messages: str, allow_warn: bool = False, stamp: str = "[   12.345678] 
     return console
 
 
-class Patterns(unittest.TestCase):
-    """Every documented format is detected and named, nothing else is."""
+# --- Every documented format is detected and named, nothing else is.
 
-    def test_trouble(self) -> None:
-        for kind, messages in TROUBLE.items():
-            for text in messages:
-                with self.subTest(text):
-                    found = feed("before", text, "after").trouble
-                    self.assertEqual([(kind, text, 2)],
-                                     [(item.kind, item.text, item.line) for item in found])
+@pytest.mark.parametrize("kind", TROUBLE)
+def test_trouble(kind: str) -> None:
+    for text in TROUBLE[kind]:
+        found = feed("before", text, "after").trouble
+        assert [(item.kind, item.text, item.line) for item in found] == [(kind, text, 2)]
 
-    def test_harmless(self) -> None:
-        for text in HARMLESS:
-            with self.subTest(text):
-                self.assertEqual(feed(text).trouble, [])
 
-    def test_without_time_stamp_nothing_counts(self) -> None:
-        for messages in TROUBLE.values():
-            self.assertEqual(feed(*messages, stamp="").trouble, [])
+@pytest.mark.parametrize("text", HARMLESS)
+def test_harmless(text: str) -> None:
+    assert feed(text).trouble == []
 
-    def test_stamp_with_caller(self) -> None:
-        for stamp in ("[    1.000000][    T1] ", "[    1.000000][   C0] ", "<4>[12345.000000] "):
-            self.assertEqual(len(feed("UBSAN: x", stamp=stamp).trouble), 1, stamp)
 
-    def test_allow_warn_lets_only_warn_pass(self) -> None:
-        for kind, messages in TROUBLE.items():
-            for text in messages:
-                console = feed(text, allow_warn=True)
-                self.assertEqual(len(console.trouble), 0 if kind == "warn" else 1, text)
-                self.assertEqual(len(console.allowed), 1 if kind == "warn" else 0, text)
+def test_without_time_stamp_nothing_counts() -> None:
+    for messages in TROUBLE.values():
+        assert feed(*messages, stamp="").trouble == []
 
-    def test_pieces_of_any_size(self) -> None:
-        log = b"[    1.000000] a\r\n[    1.000001] UBSAN: b\r\n[    1.000002] BUG: c"
-        for size in (1, 2, 7, len(log)):
-            console = Console()
-            for start in range(0, len(log), size):
-                console.feed(log[start:start + size])
-            console.finish()
-            self.assertEqual([item.line for item in console.trouble], [2, 3], size)
 
-    def test_not_text(self) -> None:
+def test_stamp_with_caller() -> None:
+    for stamp in ("[    1.000000][    T1] ", "[    1.000000][   C0] ", "<4>[12345.000000] "):
+        assert len(feed("UBSAN: x", stamp=stamp).trouble) == 1, stamp
+
+
+def test_allow_warn_lets_only_warn_pass() -> None:
+    for kind, messages in TROUBLE.items():
+        for text in messages:
+            console = feed(text, allow_warn=True)
+            assert len(console.trouble) == (0 if kind == "warn" else 1), text
+            assert len(console.allowed) == (1 if kind == "warn" else 0), text
+
+
+def test_pieces_of_any_size() -> None:
+    log = b"[    1.000000] a\r\n[    1.000001] UBSAN: b\r\n[    1.000002] BUG: c"
+    for size in (1, 2, 7, len(log)):
         console = Console()
-        console.feed(bytes(range(256)) + b"\n[    1.000000] UBSAN: b\n")
-        self.assertEqual(len(console.trouble), 1)
-
-    def test_stop(self) -> None:
-        console = feed("UBSAN: a")
-        console.stop()
-        console.feed(b"[    2.000000] Kernel panic - not syncing: NMI\n")
-        self.assertEqual(len(console.trouble), 1)
-
-    def test_oom_kill_is_reported_only(self) -> None:
-        console = feed("Out of memory: Killed process 60 (tail) total-vm:9kB, anon-rss:8kB")
-        self.assertEqual(console.trouble, [])
-        self.assertEqual(console.killed, ["Out of memory: Killed process 60 (tail)"])
-
-    def test_an_int3_is_told_from_other_oopses(self) -> None:
-        self.assertTrue(feed("Oops: int3: 0000 [#1] SMP NOPTI").stale_int3)
-        self.assertFalse(feed("Oops: 0002 [#1] SMP NOPTI").stale_int3)
-
-    def test_only_the_timer_panic_is_a_flake_of_the_host(self) -> None:
-        start = "Kernel panic - not syncing: "
-        self.assertTrue(feed(start + "IO-APIC + timer doesn't work!  Boot with").host_flake)
-        self.assertFalse(feed(start + "VFS: Unable to mount root fs").host_flake)
-
-    def test_taint(self) -> None:
-        self.assertEqual(taint_trouble(0, False), [])
-        self.assertEqual(taint_trouble(1 << 12 | 1 << 18, False), [])
-        self.assertEqual(taint_trouble(1 << 9 | 1 << 7, False), ["oops or BUG", "WARN"])
-        self.assertEqual(taint_trouble(1 << 9, True), [])
-
-    def test_kunit_part(self) -> None:
-        log = ("[    0.100000] before\n[    0.200000] KTAP version 1\n[    0.200001] 1..1\n"
-               "no stamp\n[    0.300000]     ok 1 a\n")
-        self.assertEqual(list(kunit_lines(log)), ["KTAP version 1", "1..1", "    ok 1 a"])
+        for start in range(0, len(log), size):
+            console.feed(log[start:start + size])
+        console.finish()
+        assert [item.line for item in console.trouble] == [2, 3], size
 
 
-if __name__ == "__main__":
-    unittest.main()
+def test_not_text() -> None:
+    console = Console()
+    console.feed(bytes(range(256)) + b"\n[    1.000000] UBSAN: b\n")
+    assert len(console.trouble) == 1
+
+
+def test_stop() -> None:
+    console = feed("UBSAN: a")
+    console.stop()
+    console.feed(b"[    2.000000] Kernel panic - not syncing: NMI\n")
+    assert len(console.trouble) == 1
+
+
+def test_oom_kill_is_reported_only() -> None:
+    console = feed("Out of memory: Killed process 60 (tail) total-vm:9kB, anon-rss:8kB")
+    assert console.trouble == []
+    assert console.killed == ["Out of memory: Killed process 60 (tail)"]
+
+
+def test_an_int3_is_told_from_other_oopses() -> None:
+    assert feed("Oops: int3: 0000 [#1] SMP NOPTI").stale_int3
+    assert not feed("Oops: 0002 [#1] SMP NOPTI").stale_int3
+
+
+def test_only_the_timer_panic_is_a_flake_of_the_host() -> None:
+    start = "Kernel panic - not syncing: "
+    assert feed(start + "IO-APIC + timer doesn't work!  Boot with").host_flake
+    assert not feed(start + "VFS: Unable to mount root fs").host_flake
+
+
+def test_taint() -> None:
+    assert taint_trouble(0, False) == []
+    assert taint_trouble(1 << 12 | 1 << 18, False) == []
+    assert taint_trouble(1 << 9 | 1 << 7, False) == ["oops or BUG", "WARN"]
+    assert taint_trouble(1 << 9, True) == []
+
+
+def test_kunit_part() -> None:
+    log = ("[    0.100000] before\n[    0.200000] KTAP version 1\n[    0.200001] 1..1\n"
+           "no stamp\n[    0.300000]     ok 1 a\n")
+    assert list(kunit_lines(log)) == ["KTAP version 1", "1..1", "    ok 1 a"]

@@ -7,10 +7,10 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
-import unittest
 from pathlib import Path
 from unittest import mock
+
+import pytest
 
 from faultline.vm import accel, guest, session, verdict
 from faultline.vm.arch import ARCHITECTURES, identify
@@ -24,21 +24,13 @@ PPC = ARCHITECTURES["ppc64le"]
 LOG = Path("console.log")
 
 
-class Scratch(unittest.TestCase):
-    """A test with its own directory."""
-
-    def setUp(self) -> None:
-        scratch = tempfile.TemporaryDirectory()
-        self.addCleanup(scratch.cleanup)
-        self.dir = Path(scratch.name)
-
-    def put(self, name: str, data: bytes, mode: int = 0o644) -> Path:
-        """Make a file."""
-        path = self.dir / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        path.chmod(mode)
-        return path
+def put(folder: Path, name: str, data: bytes, mode: int = 0o644) -> Path:
+    """Make a file."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    path.chmod(mode)
+    return path
 
 
 def members(archive: Archive) -> dict[str, tuple[int, bytes]]:
@@ -58,159 +50,175 @@ def members(archive: Archive) -> dict[str, tuple[int, bytes]]:
         place += (fields[6] + 3) & ~3
 
 
-class Initramfs(Scratch):
-    """The cpio archive and the files given with --file."""
+# --- The cpio archive and the files given with --file.
 
-    def files(self, *specs: str | Path) -> Archive:
-        """Return the archive with the given --file arguments."""
-        archive = Archive()
-        fileset = FileSet(archive, X86.elf_machine)
-        for spec in specs:
-            fileset.add(str(spec))
-        self.library_path = fileset.finish()
-        return archive
-
-    def test_content_and_modes(self) -> None:
-        script = self.put("go", b"#!/bin/sh\n", 0o755)
-        plain = self.put("data.bin", bytes(range(7)))
-        found = members(self.files(script, f"{plain}:/lib/firmware/x", f"{plain}:sub/"))
-        self.assertEqual(found["test/go"], (0o100755, b"#!/bin/sh\n"))
-        self.assertEqual(found["lib/firmware/x"], (0o100644, bytes(range(7))))
-        self.assertEqual(found["test/sub/data.bin"][1], bytes(range(7)))
-        self.assertEqual(found["lib/firmware"][0], 0o040755)
-
-    def test_directory(self) -> None:
-        self.put("tree/b/run", b"1", 0o700)
-        self.put("tree/a", b"2")
-        (self.dir / "tree/link").symlink_to("b/run")
-        found = members(self.files(self.dir / "tree"))
-        self.assertEqual(sorted(found), ["test", "test/tree", "test/tree/a", "test/tree/b",
-                                         "test/tree/b/run", "test/tree/link"])
-        self.assertEqual(found["test/tree/link"], (0o120777, b"b/run"))
-
-    def test_same_content_same_bytes(self) -> None:
-        for name in ("c", "a", "b"):
-            self.put(f"tree/{name}", name.encode())
-        first, second = io.BytesIO(), io.BytesIO()
-        self.files(self.dir / "tree").write(first)
-        for name in ("a", "b", "c"):
-            os.utime(self.dir / "tree" / name, (1, 1))
-        self.files(self.dir / "tree").write(second)
-        self.assertEqual(first.getvalue(), second.getvalue())
-
-    @unittest.skipUnless(shutil.which("cpio"), "cpio is not installed")
-    def test_cpio_reads_it(self) -> None:
-        out = io.BytesIO()
-        self.files(self.put("odd", b"12345")).write(out)
-        result = subprocess.run(["cpio", "-it", "--quiet"], input=out.getvalue(),
-                                capture_output=True, check=True)
-        self.assertEqual(result.stdout.split(), [b"test", b"test/odd"])
-
-    def test_shared_libraries_come_along(self) -> None:
-        found = members(self.files(sys.executable))
-        names = [Path(name).name for name in found]
-        self.assertTrue(any(name.startswith("libc.so") for name in names), names)
-        self.assertTrue(any(name.startswith("ld-linux") for name in names), names)
-
-    def test_interpreter_comes_along(self) -> None:
-        bash = shutil.which("bash")
-        assert bash
-        found = members(self.files(self.put("go", f"#!{bash} -e\n".encode(), 0o755)))
-        self.assertTrue(found[bash.lstrip("/")][1].startswith(b"\x7fELF"))
-
-    def test_errors(self) -> None:
-        one, two = self.put("x/f", b"1"), self.put("y/f", b"2")
-        elf = bytearray(Path(sys.executable).read_bytes()[:4096])
-        elf[18:20] = b"\x15\x00"
-        other = self.put("ppc", bytes(elf), 0o755)
-        cases: list[tuple[list[str | Path], str]] = [
-            ([self.dir / "none"], "does not exist"), ([one, two], "another name"),
-            ([f"{one}:/init"], "reserved"), ([f"{one}:/dev/x"], "reserved"),
-            ([f"{one}:../x"], "'..'"), (["/dev/null"], "only files and directories"),
-            ([other], "another machine")]
-        for specs, text in cases:
-            with self.subTest(text), self.assertRaisesRegex(RunnerError, text):
-                self.files(*specs)
-
-    def test_same_file_twice_is_fine(self) -> None:
-        one = self.put("f", b"1")
-        self.assertIn("test/f", members(self.files(one, one)))
-
-    def test_guest_path(self) -> None:
-        for given, wanted in (("", "/test/n"), ("b", "/test/b"), ("d/", "/test/d/n"),
-                              ("/bin/b", "/bin/b"), ("/opt/", "/opt/n")):
-            self.assertEqual(guest_path(given, "n"), wanted)
-
-    def test_elf_facts(self) -> None:
-        self.assertEqual(elf_facts(b"\x7fELF"), (0, False))
-        head = guest.busybox(X86).read_bytes()[:4096]
-        self.assertEqual(elf_facts(head), (X86.elf_machine, False))
-
-    def test_not_a_kernel(self) -> None:
-        with self.assertRaisesRegex(RunnerError, "not a kernel image"):
-            identify(self.put("bzImage", b"hello"))
-        with self.assertRaisesRegex(RunnerError, "cannot read the kernel"):
-            identify(self.dir / "none")
-
-    def test_kernel_of_another_machine(self) -> None:
-        head = b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + b"\x15"
-        kernel = self.put("vmlinux", head.ljust(64, b"\0"))
-        self.assertEqual(identify(kernel), (PPC, ""))
-        machine = Machine(PPC, kernel, self.dir / "initramfs")
-        words = machine.qemu_command("qemu", {name: "null" for name in CHANNELS})
-        self.assertIn("console=hvc0", machine.kernel_command_line())
-        self.assertEqual([word for word in words if word.startswith("spapr-vty")],
-                         [f"spapr-vty,chardev={name}" for name in CHANNELS])
-
-    def test_toggles(self) -> None:
-        self.put("sysctl/60-x.conf", b"# vm.no = 1\n-vm.one = 0\nvm/two=1\nkernel.other = 1\n")
-        self.assertEqual(guest.toggles(self.dir / "sysctl"), ["vm/one", "vm/two"])
+def files(*specs: str | Path) -> Archive:
+    """Return the archive with the given --file arguments."""
+    archive = Archive()
+    fileset = FileSet(archive, X86.elf_machine)
+    for spec in specs:
+        fileset.add(str(spec))
+    fileset.finish()
+    return archive
 
 
-class Returned(Scratch):
-    """The archive from a guest is not trusted."""
+def test_content_and_modes(tmp_path: Path) -> None:
+    script = put(tmp_path, "go", b"#!/bin/sh\n", 0o755)
+    plain = put(tmp_path, "data.bin", bytes(range(7)))
+    found = members(files(script, f"{plain}:/lib/firmware/x", f"{plain}:sub/"))
+    assert found["test/go"] == (0o100755, b"#!/bin/sh\n")
+    assert found["lib/firmware/x"] == (0o100644, bytes(range(7)))
+    assert found["test/sub/data.bin"][1] == bytes(range(7))
+    assert found["lib/firmware"][0] == 0o040755
 
-    def tar(self, *items: tuple[str, bytes, bytes]) -> Path:
-        """Make an archive of (name, type, data)."""
-        path = self.dir / "returned.tar.gz"
-        with tarfile.open(path, "w:gz") as archive:
-            for name, kind, data in items:
-                info = tarfile.TarInfo(name)
-                info.type, info.size, info.linkname = kind, len(data), "/etc/passwd"
-                info.mode = 0o755
-                archive.addfile(info, io.BytesIO(data))
-        return path
 
-    def unpack(self, path: Path, status: str | None = "0") -> int:
-        """Unpack and return the count."""
-        return verdict.unpack(path, self.dir / "files", status)
+def test_directory(tmp_path: Path) -> None:
+    put(tmp_path, "tree/b/run", b"1", 0o700)
+    put(tmp_path, "tree/a", b"2")
+    (tmp_path / "tree/link").symlink_to("b/run")
+    found = members(files(tmp_path / "tree"))
+    assert sorted(found) == ["test", "test/tree", "test/tree/a", "test/tree/b", "test/tree/b/run",
+                             "test/tree/link"]
+    assert found["test/tree/link"] == (0o120777, b"b/run")
 
-    def test_files(self) -> None:
-        path = self.tar(("./a", tarfile.REGTYPE, b"1"), ("./d", tarfile.DIRTYPE, b""),
-                        ("./d/b", tarfile.REGTYPE, b"2"), ("./l", tarfile.SYMTYPE, b""))
-        self.assertEqual(self.unpack(path), 2)
-        self.assertEqual((self.dir / "files/d/b").read_bytes(), b"2")
-        self.assertFalse((self.dir / "files/l").is_symlink())
 
-    def test_nothing(self) -> None:
-        self.assertEqual(self.unpack(self.put("returned.tar.gz", b""), None), 0)
+def test_same_content_same_bytes(tmp_path: Path) -> None:
+    for name in ("c", "a", "b"):
+        put(tmp_path, f"tree/{name}", name.encode())
+    first, second = io.BytesIO(), io.BytesIO()
+    files(tmp_path / "tree").write(first)
+    for name in ("a", "b", "c"):
+        os.utime(tmp_path / "tree" / name, (1, 1))
+    files(tmp_path / "tree").write(second)
+    assert first.getvalue() == second.getvalue()
 
-    def test_outside(self) -> None:
-        for name in ("../evil", "/evil", "a/../../evil"):
-            with self.assertRaisesRegex(RunnerError, "refused"):
-                self.unpack(self.tar((name, tarfile.REGTYPE, b"1")))
-        self.assertEqual(sorted(path.name for path in self.dir.iterdir()),
-                         ["files", "returned.tar.gz"])
 
-    def test_damage(self) -> None:
-        whole = self.tar(("a", tarfile.REGTYPE, os.urandom(5000))).read_bytes()
-        for data in (b"junk" * 200, whole[:2000], whole[:1000] + b"\0" * 50 + whole[1050:], b""):
-            with self.subTest(len(data)), self.assertRaises(RunnerError):
-                self.unpack(self.put("returned.tar.gz", data))
+@pytest.mark.skipif(not shutil.which("cpio"), reason="cpio is not installed")
+def test_cpio_reads_it(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    files(put(tmp_path, "odd", b"12345")).write(out)
+    result = subprocess.run(["cpio", "-it", "--quiet"], input=out.getvalue(),
+                            capture_output=True, check=True)
+    assert result.stdout.split() == [b"test", b"test/odd"]
 
-    def test_tar_failed_in_the_guest(self) -> None:
-        with self.assertRaisesRegex(RunnerError, "could not send"):
-            self.unpack(self.tar(("a", tarfile.REGTYPE, b"1")), "1")
+
+def test_shared_libraries_come_along() -> None:
+    found = members(files(sys.executable))
+    names = [Path(name).name for name in found]
+    assert any(name.startswith("libc.so") for name in names), names
+    assert any(name.startswith("ld-linux") for name in names), names
+
+
+def test_interpreter_comes_along(tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    assert bash
+    found = members(files(put(tmp_path, "go", f"#!{bash} -e\n".encode(), 0o755)))
+    assert found[bash.lstrip("/")][1].startswith(b"\x7fELF")
+
+
+def test_errors(tmp_path: Path) -> None:
+    one, two = put(tmp_path, "x/f", b"1"), put(tmp_path, "y/f", b"2")
+    elf = bytearray(Path(sys.executable).read_bytes()[:4096])
+    elf[18:20] = b"\x15\x00"
+    other = put(tmp_path, "ppc", bytes(elf), 0o755)
+    cases: list[tuple[list[str | Path], str]] = [
+        ([tmp_path / "none"], "does not exist"), ([one, two], "another name"),
+        ([f"{one}:/init"], "reserved"), ([f"{one}:/dev/x"], "reserved"),
+        ([f"{one}:../x"], "'..'"), (["/dev/null"], "only files and directories"),
+        ([other], "another machine")]
+    for specs, text in cases:
+        with pytest.raises(RunnerError, match=text):
+            files(*specs)
+
+
+def test_same_file_twice_is_fine(tmp_path: Path) -> None:
+    one = put(tmp_path, "f", b"1")
+    assert "test/f" in members(files(one, one))
+
+
+def test_guest_path() -> None:
+    for given, wanted in (("", "/test/n"), ("b", "/test/b"), ("d/", "/test/d/n"),
+                          ("/bin/b", "/bin/b"), ("/opt/", "/opt/n")):
+        assert guest_path(given, "n") == wanted
+
+
+def test_elf_facts() -> None:
+    assert elf_facts(b"\x7fELF") == (0, False)
+    head = guest.busybox(X86).read_bytes()[:4096]
+    assert elf_facts(head) == (X86.elf_machine, False)
+
+
+def test_not_a_kernel(tmp_path: Path) -> None:
+    with pytest.raises(RunnerError, match="not a kernel image"):
+        identify(put(tmp_path, "bzImage", b"hello"))
+    with pytest.raises(RunnerError, match="cannot read the kernel"):
+        identify(tmp_path / "none")
+
+
+def test_kernel_of_another_machine(tmp_path: Path) -> None:
+    head = b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + b"\x15"
+    kernel = put(tmp_path, "vmlinux", head.ljust(64, b"\0"))
+    assert identify(kernel) == (PPC, "")
+    machine = Machine(PPC, kernel, tmp_path / "initramfs")
+    words = machine.qemu_command("qemu", {name: "null" for name in CHANNELS})
+    assert "console=hvc0" in machine.kernel_command_line()
+    assert ([word for word in words if word.startswith("spapr-vty")]
+            == [f"spapr-vty,chardev={name}" for name in CHANNELS])
+
+
+def test_toggles(tmp_path: Path) -> None:
+    put(tmp_path, "sysctl/60-x.conf", b"# vm.no = 1\n-vm.one = 0\nvm/two=1\nkernel.other = 1\n")
+    assert guest.toggles(tmp_path / "sysctl") == ["vm/one", "vm/two"]
+
+
+# --- The archive from a guest is not trusted.
+
+def tar(folder: Path, *items: tuple[str, bytes, bytes]) -> Path:
+    """Make an archive of (name, type, data)."""
+    path = folder / "returned.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for name, kind, data in items:
+            info = tarfile.TarInfo(name)
+            info.type, info.size, info.linkname = kind, len(data), "/etc/passwd"
+            info.mode = 0o755
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def unpack(folder: Path, path: Path, status: str | None = "0") -> int:
+    """Unpack and return the count."""
+    return verdict.unpack(path, folder / "files", status)
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tar(tmp_path, ("./a", tarfile.REGTYPE, b"1"), ("./d", tarfile.DIRTYPE, b""),
+               ("./d/b", tarfile.REGTYPE, b"2"), ("./l", tarfile.SYMTYPE, b""))
+    assert unpack(tmp_path, path) == 2
+    assert (tmp_path / "files/d/b").read_bytes() == b"2"
+    assert not (tmp_path / "files/l").is_symlink()
+
+
+def test_nothing(tmp_path: Path) -> None:
+    assert unpack(tmp_path, put(tmp_path, "returned.tar.gz", b""), None) == 0
+
+
+def test_outside(tmp_path: Path) -> None:
+    for name in ("../evil", "/evil", "a/../../evil"):
+        with pytest.raises(RunnerError, match="refused"):
+            unpack(tmp_path, tar(tmp_path, (name, tarfile.REGTYPE, b"1")))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["files", "returned.tar.gz"]
+
+
+def test_damage(tmp_path: Path) -> None:
+    whole = tar(tmp_path, ("a", tarfile.REGTYPE, os.urandom(5000))).read_bytes()
+    for data in (b"junk" * 200, whole[:2000], whole[:1000] + b"\0" * 50 + whole[1050:], b""):
+        with pytest.raises(RunnerError):
+            unpack(tmp_path, put(tmp_path, "returned.tar.gz", data))
+
+
+def test_tar_failed_in_the_guest(tmp_path: Path) -> None:
+    with pytest.raises(RunnerError, match="could not send"):
+        unpack(tmp_path, tar(tmp_path, ("a", tarfile.REGTYPE, b"1")), "1")
 
 
 def outcome(log: str = "", qemu_status: int = 0, qemu_output: str = "", cut: str = "",
@@ -223,135 +231,143 @@ def outcome(log: str = "", qemu_status: int = 0, qemu_output: str = "", cut: str
     return made
 
 
-class Verdicts(unittest.TestCase):
-    """The exit code for every outcome of a boot."""
+# --- The exit code for every outcome of a boot.
 
-    def check(self, exit_code: int, reason: str, made: session.Outcome,
-              allow_warn: bool = False) -> None:
-        """Compare the verdict's exit code and reason."""
-        result = verdict.judge(made, allow_warn=allow_warn, log=LOG)
-        self.assertEqual(result.exit, exit_code, result.reason)
-        self.assertIn(reason, result.reason)
-
-    def test_the_command_decides(self) -> None:
-        for code in (0, 1, 42, 122):
-            self.check(code, "", outcome(start="1.0", exit=str(code), taint="0", end=""))
-
-    def test_codes_that_mean_something_else(self) -> None:
-        for code, reason in ((123, "exit code 123"), (126, "exit code 126"), (255, "255"),
-                             (139, "signal 11"), (137, "signal 9")):
-            self.check(123, reason, outcome(start="1", exit=str(code), taint="0", end=""))
-
-    def test_kernel_trouble_wins(self) -> None:
-        log = "[    1.000000] WARNING: CPU: 0 PID: 1 at mm/vma.c:1 f+0x1/0x2\n"
-        self.check(126, "console.log:1", outcome(log, start="1", exit="0", taint="0", end=""))
-        self.check(126, "warn", outcome(log, cut="timeout", start="1"))
-
-    def test_taint(self) -> None:
-        made = outcome(start="1", exit="0", taint="512", end="")
-        self.check(126, "tainted: WARN", made)
-        self.check(0, "", made, allow_warn=True)
-
-    def test_time(self) -> None:
-        self.check(124, "the command ran", outcome(cut="timeout", start="1"))
-        self.check(124, "still booting", outcome(cut="stall"))
-
-    def test_silent_death(self) -> None:
-        self.check(126, "while the command ran", outcome(start="1"))
-        self.check(126, "before the command", outcome())
-        self.check(126, "without a report", outcome(start="1", exit="0"))
-        self.check(126, "reset", outcome(cut="reset", start="1", exit="0", taint="0", end=""))
-
-    def test_qemu_failed(self) -> None:
-        self.check(125, "no such machine", outcome(qemu_status=1, qemu_output="no such machine"))
-
-    def test_damaged_record(self) -> None:
-        self.check(126, "damaged", outcome(start="1", exit="x1", taint="0", end=""))
+def check(exit_code: int, reason: str, made: session.Outcome, allow_warn: bool = False) -> None:
+    """Compare the verdict's exit code and reason."""
+    result = verdict.judge(made, allow_warn=allow_warn, log=LOG)
+    assert result.exit == exit_code, result.reason
+    assert reason in result.reason
 
 
-class Host(Scratch):
-    """Errors of the host, and the choice of the accelerator."""
-
-    def test_full_disk(self) -> None:
-        with self.assertRaisesRegex(RunnerError, "No space left on device.*--out"):
-            session.LogFile(Path("/dev/full")).write(b"x")
-
-    def test_build_folder(self) -> None:
-        clean = {key: value for key, value in os.environ.items() if key != "KERNEL"}
-        said = subprocess.run([sys.executable, "-m", "faultline", "vm", "run", "true"],
-                              env={**clean, "BUILD": str(self.dir)}, text=True,
-                              capture_output=True, check=False).stderr
-        self.assertIn(f"cannot read the kernel {self.dir}/microvm/", said)
-
-    def test_dynamic_busybox(self) -> None:
-        (self.dir / "busybox").symlink_to(sys.executable)
-        with mock.patch.dict(os.environ, PATH=str(self.dir), BUILD=str(self.dir)):
-            with self.assertRaisesRegex(RunnerError, "not statically linked; install"):
-                guest.busybox(X86)
-
-    def test_busybox_of_another_machine(self) -> None:
-        with mock.patch.dict(os.environ, BUILD=str(self.dir)):
-            with self.assertRaisesRegex(RunnerError, "not run on ppc64le; run 'kernel/scripts/fl"):
-                guest.busybox(PPC)
-            elf = bytearray(guest.busybox(X86).read_bytes())
-            elf[18:20] = b"\x15\x00"
-            fetched = self.put("cache/busybox-ppc64le", bytes(elf))
-            self.assertEqual(guest.busybox(PPC), fetched)
-
-    def machine(self) -> Machine:
-        """Return a machine with a file for a kernel."""
-        return Machine(X86, self.put("kernel", b"1"), self.dir / "initramfs")
-
-    def choose(self, cache: Path,
-               answer: tuple[str, bool] | None) -> tuple[accel.Choice, mock.Mock]:
-        """Choose with a probe that returns answer; return choice and probe."""
-        with mock.patch.object(accel, "_unusable", return_value=""), \
-                mock.patch.object(accel, "probe", side_effect=[answer]) as probe:
-            return accel.choose("auto", self.machine(), cache), probe
-
-    def test_probe_is_remembered_until_the_host_boots(self) -> None:
-        cache = self.dir / "sub/cache.json"
-        for answer, wanted in ((("broken", True), "tcg"), (("", True), "kvm")):
-            cache.unlink(missing_ok=True)
-            self.assertEqual(self.choose(cache, answer)[0].accel, wanted)
-            choice, probe = self.choose(cache, None)
-            self.assertEqual(choice.accel, wanted)
-            probe.assert_not_called()
-            boot_id = self.put("boot_id", b"another\n")
-            with mock.patch.object(accel, "_BOOT_ID", boot_id):
-                self.choose(cache, answer)[1].assert_called_once()
-
-    def test_kernel_that_fails_under_kvm_says_nothing_about_others(self) -> None:
-        cache = self.dir / "cache.json"
-        self.assertEqual(self.choose(cache, ("bad kernel", False))[0].accel, "tcg")
-        self.choose(cache, None)
-        self.put("kernel", b"2")
-        with mock.patch.object(self, "machine", lambda: Machine(
-                X86, self.put("kernel", b"2"), self.dir / "initramfs")):
-            choice, probe = self.choose(cache, ("", True))
-        probe.assert_called_once()
-        self.assertEqual(choice.accel, "kvm")
-
-    def test_damaged_cache_is_made_again(self) -> None:
-        for text in (b"", b"{", b"[]", b'{"host": 1}'):
-            self.choose(self.put("cache.json", text), ("", True))[1].assert_called_once()
-
-    def test_no_device(self) -> None:
-        with mock.patch.object(accel, "_DEVICE", self.dir / "kvm"):
-            self.assertIn("does not exist", accel.choose("auto", self.machine(), LOG).why)
-            with self.assertRaisesRegex(RunnerError, "does not exist"):
-                accel.choose("kvm", self.machine(), LOG)
-
-    def test_icount_is_tcg(self) -> None:
-        machine = self.machine()
-        machine.icount = 0
-        self.assertEqual(accel.choose("auto", machine, LOG).accel, "tcg")
-        with self.assertRaisesRegex(RunnerError, "only TCG"):
-            accel.choose("kvm", machine, LOG)
-        command = machine.qemu_command("qemu", {})
-        self.assertIn("shift=0,sleep=off", command)
-        self.assertIn("norandmaps", machine.kernel_command_line().split())
+def test_the_command_decides() -> None:
+    for code in (0, 1, 42, 122):
+        check(code, "", outcome(start="1.0", exit=str(code), taint="0", end=""))
 
 
-if __name__ == "__main__":
-    unittest.main()
+def test_codes_that_mean_something_else() -> None:
+    for code, reason in ((123, "exit code 123"), (126, "exit code 126"), (255, "255"),
+                         (139, "signal 11"), (137, "signal 9")):
+        check(123, reason, outcome(start="1", exit=str(code), taint="0", end=""))
+
+
+def test_kernel_trouble_wins() -> None:
+    log = "[    1.000000] WARNING: CPU: 0 PID: 1 at mm/vma.c:1 f+0x1/0x2\n"
+    check(126, "console.log:1", outcome(log, start="1", exit="0", taint="0", end=""))
+    check(126, "warn", outcome(log, cut="timeout", start="1"))
+
+
+def test_taint() -> None:
+    made = outcome(start="1", exit="0", taint="512", end="")
+    check(126, "tainted: WARN", made)
+    check(0, "", made, allow_warn=True)
+
+
+def test_time() -> None:
+    check(124, "the command ran", outcome(cut="timeout", start="1"))
+    check(124, "still booting", outcome(cut="stall"))
+
+
+def test_silent_death() -> None:
+    check(126, "while the command ran", outcome(start="1"))
+    check(126, "before the command", outcome())
+    check(126, "without a report", outcome(start="1", exit="0"))
+    check(126, "reset", outcome(cut="reset", start="1", exit="0", taint="0", end=""))
+
+
+def test_qemu_failed() -> None:
+    check(125, "no such machine", outcome(qemu_status=1, qemu_output="no such machine"))
+
+
+def test_damaged_record() -> None:
+    check(126, "damaged", outcome(start="1", exit="x1", taint="0", end=""))
+
+
+# --- Errors of the host, and the choice of the accelerator.
+
+def test_full_disk() -> None:
+    with pytest.raises(RunnerError, match="No space left on device.*--out"):
+        session.LogFile(Path("/dev/full")).write(b"x")
+
+
+def test_build_folder(tmp_path: Path) -> None:
+    clean = {key: value for key, value in os.environ.items() if key != "KERNEL"}
+    said = subprocess.run([sys.executable, "-m", "faultline", "vm", "run", "true"],
+                          env={**clean, "BUILD": str(tmp_path)}, text=True,
+                          capture_output=True, check=False).stderr
+    assert f"cannot read the kernel {tmp_path}/microvm/" in said
+
+
+def test_dynamic_busybox(tmp_path: Path) -> None:
+    (tmp_path / "busybox").symlink_to(sys.executable)
+    with mock.patch.dict(os.environ, PATH=str(tmp_path), BUILD=str(tmp_path)):
+        with pytest.raises(RunnerError, match="not statically linked; install"):
+            guest.busybox(X86)
+
+
+def test_busybox_of_another_machine(tmp_path: Path) -> None:
+    with mock.patch.dict(os.environ, BUILD=str(tmp_path)):
+        with pytest.raises(RunnerError, match="not run on ppc64le; run 'kernel/scripts/fl"):
+            guest.busybox(PPC)
+        elf = bytearray(guest.busybox(X86).read_bytes())
+        elf[18:20] = b"\x15\x00"
+        fetched = put(tmp_path, "cache/busybox-ppc64le", bytes(elf))
+        assert guest.busybox(PPC) == fetched
+
+
+def machine_in(folder: Path, kernel: bytes = b"1") -> Machine:
+    """Return a machine with a file for a kernel."""
+    return Machine(X86, put(folder, "kernel", kernel), folder / "initramfs")
+
+
+def choose(folder: Path, cache: Path, answer: tuple[str, bool] | None,
+           kernel: bytes = b"1") -> tuple[accel.Choice, mock.Mock]:
+    """Choose with a probe that returns answer; return choice and probe."""
+    with mock.patch.object(accel, "_unusable", return_value=""), \
+            mock.patch.object(accel, "probe", side_effect=[answer]) as probe:
+        return accel.choose("auto", machine_in(folder, kernel), cache), probe
+
+
+def test_probe_is_remembered_until_the_host_boots(tmp_path: Path) -> None:
+    cache = tmp_path / "sub/cache.json"
+    for answer, wanted in ((("broken", True), "tcg"), (("", True), "kvm")):
+        cache.unlink(missing_ok=True)
+        assert choose(tmp_path, cache, answer)[0].accel == wanted
+        choice, probe = choose(tmp_path, cache, None)
+        assert choice.accel == wanted
+        probe.assert_not_called()
+        boot_id = put(tmp_path, "boot_id", b"another\n")
+        with mock.patch.object(accel, "_BOOT_ID", boot_id):
+            choose(tmp_path, cache, answer)[1].assert_called_once()
+
+
+def test_kernel_that_fails_under_kvm_says_nothing_about_others(tmp_path: Path) -> None:
+    cache = tmp_path / "cache.json"
+    assert choose(tmp_path, cache, ("bad kernel", False))[0].accel == "tcg"
+    choose(tmp_path, cache, None)
+    choice, probe = choose(tmp_path, cache, ("", True), b"2")
+    probe.assert_called_once()
+    assert choice.accel == "kvm"
+
+
+def test_damaged_cache_is_made_again(tmp_path: Path) -> None:
+    for text in (b"", b"{", b"[]", b'{"host": 1}'):
+        choose(tmp_path, put(tmp_path, "cache.json", text), ("", True))[1].assert_called_once()
+
+
+def test_no_device(tmp_path: Path) -> None:
+    with mock.patch.object(accel, "_DEVICE", tmp_path / "kvm"):
+        assert "does not exist" in accel.choose("auto", machine_in(tmp_path), LOG).why
+        with pytest.raises(RunnerError, match="does not exist"):
+            accel.choose("kvm", machine_in(tmp_path), LOG)
+
+
+def test_icount_is_tcg(tmp_path: Path) -> None:
+    machine = machine_in(tmp_path)
+    machine.icount = 0
+    assert accel.choose("auto", machine, LOG).accel == "tcg"
+    with pytest.raises(RunnerError, match="only TCG"):
+        accel.choose("kvm", machine, LOG)
+    command = machine.qemu_command("qemu", {})
+    assert "shift=0,sleep=off" in command
+    assert "norandmaps" in machine.kernel_command_line().split()

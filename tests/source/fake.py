@@ -22,8 +22,6 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
 
-from faultline.testing import tap
-
 SCRIPTS = Path(__file__).resolve().parents[2] / "kernel" / "scripts"
 PACKAGE = "linux-source-6.12"
 NEEDED = ("apt-get", "apt-cache", "dpkg", "dpkg-deb", "gpg", "git", "tar", "xz")
@@ -39,39 +37,35 @@ class Result:
 
     def good(self) -> Result:
         """It must have succeeded."""
-        if self.code:
-            raise AssertionError(f"exit status {self.code}\n{self.out}{self.err}")
+        assert not self.code, f"exit status {self.code}\n{self.out}{self.err}"
         return self
 
     def bad(self, *parts: str) -> Result:
         """It must have failed with exactly one error line that contains all the parts."""
-        if self.code == 0 or len(self.err.splitlines()) != 1 or ": error: " not in self.err:
-            raise AssertionError(f"not one error line: exit {self.code}\n{self.out}{self.err}")
-        tap.has(self.err, *parts)
+        assert self.code and len(self.err.splitlines()) == 1 and ": error: " in self.err, \
+            f"not one error line: exit {self.code}\n{self.out}{self.err}"
+        has(self.err, *parts)
         return self
 
 
-def check_tools() -> None:
-    """Skip everything if the archive's tools are missing."""
-    for tool in NEEDED:
-        if not shutil.which(tool):
-            tap.skip_all(f"{tool} is not installed")
+def has(text: str, *parts: str) -> None:
+    """Fail unless the text contains all the parts."""
+    for part in parts:
+        assert part in text, f"no {part!r} in:\n{text}"
+
+
+def lacks(text: str, *parts: str) -> None:
+    """Fail if the text contains one of the parts."""
+    for part in parts:
+        assert part not in text, f"unexpected {part!r} in:\n{text}"
 
 
 def run(*command: object, cwd: Path | None = None, **env: str) -> str:
     """Run a helper program that must succeed; return its stdout."""
     result = subprocess.run([str(word) for word in command], cwd=cwd, text=True,
                             capture_output=True, env={**os.environ, **env}, check=False)
-    if result.returncode:
-        raise AssertionError(f"{command}: {result.stdout}{result.stderr}")
+    assert not result.returncode, f"{command}: {result.stdout}{result.stderr}"
     return result.stdout
-
-
-def scratch_folder() -> Path:
-    """A folder that is removed when the test program ends."""
-    folder = Path(tempfile.mkdtemp(prefix="faultline-source-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def lines(name: str, first: int = 1, last: int = 60) -> str:
@@ -247,9 +241,9 @@ class Server:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
 
-def packaged_host(package: Path) -> Host:
+def packaged_host(folder: Path, package: Path) -> Host:
     """A machine without a queue, with this package pinned and in its cache."""
-    fresh = Host(scratch_folder())
+    fresh = Host(folder)
     fresh.pin(package)
     (fresh.build / "cache").mkdir(parents=True)
     shutil.copy(package, fresh.cached(package))
@@ -338,7 +332,7 @@ class Host:
         """Edit a file of build/tree."""
         file = self.tree / path
         text = file.read_text(encoding="utf-8")
-        tap.has(text, old)
+        assert old in text
         file.write_text(text.replace(old, new), encoding="utf-8")
 
     def commit(self, message: str) -> str:

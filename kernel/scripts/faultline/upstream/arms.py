@@ -34,7 +34,7 @@ class Arm:
         """Kernel parameters.
 
         Not set with sysctl(8) in the running guest: QEMU's multi-threaded TCG cannot patch code
-        that another CPU is running; see tests/kernel/flip.
+        that another CPU is running; see IN_TURN in tests/suites.py.
         """
         return " ".join(f"sysctl.vm.{name}={value}" for name, value in self.switches.items())
 

@@ -381,9 +381,9 @@ def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def run() -> int:
-    """Run a command in a VM and return its exit code."""
-    return _main(lambda: _run(_run_parser().parse_args(), sys.stdout.buffer))
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command in a VM and return its exit code; arguments as in sys.argv[1:]."""
+    return _main(lambda: _run(_run_parser().parse_args(arguments), sys.stdout.buffer))
 
 
 def shell() -> int:

@@ -1,25 +1,12 @@
-#!/usr/bin/env -S python3 -B
 # SPDX-License-Identifier: GPL-2.0-only
 """export: from the branch to kernel/ and back, with the same bytes each time."""
 
 import shutil
+import tempfile
+from pathlib import Path
 
-import fake
-from fake import Host, develop, scratch_folder, snapshot
-from faultline.testing import tap
-
-fake.check_tools()
-PACKAGE = fake.source_package(scratch_folder(), "6.12.117-1")
-DEVELOPED = fake.packaged_host(PACKAGE)
-develop(DEVELOPED)
-
-
-def queued() -> Host:
-    """A machine with the queue of DEVELOPED, and its tree made."""
-    fresh = fake.packaged_host(PACKAGE)
-    shutil.copytree(DEVELOPED.kernel, fresh.kernel, dirs_exist_ok=True, symlinks=True)
-    fresh.script("tree").good()
-    return fresh
+from source import fake
+from source.fake import Host, snapshot, has, lacks
 
 
 def patches(machine: Host) -> list[str]:
@@ -32,43 +19,40 @@ def there_and_back(machine: Host) -> None:
     """Export; a second export changes nothing, and a fresh tree from it has the same files."""
     machine.script("export").good()
     first = snapshot(machine.kernel)
-    tap.has(machine.script("export").good().out, ", 0 changed")
-    tap.same(snapshot(machine.kernel), first)
-    other = fake.packaged_host(PACKAGE)
-    shutil.copytree(machine.kernel, other.kernel, dirs_exist_ok=True, symlinks=True)
-    other.script("tree").good()
-    tap.same(other.git("rev-parse", "HEAD^{tree}"), machine.git("rev-parse", "HEAD^{tree}"))
-    tap.has(other.script("export").good().out, ", 0 changed")
-    tap.same(snapshot(other.kernel), first)
+    assert ", 0 changed" in machine.script("export").good().out
+    assert snapshot(machine.kernel) == first
+    with tempfile.TemporaryDirectory(prefix="faultline-") as place:
+        other = fake.packaged_host(Path(place), next(machine.build.glob("cache/*.deb")))
+        shutil.copytree(machine.kernel, other.kernel, dirs_exist_ok=True, symlinks=True)
+        other.script("tree").good()
+        assert other.git("rev-parse", "HEAD^{tree}") == machine.git("rev-parse", "HEAD^{tree}")
+        assert ", 0 changed" in other.script("export").good().out
+        assert snapshot(other.kernel) == first
 
 
-@tap.test
-def layout() -> None:
+def test_layout(developed: Host) -> None:
     """New files go to the overlay with their modes, changes become patches by subject."""
-    tap.same(patches(DEVELOPED),
-             ["hooks/mm-faultline-hook-in-mmap.patch", "mm-memory-change-nicode.patch"])
-    tap.same((DEVELOPED.kernel / "overlay/mm/faultline/core.c").read_text(), "int better_core;\n")
-    tap.same((DEVELOPED.kernel / "overlay/tools/faultline.sh").stat().st_mode & 0o111, 0o111)
-    text = (DEVELOPED.kernel / "patches" / patches(DEVELOPED)[0]).read_text()
-    tap.has(text, "From 0000000000000000000000000000000000000000 Mon Sep 17",
-            "Date: Tue, 3 Feb 2026 04:05:06 +0100", "Subject: [PATCH] mm: faultline: hook in mmap",
-            "Origin: vendor", "Forwarded: no")
-    tap.lacks(text, "\n-- \n", "base-commit")
-    second = (DEVELOPED.kernel / "patches" / patches(DEVELOPED)[1]).read_text()
-    tap.lacks(second, "faultline/core")
-    tap.has(second, "@@ int memory_15;")  # and not the label
+    assert (patches(developed)
+            == ["hooks/mm-faultline-hook-in-mmap.patch", "mm-memory-change-nicode.patch"])
+    assert (developed.kernel / "overlay/mm/faultline/core.c").read_text() == "int better_core;\n"
+    assert (developed.kernel / "overlay/tools/faultline.sh").stat().st_mode & 0o111 == 0o111
+    text = (developed.kernel / "patches" / patches(developed)[0]).read_text()
+    has(text, "From 0000000000000000000000000000000000000000 Mon Sep 17",
+        "Date: Tue, 3 Feb 2026 04:05:06 +0100", "Subject: [PATCH] mm: faultline: hook in mmap",
+        "Origin: vendor", "Forwarded: no")
+    lacks(text, "\n-- \n", "base-commit")
+    second = (developed.kernel / "patches" / patches(developed)[1]).read_text()
+    assert "faultline/core" not in second
+    assert "@@ int memory_15;" in second  # and not the label
 
 
-@tap.test
-def round_trip() -> None:
+def test_round_trip(machine: Host) -> None:
     """Tree and export give identical bytes and an identical git tree."""
-    there_and_back(queued())
+    there_and_back(machine)
 
 
-@tap.test
-def kinds_of_changes() -> None:
+def test_kinds_of_changes(machine: Host) -> None:
     """Modes, links, binary files, removed files, odd names and long subjects survive."""
-    machine = queued()
     (machine.tree / "scripts/tool.sh").chmod(0o644)
     machine.commit("scripts: tool: mode only")
     (machine.tree / "lib/noise").write_bytes(bytes(range(256)) * 4)
@@ -83,15 +67,13 @@ def kinds_of_changes() -> None:
     machine.git("rm", "--quiet", "tools/faultline.sh")
     machine.commit("faultline: overlay only")
     there_and_back(machine)
-    tap.same(len(patches(machine)), 4)
-    tap.same((machine.kernel / "overlay/tools").exists(), False, "empty overlay folder")
-    tap.same((machine.kernel / "overlay/mm/faultline/lïnk").is_symlink(), True)
+    assert len(patches(machine)) == 4
+    assert not (machine.kernel / "overlay/tools").exists()
+    assert (machine.kernel / "overlay/mm/faultline/lïnk").is_symlink()
 
 
-@tap.test
-def names_are_kept() -> None:
+def test_names_are_kept(machine: Host) -> None:
     """A patch keeps its file name if its subject is unchanged; series keeps its comments."""
-    machine = queued()
     folder = machine.kernel / "patches"
     first, second = patches(machine)
     (folder / first).rename(folder / "hooks/0100-my-name.patch")
@@ -102,42 +84,38 @@ def names_are_kept() -> None:
     machine.change("mm/memory.c", "int memory_40;", "int memory_40_changed;")
     machine.commit("mm: memory: a third")
     there_and_back(machine)
-    tap.same((folder / "series").read_text(),
-             f"# head of the file\n\n# about the first\nhooks/0100-my-name.patch\n{second}  # why\n"
-             "mm-memory-a-third.patch\n# end\n")
+    assert ((folder / "series").read_text()
+            == "# head of the file\n\n# about the first\nhooks/0100-my-name.patch\n"
+            f"{second}  # why\nmm-memory-a-third.patch\n# end\n")
 
 
-@tap.test
-def amended() -> None:
+def test_amended(machine: Host) -> None:
     """An amended subject renames the patch and removes the old file."""
-    machine = queued()
     machine.git("commit", "--quiet", "--amend", "-m", "mm: memory: other words")
     there_and_back(machine)
-    tap.same(patches(machine)[1], "mm-memory-other-words.patch")
+    assert patches(machine)[1] == "mm-memory-other-words.patch"
     folder = machine.kernel / "patches"
-    tap.same({path.relative_to(folder).as_posix() for path in folder.rglob("*.patch")},
-             set(patches(machine)))
+    assert ({path.relative_to(folder).as_posix() for path in folder.rglob("*.patch")}
+            == set(patches(machine)))
 
 
-@tap.test
-def topics() -> None:
+def test_topics(machine: Host) -> None:
     """A line in the message names a patch's folder; its file moves when that line changes."""
-    machine = queued()
     machine.git("commit", "--quiet", "--amend", "-m",
                 "mm: memory: other words\n\nTopic: is no trailer here\n\nTopic: a_b\nForwarded: no")
     machine.change("mm/memory.c", "int memory_40;", "int memory_40_changed;")
     machine.commit("mm: memory: other words\n\nTopic: a_b")
     there_and_back(machine)
-    tap.same(patches(machine), ["hooks/mm-faultline-hook-in-mmap.patch",
+    assert patches(machine) == ["hooks/mm-faultline-hook-in-mmap.patch",
                                 "a_b/mm-memory-other-words.patch",
-                                "a_b/mm-memory-other-words-2.patch"])
+                                "a_b/mm-memory-other-words-2.patch"]
     machine.git("commit", "--quiet", "--amend", "-m", "mm: memory: other words\n\nTopic: c")
     there_and_back(machine)
-    tap.same(patches(machine)[1:], ["a_b/mm-memory-other-words.patch",
-                                    "c/mm-memory-other-words.patch"])
+    assert (patches(machine)[1:]
+            == ["a_b/mm-memory-other-words.patch", "c/mm-memory-other-words.patch"])
     machine.git("reset", "--quiet", "--hard", "HEAD~2")
     there_and_back(machine)
-    tap.same((machine.kernel / "patches" / "a_b").exists(), False, "empty folder")
+    assert not (machine.kernel / "patches" / "a_b").exists()
     for text in ("Topic: ../out", "Topic: two words", "Topic: a\nTopic: b", "Topic:"):
         machine.change("mm/memory.c", "int memory_50;", "int memory_50_changed;")
         machine.commit(f"mm: mine\n\n{text}")
@@ -145,10 +123,8 @@ def topics() -> None:
         machine.git("reset", "--quiet", "--hard", "HEAD~1")
 
 
-@tap.test
-def misfiled() -> None:
+def test_misfiled(machine: Host) -> None:
     """A patch in another folder than its message says is an error of make tree."""
-    machine = queued()
     folder = machine.kernel / "patches"
     first, second = patches(machine)
     (folder / "fixes").mkdir()
@@ -159,35 +135,32 @@ def misfiled() -> None:
     (folder / "fixes" / second).write_text(text.replace("\n---\n", "\nTopic: fixes\n---\n", 1))
     machine.script("tree").good()
     before = snapshot(machine.kernel)
-    tap.has(machine.script("export").good().out, ", 0 changed")
-    tap.same(snapshot(machine.kernel), before)
+    assert ", 0 changed" in machine.script("export").good().out
+    assert snapshot(machine.kernel) == before
 
 
-@tap.test
-def user_settings() -> None:
+def test_user_settings(machine: Host) -> None:
     """The user's git settings do not affect the patches."""
-    machine = queued()
     before = snapshot(machine.kernel)
     (machine.folder / "gitconfig").write_text(
         "[diff]\nnoprefix = true\nalgorithm = patience\ncontext = 9\nrenames = copies\n"
         "[format]\nsignoff = true\nattach = true\nsubjectPrefix = X\nsignature = me\n"
         "numbered = true\nthread = true\nuseAutoBase = true\n[core]\nabbrev = 7\n")
-    tap.has(machine.script("export", GIT_CONFIG_GLOBAL=str(machine.folder / "gitconfig"),
-                           COLUMNS="40", TZ="Asia/Tokyo", LC_ALL="C").good().out, ", 0 changed")
-    tap.same(snapshot(machine.kernel), before)
+    result = machine.script("export", GIT_CONFIG_GLOBAL=str(machine.folder / "gitconfig"),
+                            COLUMNS="40", TZ="Asia/Tokyo", LC_ALL="C").good()
+    assert ", 0 changed" in result.out
+    assert snapshot(machine.kernel) == before
 
 
 def refused(machine: Host, *parts: str, **env: str) -> None:
     """export must fail and change nothing in kernel/."""
     before = snapshot(machine.kernel)
     machine.script("export", **env).bad(*parts)
-    tap.same(snapshot(machine.kernel), before)
+    assert snapshot(machine.kernel) == before
 
 
-@tap.test
-def uncommitted() -> None:
+def test_uncommitted(machine: Host) -> None:
     """Uncommitted changes and untracked files are an error."""
-    machine = queued()
     (machine.tree / "mm/faultline/new.c").write_text("int x;\n")
     refused(machine, "uncommitted changes (mm/faultline/new.c)", "commit them")
     (machine.tree / "mm/faultline/new.c").unlink()
@@ -195,10 +168,8 @@ def uncommitted() -> None:
     refused(machine, "uncommitted changes (mm/memory.c)", "commit them")
 
 
-@tap.test
-def not_linear() -> None:
+def test_not_linear(machine: Host) -> None:
     """A merge, another branch, or a branch without the tag is an error."""
-    machine = queued()
     machine.git("checkout", "--quiet", "-b", "side", "HEAD~1")
     refused(machine, "on branch side", "git checkout faultline")
     machine.change("mm/memory.c", "int memory_50;", "int side;")
@@ -212,10 +183,8 @@ def not_linear() -> None:
     refused(machine, "does not contain the tag upstream")
 
 
-@tap.test
-def kernel_changed_meanwhile() -> None:
+def test_kernel_changed_meanwhile(machine: Host) -> None:
     """Changes in kernel/ since the tree was made are not overwritten."""
-    machine = queued()
     machine.change("mm/memory.c", "int memory_1;", "int edited;")
     tip = machine.commit("mm: mine")
     machine.overlay("mm/faultline/core.c", "int pulled;\n")
@@ -224,25 +193,17 @@ def kernel_changed_meanwhile() -> None:
     machine.script("tree", FORCE="1").good()
     machine.git("cherry-pick", f"backup/{tip[:12]}")
     there_and_back(machine)
-    tap.same((machine.kernel / "overlay/mm/faultline/core.c").read_text(), "int pulled;\n")
-    tap.same(len(patches(machine)), 3)
+    assert (machine.kernel / "overlay/mm/faultline/core.c").read_text() == "int pulled;\n"
+    assert len(patches(machine)) == 3
 
 
-@tap.test
-def message_that_a_mail_cannot_hold() -> None:
+def test_message_that_a_mail_cannot_hold(machine: Host) -> None:
     """A commit message that a mail would truncate is an error."""
-    machine = queued()
     machine.change("mm/memory.c", "int memory_1;", "int edited;")
     machine.commit("mm: mine\n\nbefore\n---\nafter")
     refused(machine, "does not survive", "'---'")
 
 
-@tap.test
-def no_tree() -> None:
+def test_no_tree(empty: Host) -> None:
     """Without build/tree, the error says to run make tree."""
-    machine = fake.packaged_host(PACKAGE)
-    machine.script("export").bad("no build/tree", "make tree")
-
-
-if __name__ == "__main__":
-    tap.main()
+    empty.script("export").bad("no build/tree", "make tree")

@@ -1,6 +1,5 @@
-#!/usr/bin/env -S python3 -B
 # SPDX-License-Identifier: GPL-2.0-only
-"""Tests the VM runner on a real kernel: every way in which a run can end. Prints TAP.
+"""The VM runner on a real kernel: every way in which a run can end.
 
 The kernel is $KERNEL or the one in build/microvm. Reports of a debug kernel are
 provoked with build/microvm-debug if it is built and has CONFIG_LKDTM.
@@ -17,27 +16,32 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
-import cases
+import pytest
+
 from faultline.common import ROOT, Paths
 
 FL = ROOT / "kernel/scripts/fl"
 RUN = (FL, "vm", "run")
 SHELL = (FL, "vm", "shell")
 DEBUG_KERNEL = Paths.from_env().build / "microvm-debug/arch/x86/boot/bzImage"
-SCRATCH = tempfile.TemporaryDirectory(prefix="faultline-runner-")
 # Generous: the host may be busy, and a real hang only costs time.
 LIMIT = 120
 
 
 class Result:
-    """The result of one call of the runner."""
+    """The result of one call of the runner, with its logs in a folder."""
 
-    def __init__(self, name: str, process: subprocess.CompletedProcess[bytes]) -> None:
-        self.dir = Path(SCRATCH.name) / name
+    def __init__(self, folder: Path, *arguments: str | Path) -> None:
+        started = time.monotonic()
+        process = subprocess.run([*RUN, "--out", folder, *arguments], capture_output=True,
+                                 timeout=LIMIT, stdin=subprocess.DEVNULL, check=False)
+        self.seconds = time.monotonic() - started
+        self.dir = folder
         self.code = process.returncode
         self.out = process.stdout
         self.err = process.stderr.decode()
@@ -62,20 +66,21 @@ class Result:
         return self
 
 
-def run(name: str, *arguments: str | Path) -> Result:
-    """Run the runner with its own log directory."""
-    command: list[str | Path] = [*RUN, "--out", Path(SCRATCH.name) / name, *arguments]
-    return Result(name, subprocess.run(command, capture_output=True, timeout=LIMIT,
-                                       stdin=subprocess.DEVNULL, check=False))
+@pytest.fixture(scope="module")
+def runs(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Result]]]:
+    """The runs of all tests with the mark `run`, whose arguments it has; two at a time."""
+    with tempfile.TemporaryDirectory(prefix="faultline-boots-") as place:
+        pool = ThreadPoolExecutor(2)
+        yield {item.nodeid: pool.submit(Result, Path(place) / str(number), *mark.args)
+               for number, item in enumerate(request.session.items)
+               if item.path == request.path and (mark := item.get_closest_marker("run"))}
+        pool.shutdown(cancel_futures=True)
 
 
-def put(name: str, text: str) -> Path:
-    """Make an executable file for the guest."""
-    path = Path(SCRATCH.name) / "given" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
-    return path
+@pytest.fixture
+def got(request: pytest.FixtureRequest, runs: dict[str, Future[Result]]) -> Result:
+    """The result of the test's run."""
+    return runs[request.node.nodeid].result()
 
 
 EVERYTHING = r"""#!/bin/bash
@@ -96,18 +101,20 @@ exit 37
 """
 
 
-def everything() -> None:
+def test_everything(tmp_path: Path) -> None:
     """One boot: exit code, arguments, both output streams, files both ways."""
-    script = put("everything", EVERYTHING)
-    tree = Path(SCRATCH.name) / "given/tree"
-    tree.mkdir(exist_ok=True)
+    script = tmp_path / "everything"
+    script.write_text(EVERYTHING)
+    script.chmod(0o755)
+    tree = tmp_path / "tree"
+    tree.mkdir()
     (tree / "data").write_text("from a directory\n")
     noise = os.urandom(300000)
     (tree / "random").write_bytes(noise)
     arguments = ["", "two words", "it's", '"$HOME"', "a\\b"]
-    got = run("everything", "--cpus", "3", "--append", "x.y=1", "--file", script,
-              "--file", tree, "--file", "/usr/bin/od:/usr/bin/od", "--",
-              "everything", *arguments)
+    got = Result(tmp_path, "--cpus", "3", "--append", "x.y=1", "--file", script,
+                 "--file", tree, "--file", "/usr/bin/od:/usr/bin/od", "--",
+                 "everything", *arguments)
     got.expect(37, "exit code 37", "logs are in", "on TCG" if "on TCG" in got.err else "on KVM")
     lines = got.out.decode().splitlines()
     assert re.fullmatch(r"bash \d+", lines[0]), lines
@@ -125,92 +132,93 @@ def everything() -> None:
     assert not (got.dir / "initramfs").exists()
 
 
-def ktap_pass() -> None:
+@pytest.mark.run("--ktap", "--quiet", "--name", "sum", "--", "printf",
+                 "KTAP version 1\n1..3\nok 1 a\nok 2 b # SKIP no\nok 3 c\n")
+def test_ktap_pass(got: Result) -> None:
     """Passing results give 0 and one summary line."""
-    got = run("ktap-pass", "--ktap", "--quiet", "--name", "sum", "--", "printf",
-              "KTAP version 1\n1..3\nok 1 a\nok 2 b # SKIP no\nok 3 c\n").expect(0)
+    got.expect(0)
     assert got.out.decode().endswith("ok 3 c\n# sum: 2 passed, 0 failed, 1 skipped\n"), got.out
     assert got.err == "", got.err
     assert got.result["ktap"]["passed"] == 2
 
 
-def ktap_fail() -> None:
+@pytest.mark.run("--ktap", "--", "printf", "1..2\nok 1 a\nnot ok 2 the bad one\n")
+def test_ktap_fail(got: Result) -> None:
     """A failed test fails the run even if the command returned 0."""
-    got = run("ktap-fail", "--ktap", "--", "printf", "1..2\nok 1 a\nnot ok 2 the bad one\n")
     got.expect(1, "not ok: the bad one", "1 failed")
     assert b": 1 passed, 1 failed, 0 skipped\n" in got.out, got.out
 
 
-def ktap_missing() -> None:
+@pytest.mark.run("--ktap", "--", "printf", "1..3\nok 1 a\nok 3 c\n")
+def test_ktap_missing(got: Result) -> None:
     """A planned test without a result fails the run."""
-    run("ktap-missing", "--ktap", "--", "printf", "1..3\nok 1 a\nok 3 c\n").expect(
-        1, "test 2 of 3 has no result")
+    got.expect(1, "test 2 of 3 has no result")
 
 
-def kunit_absent() -> None:
+@pytest.mark.run("--kunit", "--append", "kunit.enable=0")
+def test_kunit_absent(got: Result) -> None:
     """--kunit fails if the kernel log has no KUnit results."""
-    run("kunit-absent", "--kunit", "--append", "kunit.enable=0").expect(1, "no test results")
+    got.expect(1, "no test results")
 
 
-def killed() -> None:
+@pytest.mark.run("--", "sh", "-c", "kill -SEGV $$")
+def test_killed(got: Result) -> None:
     """A command killed by a signal."""
-    run("killed", "--", "sh", "-c", "kill -SEGV $$").expect(123, "signal 11")
+    got.expect(123, "signal 11")
 
 
-def panic() -> None:
+@pytest.mark.run("--ktap", "--", "sh", "-c", "echo 1..1; echo ok 1 a; echo c >/proc/sysrq-trigger")
+def test_panic(got: Result) -> None:
     """A kernel that panics."""
-    got = run("panic", "--ktap", "--", "sh", "-c",
-              "echo 1..1; echo ok 1 a; echo c >/proc/sysrq-trigger")
     got.expect(126, "kernel trouble (panic)", "sysrq triggered crash", "console.log:")
     assert "Kernel panic - not syncing: sysrq triggered crash" in got.console
     assert got.result["trouble"][0]["kind"] == "panic", got.result
 
 
-def hang() -> None:
+@pytest.mark.run("--stall", "4", "--timeout", "100", "--", "sleep", "1000")
+def test_hang(got: Result) -> None:
     """A command that hangs; the log shows where the guest was."""
-    got = run("hang", "--stall", "4", "--timeout", "100", "--", "sleep", "1000")
     got.expect(124, "nothing was printed", "the command ran", "where it was")
     after = got.console.split("Run /init", 1)[1]
     assert "NMI" in after or "sysrq" in after, after
     assert "Call Trace:" in after, after
 
 
-def timeout() -> None:
+@pytest.mark.run("--timeout", "5", "--", "sh", "-c", "while :; do echo busy; usleep 200000; done")
+def test_timeout(got: Result) -> None:
     """A command that loops forever."""
-    started = time.monotonic()
-    run("timeout", "--timeout", "5", "--", "sh", "-c",
-        "while :; do echo busy; usleep 200000; done").expect(124, "time is up")
-    assert time.monotonic() - started < 40
+    got.expect(124, "time is up")
+    assert got.seconds < 40
 
 
-def kernel_log() -> None:
+@pytest.mark.run("--", "sh", "-c", "echo 'BUG: KASAN: a test of the runner' >/dev/kmsg")
+def test_kernel_log(got: Result) -> None:
     """A report in the kernel log counts, even one written to /dev/kmsg."""
-    command = "echo 'BUG: KASAN: a test of the runner' >/dev/kmsg"
-    run("kernel-log", "--", "sh", "-c", command).expect(
-        126, "kernel trouble (kasan)", "a test of the runner")
+    got.expect(126, "kernel trouble (kasan)", "a test of the runner")
 
 
-def taint() -> None:
+@pytest.mark.run("--", "sh", "-c", "echo 512 >/proc/sys/kernel/tainted")
+def test_taint(got: Result) -> None:
     """A tainted kernel is trouble even without a line in the log."""
-    run("taint", "--", "sh", "-c", "echo 512 >/proc/sys/kernel/tainted").expect(
-        126, "tainted: WARN")
+    got.expect(126, "tainted: WARN")
 
 
-def no_report() -> None:
+@pytest.mark.run("--", "reboot", "-f")
+def test_no_report(got: Result) -> None:
     """A guest that goes away while the command runs."""
-    run("no-report", "--", "reboot", "-f").expect(126, "while the command ran")
+    got.expect(126, "while the command ran")
 
 
-def once_more() -> None:
+@pytest.mark.run("--", "sh", "-c", "echo \"Kernel panic - not syncing: "
+                 "IO-APIC + timer doesn't work! \" >/dev/kmsg")
+def test_once_more(got: Result) -> None:
     """Only a panic of the emulated timer is retried, and only once."""
-    got = run("once-more", "--", "sh", "-c",
-              "echo \"Kernel panic - not syncing: IO-APIC + timer doesn't work! \" >/dev/kmsg")
     got.expect(126, "trying once more")
     assert got.err.count("trying once more") == 1, got.err
     assert (got.dir / "console.log.first-try").exists()
 
 
-def icount() -> None:
+def test_icount(tmp_path: Path) -> None:
     """Runs that count instructions are bit-identical.
 
     Once, with a kernel compile running on the host, two runs differed for an
@@ -218,8 +226,8 @@ def icount() -> None:
     """
     script = "cat /proc/uptime /proc/stat; sleep 0.01; cat /proc/interrupts"
     seen = set()
-    for number in range(4):
-        this = run(f"icount-{number}", "--icount", "4", "--", "sh", "-c", script).expect(0)
+    for _ in range(4):
+        this = Result(tmp_path, "--icount", "4", "--", "sh", "-c", script).expect(0)
         assert this.out
         if (this.out, this.console) in seen:
             return
@@ -244,11 +252,11 @@ def gone(pid: int) -> bool:
         return True
 
 
-def ended_from_outside(name: str, number: int, code: int) -> None:
+def ended_from_outside(folder: Path, number: int, code: int) -> None:
     """Send a signal to a runner while its command runs; QEMU must end as well."""
     # A shell starts background jobs with SIGINT ignored, and this may be one.
-    command = ["env", "--default-signal=INT", *map(str, RUN), "--out",
-               f"{SCRATCH.name}/{name}", "--", "sh", "-c", "echo up; sleep 1000"]
+    command = ["env", "--default-signal=INT", *map(str, RUN), "--out", str(folder), "--",
+               "sh", "-c", "echo up; sleep 1000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             assert process.stdout and process.stderr
@@ -265,17 +273,17 @@ def ended_from_outside(name: str, number: int, code: int) -> None:
             time.sleep(0.05)
 
 
-def interrupt() -> None:
+def test_interrupt(tmp_path: Path) -> None:
     """Ctrl-C ends QEMU."""
-    ended_from_outside("interrupt", signal.SIGINT, 130)
+    ended_from_outside(tmp_path, signal.SIGINT, 130)
 
 
-def killed_runner() -> None:
+def test_killed_runner(tmp_path: Path) -> None:
     """A runner killed with SIGKILL leaves no QEMU behind."""
-    ended_from_outside("killed-runner", signal.SIGKILL, -signal.SIGKILL)
+    ended_from_outside(tmp_path, signal.SIGKILL, -signal.SIGKILL)
 
 
-def shell() -> None:
+def test_shell(tmp_path: Path) -> None:
     """The interactive shell: prompt, a command, exit."""
     with tempfile.TemporaryFile() as errors:
         master, slave = pty.openpty()
@@ -316,9 +324,9 @@ def one_line(code: int, arguments: list[str], *texts: str, program: tuple[Path |
         assert text in said, said
 
 
-def only_tools(*names: str) -> dict[str, str]:
+def only_tools(folder: Path, *names: str) -> dict[str, str]:
     """Return an environment whose PATH has just the named tools."""
-    place = Path(tempfile.mkdtemp(dir=SCRATCH.name))
+    place = Path(tempfile.mkdtemp(dir=folder))
     (place / "python3").symlink_to(sys.executable)
     # The launcher needs the first two.
     for name in ("dirname", "readlink", *names):
@@ -327,9 +335,9 @@ def only_tools(*names: str) -> dict[str, str]:
     return {**os.environ, "PATH": str(place)}
 
 
-def usage() -> None:
+def test_usage(tmp_path: Path) -> None:
     """Wrong usage."""
-    never = Path(SCRATCH.name) / "never"
+    never = tmp_path / "never"
     out = ["--out", str(never)]
     one_line(125, out, "no COMMAND")
     for option, text in (
@@ -343,23 +351,23 @@ def usage() -> None:
     one_line(125, [], "terminal", program=SHELL)
 
 
-def missing_tools() -> None:
+def test_missing_tools(tmp_path: Path) -> None:
     """Without QEMU or busybox, the error says what to install."""
     one_line(125, ["--", "true"], "qemu-system-x86_64 is missing; install qemu-system-x86",
-             env=only_tools("busybox"))
+             env=only_tools(tmp_path, "busybox"))
     one_line(125, ["--", "true"], "busybox is missing; install busybox-static",
-             env=only_tools("qemu-system-x86_64"))
+             env=only_tools(tmp_path, "qemu-system-x86_64"))
 
 
-def qemu_refuses() -> None:
+@pytest.mark.run("--qemu-arg=-nonsense", "--", "true")
+def test_qemu_refuses(got: Result) -> None:
     """An argument that QEMU rejects."""
-    run("qemu-refuses", "--qemu-arg=-nonsense", "--", "true").expect(
-        125, "QEMU failed", "-nonsense")
+    got.expect(125, "QEMU failed", "-nonsense")
 
 
-def no_room() -> None:
+def test_no_room(tmp_path: Path) -> None:
     """Logs that cannot be written, files that do not fit into the guest."""
-    place = Path(SCRATCH.name) / "no-room"
+    place = tmp_path / "no-room"
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
@@ -377,57 +385,22 @@ echo %s >$file
 """
 
 
-def provoke(name: str, crash: str, code: int, *texts: str, options: Sequence[str] = ()) -> None:
-    """Provoke a real report of a debug kernel."""
-    if not DEBUG_KERNEL.exists():
-        raise cases.Skip("build/microvm-debug is not built")
-    got = run(name, "--kernel", DEBUG_KERNEL, *options, "--", "sh", "-c", PROVOKE % crash)
+def provoke(crash: str, *options: str | Path) -> pytest.MarkDecorator:
+    """A run that provokes a report of the debug kernel."""
+    return pytest.mark.run("--kernel", DEBUG_KERNEL, *options, "--", "sh", "-c", PROVOKE % crash)
+
+
+@pytest.mark.skipif(not DEBUG_KERNEL.exists(), reason="build/microvm-debug is not built")
+@pytest.mark.parametrize(("code", "texts"), [
+    pytest.param(126, ["kernel trouble (warn)"], id="WARN", marks=provoke("WARNING")),
+    pytest.param(0, ["allowed: WARNING: CPU:"], id="allowed WARN",
+                 marks=provoke("WARNING", "--allow-warn")),
+    pytest.param(126, ["kernel trouble (bug)", "kernel BUG at"], id="BUG", marks=provoke("BUG")),
+    # A NULL dereference.  KASAN looks up the shadow of the address first, which is not canonical.
+    pytest.param(126, ["kernel trouble (oops)", "general protection fault"], id="oops",
+                 marks=provoke("EXCEPTION"))])
+def test_real_report(got: Result, code: int, texts: list[str]) -> None:
+    """A real report of a debug kernel."""
     if got.code == 77:
-        raise cases.Skip("the debug kernel has no CONFIG_LKDTM")
+        pytest.skip("the debug kernel has no CONFIG_LKDTM")
     got.expect(code, *texts)
-
-
-CASES = [
-    ("wrong usage gives one clear line and writes no files", usage),
-    ("a missing tool gives one line that says what to install", missing_tools),
-    ("no space for logs or for the guest's files gives one clear line", no_room),
-    ("an error of QEMU is passed on", qemu_refuses),
-    ("exit code, arguments, output and files are passed both ways", everything),
-    ("passing test results give one summary line", ktap_pass),
-    ("a failed test fails the run", ktap_fail),
-    ("a missing test fails the run", ktap_missing),
-    ("missing KUnit results fail the run", kunit_absent),
-    ("a killed command fails the run", killed),
-    ("a kernel panic fails the run", panic),
-    ("a hang fails the run and shows where", hang),
-    ("a busy loop ends at the timeout", timeout),
-    ("a report in the kernel log fails the run", kernel_log),
-    ("a tainted kernel fails the run", taint),
-    ("a guest that vanishes fails the run", no_report),
-    ("a panic of the emulated timer is retried once", once_more),
-    ("--icount gives identical runs", icount),
-    ("Ctrl-C ends QEMU", interrupt),
-    ("a killed runner leaves no QEMU", killed_runner),
-    ("the shell works", shell),
-    ("a real WARN fails the run",
-     lambda: provoke("warn", "WARNING", 126, "kernel trouble (warn)")),
-    ("a real WARN passes with --allow-warn",
-     lambda: provoke("warn-allowed", "WARNING", 0, "allowed: WARNING: CPU:",
-                     options=["--allow-warn"])),
-    ("a real BUG fails the run",
-     lambda: provoke("bug", "BUG", 126, "kernel trouble (bug)", "kernel BUG at")),
-    ("a real NULL dereference fails the run",
-     # KASAN looks up the shadow of the address first, which is not canonical.
-     lambda: provoke("oops", "EXCEPTION", 126, "kernel trouble (oops)",
-                     "general protection fault")),
-]
-
-
-def main() -> int:
-    """Run all cases, two VMs at a time."""
-    with SCRATCH:
-        return cases.run(CASES, workers=2)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,29 +1,36 @@
-#!/usr/bin/env -S python3 -B
 # SPDX-License-Identifier: GPL-2.0-only
 """rebase: moves the pin if all patches apply, else reports and changes nothing."""
 
 import shutil
 
-import fake
-from fake import Archive, Host, develop, scratch_folder, snapshot
-from faultline.testing import tap
+from pathlib import Path
 
-fake.check_tools()
-TOP = scratch_folder()
-ARCHIVE = Archive(TOP, {"trixie": ["6.12.94-1"],
-                        "trixie-security": ["6.12.118-1", "6.12.117-1", "6.12.116-2"]})
-PACKAGE = ARCHIVE.packages["6.12.117-1"]
-DEVELOPED = fake.packaged_host(PACKAGE)
-develop(DEVELOPED)
+import pytest
+
+from source import fake
+from source.fake import Archive, Host, snapshot, has
 
 
-def queued() -> Host:
-    """A machine with the queue of DEVELOPED and the archive, no tree yet."""
-    fresh = fake.packaged_host(PACKAGE)
-    fresh.use(ARCHIVE, f"file:{ARCHIVE.top}")
-    shutil.copytree(DEVELOPED.kernel / "overlay", fresh.kernel / "overlay", dirs_exist_ok=True)
-    shutil.copytree(DEVELOPED.kernel / "patches", fresh.kernel / "patches", dirs_exist_ok=True)
-    return fresh
+@pytest.fixture(scope="module")
+def archive(place: Path) -> Archive:
+    """Debian's archive."""
+    return Archive(place, {"trixie": ["6.12.94-1"],
+                           "trixie-security": ["6.12.118-1", "6.12.117-1", "6.12.116-2"]})
+
+
+@pytest.fixture(scope="module")
+def package(archive: Archive) -> Path:
+    """The pinned source package, from the archive."""
+    return archive.packages["6.12.117-1"]
+
+
+@pytest.fixture
+def machine(empty: Host, developed: Host, archive: Archive) -> Host:
+    """A machine with the queue and the archive, no tree yet."""
+    empty.use(archive, f"file:{archive.top}")
+    for name in ("overlay", "patches"):
+        shutil.copytree(developed.kernel / name, empty.kernel / name, dirs_exist_ok=True)
+    return empty
 
 
 def stale(machine: Host) -> str:
@@ -33,73 +40,63 @@ def stale(machine: Host) -> str:
     return path.name
 
 
-@tap.test
-def moves_the_pin() -> None:
+def test_moves_the_pin(machine: Host, archive: Archive, package: Path) -> None:
     """To an older release: offsets are reported, the pin moves, patches are refreshed."""
-    machine = queued()
     result = machine.script("rebase", "6.12.94").good()
-    tap.has(result.out,
-            "offset   hooks/mm-faultline-hook-in-mmap.patch: mm/mmap.c hunk 1: 23 lines",
-            "applies  mm-memory-", "2 of 2 patches apply, 1 of them with an offset",
-            "0 of 2 overlay files collide")
+    has(result.out,
+        "offset   hooks/mm-faultline-hook-in-mmap.patch: mm/mmap.c hunk 1: 23 lines",
+        "applies  mm-memory-", "2 of 2 patches apply, 1 of them with an offset",
+        "0 of 2 overlay files collide")
     pin = (machine.kernel / "upstream").read_text()
-    package = ARCHIVE.packages["6.12.94-1"]
-    tap.has(pin, "# a comment that stays", "version=6.12.94-1\n", "upstream=6.12.94\n",
-            f"file={package.name}\n", f"size={package.stat().st_size}\n",
-            f"sha256={fake.digest(package)}\n")
-    tap.same((machine.build / "rebase-6.12.94-1").exists(), False, "scratch tree left")
+    package = archive.packages["6.12.94-1"]
+    has(pin, "# a comment that stays", "version=6.12.94-1\n", "upstream=6.12.94\n",
+        f"file={package.name}\n", f"size={package.stat().st_size}\n",
+        f"sha256={fake.digest(package)}\n")
+    assert not (machine.build / "rebase-6.12.94-1").exists()
     before = snapshot(machine.kernel)
     machine.script("tree").good()
-    tap.has(machine.git("show", "-s", "--format=%s", "upstream"), "Linux 6.12.94")
-    tap.has(machine.script("export").good().out, ", 0 changed")
-    tap.same(snapshot(machine.kernel), before)
-    tap.lacks(machine.script("rebase", "6.12.94-1").good().out, "offset   ")
+    assert "Linux 6.12.94" in machine.git("show", "-s", "--format=%s", "upstream")
+    assert ", 0 changed" in machine.script("export").good().out
+    assert snapshot(machine.kernel) == before
+    assert "offset   " not in machine.script("rebase", "6.12.94-1").good().out
 
 
-@tap.test
-def with_a_tree() -> None:
+def test_with_a_tree(machine: Host) -> None:
     """With an existing tree, the next make tree follows the new pin."""
-    machine = queued()
     machine.script("tree").good()
     machine.script("rebase", VERSION="6.12.116").good()
     machine.script("tree").good()
-    tap.has((machine.tree / "Makefile").read_text(), "SUBLEVEL = 116")
-    tap.has((machine.tree / "mm/mmap.c").read_text(), "int hook;")
+    assert "SUBLEVEL = 116" in (machine.tree / "Makefile").read_text()
+    assert "int hook;" in (machine.tree / "mm/mmap.c").read_text()
 
 
-@tap.test
-def latest() -> None:
+def test_latest(machine: Host) -> None:
     """VERSION=latest uses the newest; a dry run changes nothing."""
-    machine = queued()
     before = snapshot(machine.kernel)
     for result in (machine.script("rebase", "--dry-run", "latest"),
                    machine.script("rebase", VERSION="latest", DRY_RUN="1")):
-        tap.has(result.good().out, "from 6.12.117-1 to 6.12.118-1", "dry run",
-                "hunk 1: -1 lines")
-        tap.same(snapshot(machine.kernel), before)
+        has(result.good().out, "from 6.12.117-1 to 6.12.118-1", "dry run",
+            "hunk 1: -1 lines")
+        assert snapshot(machine.kernel) == before
     machine.script("rebase", "latest").good()
-    tap.has((machine.kernel / "upstream").read_text(), "version=6.12.118-1")
+    assert "version=6.12.118-1" in (machine.kernel / "upstream").read_text()
 
 
-@tap.test
-def failing_patch() -> None:
+def test_failing_patch(machine: Host) -> None:
     """If a patch fails, the report names file, hunk and lines, and nothing is changed."""
-    machine = queued()
     name = stale(machine)
     before = snapshot(machine.kernel)
     result = machine.script("rebase", "6.12.116-2").bad(
         name, "nothing was changed", "git am -3", "CONTINUE=1", "rebase-6.12.116-2")
-    tap.has(result.out, f"FAILS    {name}: mm/memory.c hunk 1 (@@ -17,7 +17,7 @@)",
-            "int memory_gone;", "1 of 2 patches apply")
-    tap.same(snapshot(machine.kernel), before)
+    has(result.out, f"FAILS    {name}: mm/memory.c hunk 1 (@@ -17,7 +17,7 @@)",
+        "int memory_gone;", "1 of 2 patches apply")
+    assert snapshot(machine.kernel) == before
     machine.script("rebase", "6.12.116-2").bad(name)
-    tap.same(snapshot(machine.kernel), before)
+    assert snapshot(machine.kernel) == before
 
 
-@tap.test
-def go_on() -> None:
+def test_go_on(machine: Host) -> None:
     """After manual work, CONTINUE=1 checks that no patch is missing and moves the pin."""
-    machine = queued()
     name = stale(machine)
     machine.script("rebase", "6.12.116").bad(name)
     machine.script("rebase", "6.12.116", CONTINUE="1").bad(name, "is not on the branch")
@@ -110,16 +107,14 @@ def go_on() -> None:
     machine.git("commit", "--quiet", "-a", "-m", "mm: memory: change Ünicode", cwd=where)
     machine.script("rebase", "6.12.116").bad("commits that are not in kernel/", "CONTINUE=1")
     machine.script("rebase", "6.12.116", "--continue").good()
-    tap.has((machine.kernel / "upstream").read_text(), "version=6.12.116-2")
-    tap.has((machine.kernel / "patches" / name).read_text(), "+int by_hand;")
+    assert "version=6.12.116-2" in (machine.kernel / "upstream").read_text()
+    assert "+int by_hand;" in (machine.kernel / "patches" / name).read_text()
     machine.script("tree").good()
-    tap.has((machine.tree / "mm/memory.c").read_text(), "int by_hand;")
+    assert "int by_hand;" in (machine.tree / "mm/memory.c").read_text()
 
 
-@tap.test
-def audited() -> None:
+def test_audited(machine: Host) -> None:
     """A changed audit site stops it; after updating the list it continues."""
-    machine = queued()
     machine.overlay("mm/site.c", "void site(void)\n{\n\tvma_start_write(vma);\n}\n")
     (machine.kernel / "audit").mkdir()
     sites = machine.kernel / "audit" / "spf.sites"
@@ -127,52 +122,42 @@ def audited() -> None:
     before = snapshot(machine.kernel)
     result = machine.script("rebase", "6.12.116").bad(
         "2 lines of", "spf.sites differ", "nothing was changed", "--update", "CONTINUE=1")
-    tap.has(result.out, "2 of 2 patches apply", "AUDIT    - mm/gone.c: gone: vma_start_write()",
-            "AUDIT    + mm/site.c: site: vma_start_write()")
-    tap.same(snapshot(machine.kernel), before)
+    has(result.out, "2 of 2 patches apply", "AUDIT    - mm/gone.c: gone: vma_start_write()",
+        "AUDIT    + mm/site.c: site: vma_start_write()")
+    assert snapshot(machine.kernel) == before
     machine.script("rebase", "6.12.116", CONTINUE="1").bad("2 lines of")
-    tap.same(snapshot(machine.kernel), before)
+    assert snapshot(machine.kernel) == before
     where = machine.build / "rebase-6.12.116-2"
     machine.script("audit", "--update", "--tree", str(where)).good()
     result = machine.script("rebase", "6.12.116", CONTINUE="1").good()
-    tap.has(result.out, "1 sites are as in")
-    tap.has((machine.kernel / "upstream").read_text(), "version=6.12.116-2")
-    tap.has(machine.script("rebase", "6.12.117").good().out, "1 sites are as in")
+    assert "1 sites are as in" in result.out
+    assert "version=6.12.116-2" in (machine.kernel / "upstream").read_text()
+    assert "1 sites are as in" in machine.script("rebase", "6.12.117").good().out
 
 
-@tap.test
-def overlay_collides() -> None:
+def test_overlay_collides(machine: Host) -> None:
     """An overlay file that the other release also has is reported, and nothing is changed."""
-    machine = queued()
     machine.overlay("lib/link", "mine\n")
     before = snapshot(machine.kernel)
     result = machine.script("rebase", "6.12.94").bad("overlay file lib/link", "rename or remove")
-    tap.has(result.out, "FAILS    overlay file lib/link", "1 of 3 overlay files collide",
-            "2 of 2 patches apply")
-    tap.same(snapshot(machine.kernel), before)
+    has(result.out, "FAILS    overlay file lib/link", "1 of 3 overlay files collide",
+        "2 of 2 patches apply")
+    assert snapshot(machine.kernel) == before
 
 
-@tap.test
-def unexported_work() -> None:
+def test_unexported_work(machine: Host) -> None:
     """Unexported work in build/tree stops the rebase before any download."""
-    machine = queued()
     machine.script("tree").good()
     machine.change("mm/memory.c", "int memory_1;", "int edited;")
     machine.script("rebase", "6.12.94").bad("uncommitted changes", "make export")
     machine.commit("mm: mine")
     result = machine.script("rebase", "6.12.94").bad("not in kernel/", "make export")
-    tap.lacks(result.out, "reading the package lists")
+    assert "reading the package lists" not in result.out
 
 
-@tap.test
-def bad_versions() -> None:
+def test_bad_versions(machine: Host) -> None:
     """A missing or unavailable version is an error that lists the available ones."""
-    machine = queued()
     machine.script("rebase").bad("make rebase VERSION=")
     machine.script("rebase", "6.12.1").bad("6.12.1 is not in the registry", "6.12.118-1",
                                            "6.12.94-1")
     machine.script("rebase", "6.12.94", "--continue").bad("no ", "to continue in")
-
-
-if __name__ == "__main__":
-    tap.main()

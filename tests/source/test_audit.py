@@ -1,4 +1,3 @@
-#!/usr/bin/env -S python3 -B
 # SPDX-License-Identifier: GPL-2.0-only
 """audit: the list matches the kernel, and it shows each kind of change."""
 
@@ -6,10 +5,12 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
-from fake import SCRIPTS, Result, scratch_folder
+import pytest
+
+from source.fake import SCRIPTS, Result
 from faultline.common import Paths
-from faultline.testing import tap
 
 TOP = SCRIPTS.parents[1]
 TREE = Paths.from_env().tree
@@ -29,8 +30,8 @@ def audit(*args: object) -> Result:
 class Copy:
     """A copy of a part of the kernel, with its own list."""
 
-    def __init__(self) -> None:
-        self.tree = scratch_folder()
+    def __init__(self, tree: Path) -> None:
+        self.tree = tree
         self.list = self.tree / "sites"
         for name in COPIED:
             (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
@@ -44,36 +45,40 @@ class Copy:
     def edit(self, name: str, old: str, new: str) -> None:
         """Replace the first occurrence of a text in a file."""
         text = (self.tree / name).read_text(encoding="utf-8")
-        tap.has(text, old)
+        assert old in text
         (self.tree / name).write_text(text.replace(old, new, 1), encoding="utf-8")
 
     def shows(self, *lines: str) -> None:
         """The audit fails and prints exactly these lines."""
         result = self.audit().bad("lines differ", "follow the steps at the top of")
-        tap.same(sorted(result.out.splitlines()), sorted(lines))
+        assert sorted(result.out.splitlines()) == sorted(lines)
 
 
-@tap.test
-def kernel() -> None:
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    """A copy of a part of the kernel."""
+    if not (TREE / "mm").is_dir():
+        pytest.fail(f"no kernel in {TREE}: run 'make tree'", pytrace=False)
+    return Copy(tmp_path)
+
+
+def test_kernel() -> None:
     """kernel/audit/spf.sites matches the kernel in build/tree."""
-    tap.has(audit().good().out, "sites, as in")
+    assert "sites, as in" in audit().good().out
 
 
-@tap.test
-def hooks() -> None:
+def test_hooks() -> None:
     """The list has our own hooks in upstream functions, so none gets lost."""
     text = (TOP / "kernel" / "audit" / "spf.sites").read_text(encoding="utf-8")
     for site in ("include/linux/mm.h: vma_start_write: spf_write_barrier()",
                  "mm/mremap.c: move_normal_pmd: spf_drain_pmd()",
                  "mm/mremap.c: move_normal_pud: spf_drain_pud()",
                  "mm/mmu_notifier.c: __mmu_notifier_register: spf_sync_notifiers()"):
-        tap.has(text, f"\n{site}\n")
+        assert f"\n{site}\n" in text
 
 
-@tap.test
-def other_edits() -> None:
+def test_other_edits(copy: Copy) -> None:
     """Comments, strings, moved lines and changes elsewhere do not show."""
-    copy = Copy()
     copy.edit("mm/mprotect.c", "#include",
               "/* vma_start_write(vma);\n * pmd_clear(pmd); */\n#include")
     copy.edit("mm/mprotect.c", "\tvma_start_write(vma);",
@@ -82,7 +87,7 @@ def other_edits() -> None:
               "\t/* Other words. */\n\tWRITE_ONCE(vma->vm_lock_seq,  mm_lock_seq);")
     (copy.tree / "mm/nothing.c").write_text(
         "int vm_flags;\nvoid f(void)\n{\n\tg(vm_flags);\n}\n")
-    tap.has(copy.audit().good().out, "sites, as in")
+    assert "sites, as in" in copy.audit().good().out
 
 
 def function(*lines: str) -> str:
@@ -91,8 +96,7 @@ def function(*lines: str) -> str:
     return f"\nstatic int added(struct vm_area_struct *vma,\n\t\tpmd_t *pmd)\n{{\n{body}}}\n"
 
 
-@tap.test
-def new_sites() -> None:
+def test_new_sites(copy: Copy) -> None:
     """A new site of each kind is found, with its function."""
     kinds = (("vma->vm_end = 1;", "->vm_end ="), ("vma->vm_start += 1;", "->vm_start ="),
              ("WRITE_ONCE(vma->vm_page_prot, prot);", "write ->vm_page_prot"),
@@ -106,7 +110,6 @@ def new_sites() -> None:
              ("tlb_remove_table(tlb, table);", "tlb_remove_table()"),
              ("vma->vm_mm->notifier_subscriptions = NULL;", "->notifier_subscriptions"),
              ("ptlock_free(ptdesc);", "ptlock_free()"))
-    copy = Copy()
     with open(copy.tree / "fs/exec.c", "a", encoding="utf-8") as file:
         file.write(function(*(line for line, _ in kinds)))
     copy.shows(*(f"+ fs/exec.c: added: {what}" for _, what in kinds))
@@ -114,10 +117,8 @@ def new_sites() -> None:
     copy.audit().good()
 
 
-@tap.test
-def more_and_fewer() -> None:
+def test_more_and_fewer(copy: Copy) -> None:
     """An additional site in a function changes the count, a removed one shows as gone."""
-    copy = Copy()
     copy.edit("mm/mprotect.c", "\tvma_start_write(vma);\n", "")
     copy.edit("mm/mprotect.c", "\tvm_flags_reset(vma,",
               "\tvm_flags_reset(vma, 0);\n\tvm_flags_reset(vma,")
@@ -126,38 +127,25 @@ def more_and_fewer() -> None:
                "+ mm/mprotect.c: mprotect_fixup: vm_flags_reset() x2")
 
 
-@tap.test
-def quoted_code() -> None:
+def test_quoted_code(copy: Copy) -> None:
     """Changed code in a function that the proof quotes shows, even without new sites."""
-    copy = Copy()
     copy.edit("include/linux/mm.h", "\tWRITE_ONCE(vma->vm_lock_seq, mm_lock_seq);\n\tup_write(",
               "\tWRITE_ONCE(vma->vm_lock_seq, mm_lock_seq + 1);\n\tup_write(")
     result = copy.audit().bad("2 lines differ")
-    tap.same([re.sub("is .*", "is", line) for line in result.out.splitlines()],
-             [f"{sign} include/linux/mm.h: vma_start_write: is" for sign in "-+"])
+    assert ([re.sub("is .*", "is", line) for line in result.out.splitlines()]
+            == [f"{sign} include/linux/mm.h: vma_start_write: is" for sign in "-+"])
 
 
-@tap.test
-def new_file() -> None:
+def test_new_file(copy: Copy) -> None:
     """A site in a new file is found, but not in a folder that is not searched."""
-    copy = Copy()
     for name in ("mm/new.c", "drivers/new.c", "arch/arm/mm/new.c"):
         (copy.tree / name).parent.mkdir(parents=True, exist_ok=True)
         (copy.tree / name).write_text(function("vma_start_write(vma);"))
     copy.shows("+ mm/new.c: added: vma_start_write()")
 
 
-@tap.test
-def nothing_there() -> None:
+def test_nothing_there(copy: Copy) -> None:
     """A missing kernel or list is an error, not an empty list."""
-    copy = Copy()
     audit("--tree", copy.tree / "none", "--list", copy.list).bad("no kernel in", "make tree")
     copy.list.unlink()
     copy.audit().bad("there is no", "--update")
-
-
-if __name__ == "__main__":
-    if not (TREE / "mm").is_dir():
-        print(f"Bail out! no kernel in {TREE}: run 'make tree'")
-        sys.exit(1)
-    tap.main()

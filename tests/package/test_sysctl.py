@@ -1,4 +1,3 @@
-#!/usr/bin/env -S python3 -B
 # SPDX-License-Identifier: GPL-2.0-only
 """The files in sysctl/ set existing switches to valid values and agree with each other.
 
@@ -7,14 +6,14 @@ Nothing is applied, because the host may run a kernel with these switches.
 from __future__ import annotations
 
 import configparser
-import pathlib
 import re
 import shutil
 import subprocess
-import tempfile
+from pathlib import Path
+
+import pytest
 
 from faultline.common import ROOT
-from faultline.testing import tap
 
 SYSCTL = ROOT / "sysctl"
 STOCK = SYSCTL / "60-faultline.conf"
@@ -27,7 +26,7 @@ OVERLAY = ROOT / "kernel" / "overlay" / "mm" / "faultline"
 TUNED_BASES = {"throughput-performance", "latency-performance", "virtual-host"}
 SETTING = re.compile(r"(-?)(vm\.[a-z_]+) = (\d+)")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
-SYSTEMD = pathlib.Path("/usr/lib/systemd/systemd-sysctl")
+SYSTEMD = Path("/usr/lib/systemd/systemd-sysctl")
 
 
 def readme() -> list[str]:
@@ -58,100 +57,91 @@ def toggles() -> set[str]:
         r'(?m)^\t\.name\s*= "(\w+)"', path.read_text(encoding="utf-8"))}
 
 
-def blocks(path: pathlib.Path) -> list[list[str]]:
+def blocks(path: Path) -> list[list[str]]:
     """The paragraphs of a file."""
     text = path.read_text(encoding="utf-8").rstrip("\n")
     return [block.splitlines() for block in re.split(r"\n\n+", text)]
 
 
-def settings(path: pathlib.Path) -> dict[str, int]:
+def settings(path: Path) -> dict[str, int]:
     """The settings of a profile; each paragraph after the header is a reason and one setting."""
     found: dict[str, int] = {}
     for block in blocks(path)[1:]:
         *reason, line = block
         match = SETTING.fullmatch(line)
-        if not match or not all(text.startswith("# ") for text in reason):
-            raise AssertionError(f"{path.name}: not comments and one '-vm.NAME = N': {block}")
-        if len(" ".join(reason)) < 80:
-            raise AssertionError(f"{path.name}: {match[2]} has no proper reason")
-        tap.same(match[1], "-", f"{path.name}: the sign before {match[2]}")
-        tap.same(match[2] in found, False, f"{path.name}: {match[2]} is set twice")
+        assert match and all(text.startswith("# ") for text in reason), \
+            f"{path.name}: not comments and one '-vm.NAME = N': {block}"
+        assert len(" ".join(reason)) >= 80, f"{path.name}: {match[2]} has no proper reason"
+        assert match[1] == "-", f"{path.name}: the sign before {match[2]}"
+        assert match[2] not in found, f"{path.name}: {match[2]} is set twice"
         found[match[2]] = int(match[3])
     return found
 
 
-def run(*command: str | pathlib.Path) -> str:
+def run(*command: str | Path) -> str:
     """The output of a command that must succeed, stdout and stderr."""
     done = subprocess.run([str(word) for word in command], check=False, text=True,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, env={"LC_ALL": "C", "PATH": PATH})
-    tap.same(done.returncode, 0, f"status of {' '.join(map(str, command))} ({done.stdout})")
+    assert done.returncode == 0, f"status of {' '.join(map(str, command))} ({done.stdout})"
     return done.stdout
 
 
-@tap.test
-def same_switches() -> None:
-    """60-faultline.conf, the manual page and README.md have the same switches"""
+def test_same_switches() -> None:
+    """60-faultline.conf, the manual page and README.md have the same switches."""
     known = sorted(readme())
-    tap.same(len(known) >= 4, True, "README.md has a table of switches")
-    tap.same(sorted(manual()), known, "manual page")
+    assert len(known) >= 4
+    assert sorted(manual()) == known
     names = re.findall(r"(?m)^#-?(vm\.\w+) =", STOCK.read_text(encoding="utf-8"))
-    tap.same(sorted(names), known, "60-faultline.conf")
+    assert sorted(names) == known
 
 
-@tap.test
-def kernel_has_them() -> None:
-    """README.md lists each switch of the kernel once, and no other"""
-    tap.same(sorted(readme()), sorted(toggles()), "switches")
+def test_kernel_has_them() -> None:
+    """README.md lists each switch of the kernel once, and no other."""
+    assert sorted(readme()) == sorted(toggles())
 
 
-@tap.test
-def kernel_ranges() -> None:
-    """the manual page has the ranges and stock values of Kconfig"""
-    tap.same(manual(), kconfig(), "ranges")
+def test_kernel_ranges() -> None:
+    """The manual page has the ranges and stock values of Kconfig."""
+    assert manual() == kconfig()
 
 
-@tap.test
-def stock_file() -> None:
-    """60-faultline.conf sets nothing and lists the stock values"""
+def test_stock_file() -> None:
+    """60-faultline.conf sets nothing and lists the stock values."""
     lines = STOCK.read_text(encoding="utf-8").splitlines()
-    tap.same([line for line in lines if line and not line.startswith("#")], [], "active lines")
+    assert [line for line in lines if line and not line.startswith("#")] == []
     values = {}
     for block in blocks(STOCK)[1:]:
         about, line = block
-        tap.same(about.startswith("# "), True, f"a line about {line}")
+        assert about.startswith("# "), f"a line about {line}"
         match = SETTING.fullmatch(line.removeprefix("#"))
-        if not match:
-            raise AssertionError(f"not '#-vm.NAME = N': {line}")
+        assert match, f"not '#-vm.NAME = N': {line}"
         values[match[2]] = int(match[3])
-    tap.same(values, {name: row[2] for name, row in manual().items()}, "values")
+    assert values == {name: row[2] for name, row in manual().items()}
 
 
-@tap.test
-def profiles() -> None:
-    """profiles set only our switches, each with a reason and a value in range"""
-    tap.same(sorted(PROFILES), ["database", "jvm", "low-latency", "vm-host"], "profiles")
+def test_profiles() -> None:
+    """Profiles set only our switches, each with a reason and a value in range."""
+    assert sorted(PROFILES) == ["database", "jvm", "low-latency", "vm-host"]
     known = manual()
     for name, path in PROFILES.items():
         values = settings(path)
         for switch, value in values.items():
-            if switch not in known:
-                raise AssertionError(f"{path.name}: {switch} is no switch of ours")
+            assert switch in known, f"{path.name}: {switch} is no switch of ours"
             low, high, _ = known[switch]
-            tap.same(low <= value <= high, True, f"{path.name}: {switch} = {value} is in range")
+            assert low <= value <= high, f"{path.name}: {switch} = {value} is in range"
         useful = [switch for switch, value in values.items() if value != known[switch][2]]
-        tap.same(bool(useful), True, f"{path.name} switches something on")
-        tap.has(MANUAL.read_text(encoding="utf-8"), f"\n.It Sy {name}\n")
+        assert useful, f"{path.name} switches something on"
+        assert f"\n.It Sy {name}\n" in MANUAL.read_text(encoding="utf-8")
 
 
-@tap.test
-def tuned() -> None:
-    """tuned profiles have the same values"""
-    tap.same(sorted(TUNED), sorted(PROFILES), "profiles of tuned")
+def test_tuned() -> None:
+    """tuned profiles have the same values."""
+    assert sorted(TUNED) == sorted(PROFILES)
     for name, path in TUNED.items():
         parser = configparser.ConfigParser(interpolation=None, strict=True)
         parser.read(path, encoding="utf-8")
-        tap.same(parser["main"]["include"] in TUNED_BASES, True, f"{name}: include=")
+        assert parser["main"]["include"] in TUNED_BASES, f"{name}: include="
         values = settings(PROFILES[name])
         wanted = {"sysctl.faultline": {"type": "sysctl"} | {
             switch: str(value) for switch, value in values.items()}}
@@ -162,11 +152,11 @@ def tuned() -> None:
             for release, match in (("6.12.117-faultline1", True), ("6.12.117-faultline1.2", True),
                                    ("6.12.9+deb13-amd64", False)):
                 text = f"Linux a-faultline-host {release} #1 SMP x86_64"
-                tap.same(bool(regex.search(text)), match, f"{name}: uname_regex on {release}")
-        tap.same(got, wanted, f"sections of {name}")
+                assert bool(regex.search(text)) == match, f"{name}: uname_regex on {release}"
+        assert got == wanted, f"sections of {name}"
 
 
-def on_swappiness(folder: pathlib.Path) -> list[pathlib.Path]:
+def on_swappiness(folder: Path) -> list[Path]:
     """Copies of all files with all lines active and a key that every kernel has."""
     copies = []
     for path in (STOCK, *PROFILES.values()):
@@ -176,48 +166,38 @@ def on_swappiness(folder: pathlib.Path) -> list[pathlib.Path]:
     return copies
 
 
-@tap.test
-def procps() -> None:
-    """procps reads each line, and with -e ignores a missing key"""
+def test_procps(tmp_path: Path) -> None:
+    """procps reads each line, and with -e ignores a missing key."""
     if not shutil.which("sysctl", path=PATH):
-        raise tap.Skip("sysctl is not installed (package procps)")
-    with tempfile.TemporaryDirectory() as place:
-        folder = pathlib.Path(place)
-        for path in on_swappiness(folder):
-            text = path.read_text(encoding="utf-8")
-            values = re.findall(r"(?m)^-(vm\.swappiness = \d+)$", text)
-            tap.same(bool(values), True, f"{path.name} has settings")
-            tap.same(run("sysctl", "--dry-run", "-p", path).splitlines(), values, path.name)
-            path.write_text(text.replace("vm.swappiness", "vm.faultline_no_such_switch"))
-            tap.same(run("sysctl", "-e", "--dry-run", "-p", path), "", path.name)
+        pytest.skip("sysctl is not installed (package procps)")
+    for path in on_swappiness(tmp_path):
+        text = path.read_text(encoding="utf-8")
+        values = re.findall(r"(?m)^-(vm\.swappiness = \d+)$", text)
+        assert values, f"{path.name} has settings"
+        assert run("sysctl", "--dry-run", "-p", path).splitlines() == values
+        path.write_text(text.replace("vm.swappiness", "vm.faultline_no_such_switch"))
+        assert run("sysctl", "-e", "--dry-run", "-p", path) == ""
 
 
-@tap.test
-def systemd() -> None:
-    """systemd-sysctl reads each file without complaints"""
+def test_systemd(tmp_path: Path) -> None:
+    """systemd-sysctl reads each file without complaints."""
     if not SYSTEMD.exists():
-        raise tap.Skip("systemd is not installed")
-    with tempfile.TemporaryDirectory() as place:
-        folder = pathlib.Path(place)
-        # Only keys below the prefix would be applied: none.
-        command = (SYSTEMD, "--prefix=/net/faultline/none")
-        for path in (STOCK, *PROFILES.values(), *on_swappiness(folder)):
-            tap.same(run(*command, path), "", path.name)
-        bad = folder / "bad.conf"
-        bad.write_text("-vm.swappiness : 1\nno assignment\n", encoding="utf-8")
-        done = subprocess.run([*command, bad], check=False, text=True, capture_output=True)
-        tap.has(done.stderr, "not an assignment")
+        pytest.skip("systemd is not installed")
+    # Only keys below the prefix would be applied: none.
+    command = (SYSTEMD, "--prefix=/net/faultline/none")
+    for path in (STOCK, *PROFILES.values(), *on_swappiness(tmp_path)):
+        assert run(*command, path) == ""
+    bad = tmp_path / "bad.conf"
+    bad.write_text("-vm.swappiness : 1\nno assignment\n", encoding="utf-8")
+    done = subprocess.run([*command, bad], check=False, text=True, capture_output=True)
+    assert "not an assignment" in done.stderr
 
 
-@tap.test
-def manual_form() -> None:
-    """the manual page is well-formed"""
+def test_manual_form() -> None:
+    """The manual page is well-formed."""
     if not shutil.which("mandoc"):
-        raise tap.Skip("mandoc is not installed")
-    tap.same(run("mandoc", "-T", "lint", "-W", "warning", MANUAL), "", "mandoc")
-    text = re.sub(r".\x08", "", run("mandoc", "-T", "ascii", MANUAL))
-    tap.has(re.sub(r"\s+", " ", text), "`-key = value'", "profiles/jvm.conf \\ /etc/sysctl.d")
-
-
-if __name__ == "__main__":
-    tap.main()
+        pytest.skip("mandoc is not installed")
+    assert run("mandoc", "-T", "lint", "-W", "warning", MANUAL) == ""
+    text = re.sub(r"\s+", " ", re.sub(r".\x08", "", run("mandoc", "-T", "ascii", MANUAL)))
+    assert "`-key = value'" in text
+    assert "profiles/jvm.conf \\ /etc/sysctl.d" in text

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""pytest for suites.py: what each suite needs is built first, and programs are tests, too.
+
+The last line of the output has the counts of all results, also of those within programs.
+"""
+from __future__ import annotations
+
+import dataclasses
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import suites
+from faultline.vm.ktap import Summary
+from programs import Program
+from faultline.common import LOG_SECONDS
+
+
+class Failure(Exception):
+    """A program that failed; the text says how."""
+
+
+class ProgramItem(pytest.Item):
+    """A program that prints TAP; its counts are in user_properties."""
+
+    program: Program
+    future: Future[Summary] | None = None
+
+    def runtest(self) -> None:
+        """Wait for its result, with the following programs of its suite running beside it."""
+        if not self.future:
+            start_programs(self)
+        assert self.future
+        summary = self.future.result()
+        self.user_properties += [("results", dataclasses.asdict(summary)),
+                                 ("seconds", self.program.seconds)]
+        if not summary.ok:
+            raise Failure(self.program.excerpt(summary))
+        if not summary.passed:
+            pytest.skip("all of it is skipped")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException],
+                     style: object = None) -> str:
+        """The excerpt of its output, without a traceback."""
+        return str(excinfo.value)
+
+
+class ProgramFile(pytest.File):
+    """A program, or tests/boot with a program for each row of its table."""
+
+    def collect(self) -> Iterator[ProgramItem]:
+        """Make an item for each program."""
+        for title in suites.BOOTS if self.path == suites.BOOT else [suites.title(self.path)]:
+            command = [str(self.path)]
+            nodeid = self.nodeid
+            if self.path == suites.BOOT:
+                command.append(title)
+                nodeid += f"::{title}"
+            item: ProgramItem = ProgramItem.from_parent(self, name=title, nodeid=nodeid)
+            item.program = Program(title, command)
+            yield item
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options of this repository."""
+    parser.addoption("--limit", type=float, default=suites.LIMIT, metavar="SECONDS",
+                     help="kill a test after this time (%(default)s)")
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ProgramFile | None:
+    """Collect test programs."""
+    if suites.is_program(file_path) or file_path == suites.BOOT:
+        file: ProgramFile = ProgramFile.from_parent(parent, path=file_path)
+        return file
+    return None
+
+
+def title_of(item: pytest.Item) -> str:
+    """The title of a program or test_*.py: SUITE/NAME."""
+    return item.name if isinstance(item, ProgramItem) else suites.title(item.path)
+
+
+def suite_of(item: pytest.Item) -> suites.Suite:
+    """The suite that a test belongs to."""
+    return suites.SUITES[title_of(item).partition("/")[0]]
+
+
+# --- What a suite needs
+
+_made: dict[tuple[str, ...], bool] = {}
+# A test in Python that is running, and since when.
+_running: list[tuple[str, float]] = []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Build kernels and packages, with progress shown live; only once, even if that fails."""
+    for need in suite_of(item).needs:
+        if need not in _made:
+            root = suites.TESTS.parent
+            _made[need] = subprocess.run([root / need[0], *need[1:]], cwd=root, check=False,
+                                         stdin=subprocess.DEVNULL).returncode == 0
+        if not _made[need]:
+            pytest.fail(f"not run: {' '.join(need)} failed", pytrace=False)
+    if not isinstance(item, ProgramItem):
+        _running.append((item.nodeid, time.monotonic()))
+
+
+# --- Programs in parallel
+
+_started: list[Program] = []
+
+
+def start_programs(first: ProgramItem) -> None:
+    """Start a program, and after it the next ones of its suite, some at a time."""
+    suite = suite_of(first)
+    pool = ThreadPoolExecutor(suite.jobs)
+    items = first.session.items
+    for item in items[items.index(first):]:
+        alone = item.name.partition("/")[2] in suite.alone
+        if item != first and (alone or suite_of(item) != suite):
+            break
+        if isinstance(item, ProgramItem):
+            _started.append(item.program)
+            item.future = pool.submit(item.program.run, item.config.getoption("limit"))
+        if alone:
+            break
+    pool.shutdown(wait=False)
+
+
+def pytest_sessionfinish() -> None:
+    """Stop what is still running after Ctrl-C or -x."""
+    for program in _started:
+        program.stop()
+
+
+# --- Tests in Python
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """End a test in Python at the time limit."""
+    def end(*_: object) -> None:
+        pytest.fail("still running at its time limit")
+
+    if not isinstance(item, ProgramItem):
+        signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, item.config.getoption("limit"))
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder that is removed after the test; pytest would keep it."""
+    with tempfile.TemporaryDirectory(prefix="faultline-") as folder:
+        yield Path(folder)
+
+
+# --- Output
+
+_totals = Summary()
+_done = threading.Event()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Show progress now and then: a silent run looks dead."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+
+    def show() -> None:
+        while not _done.wait(LOG_SECONDS):
+            for program in _started:
+                if running := program.progress():
+                    terminal.write_line(f"  {running}")
+            for nodeid, since in _running:
+                terminal.write_line(f"  {nodeid}: {time.monotonic() - since:.0f} s")
+
+    if terminal:
+        threading.Thread(target=show, daemon=True).start()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Count results."""
+    known: dict[str, Any] = dict(report.user_properties)
+    if report.when == "teardown":
+        _running.clear()
+    if "results" in known and report.when == "call":
+        _totals.add(Summary(**known["results"]))
+    elif report.failed:
+        _totals.fail(report.nodeid)
+    else:
+        _totals.passed += report.when == "call" and report.passed
+        _totals.skipped += report.skipped
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Count a file of tests that cannot be loaded."""
+    if report.failed:
+        _totals.fail(report.nodeid)
+
+
+def pytest_report_teststatus(
+        report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
+    """Show the counts of a program."""
+    known = dict(getattr(report, "user_properties", []))
+    if "results" not in known or report.when != "call":
+        return None
+    return report.outcome, {"passed": ".", "failed": "F"}.get(report.outcome, "s"), (
+        f"{report.outcome.upper()}: {counted(Summary(**known['results']))}, "
+        f"{known['seconds']:.0f} s")
+
+
+def counted(summary: Summary) -> str:
+    """The counts as text."""
+    return f"{summary.passed} passed, {summary.failed} failed, {summary.skipped} skipped"
+
+
+def pytest_unconfigure() -> None:
+    """Print the totals."""
+    _done.set()
+    if _totals.passed or _totals.failed or _totals.skipped:
+        print(counted(_totals), flush=True)

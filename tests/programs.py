@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Runs programs that print TAP or KTAP (with subtests), and judges them.
+
+Every result without subtests counts.  A program counts as one more failure if it exits with an
+error that none of its results explains, prints no results, misses its plan, or hangs.
+"""
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from faultline.vm.ktap import Summary, parse
+from faultline.common import Paths, shown
+
+ROOT = Path(__file__).resolve().parents[1]
+SHOWN_LINES = 25
+FAILED = re.compile(r" *not ok\b")
+RESULT = re.compile(r" *(?:not )?ok\b| *1\.\.\d")
+REMARK = re.compile(r" *#")
+
+
+class Program:
+    """A test program and its output files, build/test/SUITE-NAME.tap and .err."""
+
+    def __init__(self, title: str, command: list[str]) -> None:
+        self._title = title
+        self._command = command
+        results = Paths.from_env().build / "test"
+        stem = title.replace("/", "-")
+        self.tap = results / f"{stem}.tap"
+        self.errors = results / f"{stem}.err"
+        self._began = self.seconds = 0.0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Kill it, or keep it from starting; called from another thread."""
+        self._stopped = True
+        if self._process:
+            kill(self._process)
+
+    def run(self, limit: float) -> Summary:
+        """Run it until it exits or hits its limit; return its counts."""
+        if self._stopped:
+            return Summary()
+        self.tap.parent.mkdir(parents=True, exist_ok=True)
+        self._began = time.monotonic()
+        hung = False
+        with open(self.tap, "wb") as out, open(self.errors, "wb") as err, \
+                subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out,
+                                 stderr=err, start_new_session=True) as process:
+            self._process = process
+            try:
+                process.wait(timeout=limit)
+            except subprocess.TimeoutExpired:
+                hung = True
+                kill(process)
+            kill_group(process)
+            # Its process id may be used again.
+            self._process = None
+        self.seconds = time.monotonic() - self._began
+        summary = parse(read_lines(self.tap))
+        if hung:
+            summary.fail("still running at its time limit: killed")
+        elif process.returncode != 0 and summary.failed == 0:
+            summary.fail(f"exit status {process.returncode}, but no result is 'not ok'")
+        return summary
+
+    def progress(self) -> str:
+        """Its title, time and last line of output while it is running, else ""."""
+        if not self._began or self.seconds:
+            return ""
+        lines = [line.strip() for path in (self.tap, self.errors) if path.exists()
+                 for line in read_lines(path)[-5:] if line.strip()]
+        return (f"{self._title}: {time.monotonic() - self._began:.0f} s, "
+                f"{lines[-1][:100] if lines else 'no output yet'}")
+
+    def excerpt(self, summary: Summary) -> str:
+        """The failures, and what the program says about them."""
+        lines = [f"not ok: {name}" for name in summary.failures]
+        for path, part in ((self.tap, around_failures(read_lines(self.tap))),
+                           (self.errors, read_lines(self.errors)[-SHOWN_LINES:])):
+            if part:
+                lines += [f"--- from {shown(path)}:", *part]
+        return "\n".join(lines)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program and all its children; SIGTERM first, so that it can clean up."""
+    try:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(timeout=15)
+    except (ProcessLookupError, subprocess.TimeoutExpired):
+        pass
+    kill_group(process)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill what a program left running, such as a virtual machine."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a program's output file."""
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def around_failures(lines: list[str]) -> list[str]:
+    """The failed results with the program's remarks about them.
+
+    kselftest prints these before the result, most others after it.
+    """
+    wanted: set[int] = set()
+    for number, line in enumerate(lines):
+        if not FAILED.match(line):
+            continue
+        first = number
+        while first > 0 and number - first < SHOWN_LINES and not RESULT.match(lines[first - 1]):
+            first -= 1
+        last = number + 1
+        while last < len(lines) and last - number < SHOWN_LINES and REMARK.match(lines[last]):
+            last += 1
+        wanted.update(range(first, last))
+    return [lines[number] for number in sorted(wanted)] or lines[-SHOWN_LINES:]

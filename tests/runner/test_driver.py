@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""tests/run counts every way in which a test can fail."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+import suites
+
+ROOT = Path(__file__).resolve().parents[2]
+PASS = 'printf "1..1\\nok 1 - a\\n"'
+COPIED = ("pyproject.toml", "tests/run", "tests/boot",
+          "tests/lib/selftests", "kernel/scripts/faultline",
+          *(f"tests/{name}.py" for name in ("conftest", "programs", "suites")))
+
+
+class Repository:
+    """A repository with the driver, what it imports, and tests of this file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in COPIED:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, folder / name)
+            else:
+                shutil.copy2(ROOT / name, folder / name)
+        for name in (suites.FL, "tests/lib/selftests"):
+            self.program(name, "exit 1")
+        self.env = {key: value for key, value in os.environ.items()
+                    if not key.startswith("PYTEST_")} | {"BUILD": str(folder / "build")}
+
+    def put(self, name: str, text: str) -> Path:
+        """Write a file."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def program(self, name: str, body: str) -> None:
+        """Write a program."""
+        self.put(name, f"#!/bin/bash\n{body}\n").chmod(0o755)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run the driver."""
+        return subprocess.run([self.folder / "tests/run", *words], env=self.env, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+
+    def ends(self, wanted: str, *words: str) -> str:
+        """The driver's last line must be this, with the exit status that belongs to it."""
+        done = self.run(*words)
+        assert done.stdout.splitlines()[-1] == wanted, done.stdout
+        assert done.returncode == (0 if ", 0 failed" in wanted else 1), done.stdout
+        return done.stdout
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repository:
+    """A repository."""
+    return Repository(tmp_path)
+
+
+# A program, and the counts that it gives: passed, failed, skipped.
+OUTCOMES = {
+    "results are added up":
+        ('printf "1..3\\nok 1 - a\\nok 2 - b\\nok 3 - c # SKIP no such thing\\n"', 2, 0, 1),
+    "a failing test": ('printf "1..2\\nok 1 - a\\nnot ok 2 - b\\n"; exit 1', 1, 1, 0),
+    "subtests count, their parents do not":
+        ('printf "1..1\\n  1..3\\n  ok 1 a\\n  ok 2 b\\n  not ok 3 c\\nnot ok 1 d\\n"; exit 1',
+         2, 1, 0),
+    "a test missing from the plan": ('printf "1..2\\nok 1 - a\\n"', 1, 1, 0),
+    "a test beyond the plan": ('printf "1..1\\nok 1 - a\\nok 2 - b\\n"', 2, 1, 0),
+    "a missing plan": ("echo ok 1 - a", 1, 1, 0),
+    "a program without output": (":", 0, 1, 0),
+    "an unexplained exit status": (f"{PASS}; exit 3", 1, 1, 0),
+    "a program killed by a signal": (f"{PASS}; kill -SEGV $$", 1, 1, 0),
+    "a failing test with exit status 0": ('printf "1..1\\nnot ok 1 - a\\n"', 0, 1, 0),
+    "a program that hangs": (f"{PASS}; sleep 1000", 1, 1, 0),
+    "a hanging program that ignores SIGTERM":
+        (f'trap "" TERM; {PASS}; while :; do sleep 1; done', 1, 1, 0),
+    "skipping everything is not a failure": ('echo "1..0 # SKIP none"', 0, 0, 1),
+}
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_outcome(repo: Repository, name: str) -> None:
+    """Counts and exit status of a program; its output is kept."""
+    body, passed, failed, skipped = OUTCOMES[name]
+    repo.program("tests/lint/it", body)
+    repo.ends(f"{passed} passed, {failed} failed, {skipped} skipped", "--limit", "5", "lint")
+    assert (repo.folder / "build/test/lint-it.tap").exists()
+
+
+def test_excerpt(repo: Repository) -> None:
+    """A failure is shown with the remarks about it and the end of standard error."""
+    repo.program("tests/lint/it", 'printf "1..2\\nok 1 - good\\n# why\\nnot ok 2 - bad\\n# more\\n"'
+                 "; echo trouble >&2")
+    said = repo.ends("1 passed, 1 failed, 0 skipped", "lint")
+    assert "tests/lint/it FAILED: 1 passed, 1 failed, 0 skipped, 0 s" in said
+    assert ("\nnot ok: bad\n--- from build/test/lint-it.tap:\n# why\nnot ok 2 - bad\n# more\n"
+            "--- from build/test/lint-it.err:\ntrouble\n") in said
+    assert "good" not in said
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and not a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return not re.search(r"^State:\s*Z", text, re.M)
+
+
+def gone(path: Path) -> bool:
+    """Whether the process whose id is in a file ends soon."""
+    pid = int(path.read_text())
+    deadline = time.monotonic() + 20
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not alive(pid)
+
+
+def test_leftover(repo: Repository) -> None:
+    """A process that a program leaves behind is killed."""
+    repo.program("tests/lint/it", f"{PASS}; sleep 1234 >/dev/null & echo $! >{repo.folder}/left")
+    repo.ends("1 passed, 0 failed, 0 skipped", "lint")
+    assert gone(repo.folder / "left")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt(repo: Repository, number: int) -> None:
+    """Ctrl-C ends all programs and their children, and the run fails."""
+    for name in ("one", "two"):
+        repo.program(f"tests/lint/{name}",
+                     f"sleep 1234 & echo $! >{repo.folder}/left-{name}; {PASS}; wait")
+    repo.program("tests/lint/zero-never", f"touch {repo.folder}/left-never; {PASS}")
+    with subprocess.Popen(["env", "--default-signal=INT", repo.folder / "tests/run", "lint"],
+                          env=repo.env, stdout=subprocess.PIPE, text=True) as process:
+        left = [repo.folder / "left-one", repo.folder / "left-two"]
+        deadline = time.monotonic() + 30
+        while not all(path.exists() and path.read_text() for path in left):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[0]
+    assert process.returncode == 2, said
+    assert all(gone(path) for path in left)
+    assert not (repo.folder / "left-never").exists()
+    assert "KeyboardInterrupt" in said
+
+
+def test_failed_build(repo: Repository) -> None:
+    """A suite without its kernel fails and is not run; the others run."""
+    repo.program("tests/lint/it", PASS)
+    repo.program("tests/kernel/it", PASS)
+    repo.put("tests/runner/test_it.py", "def test_it():\n    pass\n")
+    # it, test_it, and the rows of the kernel suite.
+    rows = sum(title.startswith("kernel/") for title in suites.BOOTS)
+    said = repo.ends(f"1 passed, {2 + rows} failed, 0 skipped")
+    assert "tests/lint/it PASSED: 1 passed" in said
+    assert "not run: kernel/scripts/fl build microvm failed" in said
+    assert not (repo.folder / "build/test/kernel-it.tap").exists()
+
+
+def test_parallel(repo: Repository) -> None:
+    """A program that must run alone does, others run beside each other; kernels are built once."""
+    repo.program(suites.FL, f"echo built >>{repo.folder}/builds")
+    repo.program("tests/lib/selftests", "")
+    names = ("boot", "bench", "vma", "other")
+    for name in names:
+        repo.program(f"tests/kernel/{name}", f"mkdir -p on; touch on/{name}; sleep 1.5; echo 1..1; "
+                     f'echo "ok 1 - beside" $(ls on); sleep 1; rm on/{name}')
+    repo.ends("4 passed, 0 failed, 0 skipped", *(f"kernel/{name}" for name in names))
+    beside = {name: (repo.folder / f"build/test/kernel-{name}.tap").read_text().split()[5:]
+              for name in names}
+    assert beside == {"boot": ["boot"], "bench": ["bench"], "vma": ["other", "vma"],
+                      "other": ["other", "vma"]}
+    assert (repo.folder / "builds").read_text() == "built\n"
+
+
+def test_python(repo: Repository) -> None:
+    """Tests in Python count each, also one that hangs and a file that cannot be loaded."""
+    repo.put("tests/lint/test_it.py", """import pytest, time
+def test_good():
+    pass
+def test_bad():
+    assert 6 * 7 == 43
+def test_skipped():
+    pytest.skip("no reason")
+def test_hangs():
+    time.sleep(1000)
+@pytest.fixture
+def broken():
+    raise ValueError("no fixture")
+def test_setup(broken):
+    pass
+""")
+    repo.put("tests/lint/test_broken.py", "import nothing_like_this\n")
+    said = repo.ends("1 passed, 4 failed, 1 skipped", "--limit", "2", "lint")
+    for text in ("FAILED tests/lint/test_it.py::test_bad - assert (6 * 7) == 43",
+                 "FAILED tests/lint/test_it.py::test_hangs - Failed: still running at its time",
+                 "ERROR tests/lint/test_it.py::test_setup - ValueError: no fixture",
+                 "ERROR tests/lint/test_broken.py"):
+        assert f"\n{text}" in said, said
+
+
+@pytest.mark.parametrize(("name", "error"), [
+    ("nosuch", "no suite 'nosuch'; suites are: lint "),
+    ("lint/nosuch", "no test lint/nosuch: see 'tests/run --list'"),
+    ("lint/it/x", "no test lint/it/x: see"), ("", "no suite ''")])
+def test_bad_name(repo: Repository, name: str, error: str) -> None:
+    """An unknown suite or test gives one error line."""
+    repo.program("tests/lint/it", PASS)
+    done = repo.run("lint", name)
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"tests/run: error: {error}") and done.stdout.count("\n") == 1
+
+
+def test_list(repo: Repository) -> None:
+    """--list prints programs, files of tests, and rows; other files are none."""
+    repo.program("tests/kernel/it", PASS)
+    repo.program("tests/kernel/guest/it", PASS)
+    repo.put("tests/kernel/test_them.py", "")
+    repo.put("tests/kernel/settings", "")
+    assert set(repo.run("--list", "kernel").stdout.split()) == {"kernel/it", "kernel/them"} | {
+        title for title in suites.BOOTS if title.startswith("kernel/")}
+
+
+def test_progress(repo: Repository) -> None:
+    """A long run is not silent."""
+    common = repo.folder / "kernel/scripts/faultline/common.py"
+    common.write_text(re.sub("LOG_SECONDS = .*", "LOG_SECONDS = 0.5", common.read_text()))
+    repo.program("tests/lint/it", f"{PASS}; sleep 2")
+    repo.put("tests/lint/test_it.py", "import time\ndef test_it():\n    time.sleep(2)\n")
+    said = repo.ends("2 passed, 0 failed, 0 skipped", "lint")
+    assert re.search("(?m)^  lint/it: 1 s, ok 1 - a$", said), said
+    assert re.search("(?m)^  tests/lint/test_it.py::test_it: 1 s$", said), said
+
+
+def test_rows() -> None:
+    """Each row belongs to a suite, says why, and names programs that exist."""
+    folder = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
+    for boot in suites.BOOTS.values():
+        assert boot.title.partition("/")[0] in suites.SUITES, boot
+        assert boot.reason.endswith("."), boot
+        for program in boot.programs:
+            name = program.split()[0]
+            assert (folder / f"{name}.c").exists() or suites.FILES[name].exists(), boot
