@@ -54,8 +54,8 @@ CALLS = (
     "tlb_remove_ptdesc", "tlb_remove_table_sync_one", "__tlb_remove_table",
     "paravirt_tlb_remove_table", "pgtable_trans_huge_deposit", "pgtable_trans_huge_withdraw",
     "free_pgtables", "free_pgd_range", "pagetable_free", "pagetable_pte_dtor", "ptlock_alloc",
-    "ptlock_free", "ptlock_free_rcu", "unlink_anon_vmas", "anon_vma_merge", "pt_sync_collapse",
-    "pt_sync_broadcast", "pt_sync_free_old", "pt_sync_free_table", "pt_sync_alloc",
+    "ptlock_free", "ptlock_free_rcu", "unlink_anon_vmas", "anon_vma_merge", "pmd_clear_collapse",
+    "pmd_clear_broadcast", "pmd_clear_free_old", "pmd_clear_free_table", "pmd_clear_alloc",
     "zap_deposited_table",
     "tlb_remove_table_one", "native_tlb_remove_table", "pgtable_free_tlb", "pmd_fragment_free",
     # W5: translations that outlive the PMD entry.
@@ -91,7 +91,7 @@ QUOTED = {
     "arch/x86/kernel/paravirt.c": ("native_tlb_remove_table",),
     "arch/x86/mm/pgtable.c": ("paravirt_tlb_remove_table", "___pte_free_tlb", "___pmd_free_tlb",
                               "___pud_free_tlb", "___p4d_free_tlb"),
-    # flush_waits() of pt_sync.c.
+    # flush_waits() of pmd_clear.c.
     "arch/x86/include/asm/tlb.h": ("tlb_flush",),
     "arch/x86/mm/tlb.c": ("switch_mm_irqs_off", "native_flush_tlb_multi", "flush_tlb_mm_range"),
     "include/linux/mm.h": ("vma_start_read", "vma_start_write", "vma_mark_detached",
@@ -139,7 +139,7 @@ HEADER = """\
 #    before it has waited (W7)?
 #  - Does spf.c mirror it, and must spf.c change too?
 #  - Is it an x86 TLB flush?  If so, does it still wait for every CPU of
-#    mm_cpumask(), see flush_waits() in pt_sync.c?
+#    mm_cpumask(), see flush_waits() in pmd_clear.c?
 #
 # Then rewrite the list:
 #

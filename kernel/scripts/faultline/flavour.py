@@ -113,18 +113,20 @@ class Flavour:
 FAULTLINE_X86 = ("faultline.config", "faultline-x86.config")
 
 FLAVOURS = {flavour.name: flavour for flavour in (
-    Flavour("microvm", ("microvm.config", *FAULTLINE_X86)),
-    Flavour("microvm-debug", ("microvm.config", *FAULTLINE_X86, "kunit.config", "debug.config"),
-            "-debug"),
-    Flavour("microvm-kcsan", ("microvm.config", *FAULTLINE_X86, "kcsan.config"), "-kcsan"),
+    Flavour("microvm", ("flavour-microvm.config", *FAULTLINE_X86)),
+    Flavour("microvm-debug",
+            ("flavour-microvm.config", *FAULTLINE_X86, "kunit.config", "debug.config"), "-debug"),
+    Flavour("microvm-kcsan", ("flavour-microvm.config", *FAULTLINE_X86, "kcsan.config"), "-kcsan"),
     # The two that tests/build/objects compares: ours switched off, and upstream
     # (allnoconfig is the base, so options that are not named are off).
-    Flavour("microvm-off", ("microvm.config",), "-off"),
-    Flavour("microvm-stock", ("microvm.config",), "-stock", stock=True),
-    Flavour("cloud", (*FAULTLINE_X86, "cloud.config"), base="config.amd64_none_cloud-amd64"),
-    Flavour("ppc64le", ("ppc64le.config", "faultline.config", "faultline-ppc64le.config",
+    Flavour("microvm-off", ("flavour-microvm.config",), "-off"),
+    Flavour("microvm-stock", ("flavour-microvm.config",), "-stock", stock=True),
+    Flavour("cloud", (*FAULTLINE_X86, "flavour-cloud.config"),
+            base="config.amd64_none_cloud-amd64"),
+    Flavour("ppc64le", ("flavour-ppc64le.config", "faultline.config", "faultline-ppc64le.config",
                         "kunit.config"), "-ppc64le", arch=PPC64LE),
-    Flavour("ppc64le-stock", ("ppc64le.config",), "-ppc64le-stock", stock=True, arch=PPC64LE),
+    Flavour("ppc64le-stock", ("flavour-ppc64le.config",), "-ppc64le-stock", stock=True,
+            arch=PPC64LE),
 )}
 
 

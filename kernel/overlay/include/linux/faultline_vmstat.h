@@ -16,7 +16,7 @@
  * widened          memory was short, continued with whole VMAs
  * foreign_skipped  VMAs in the range that were not to be unmapped
  */
-#ifdef CONFIG_MUNMAP_SECTION
+#ifdef CONFIG_FAULTLINE_MUNMAP
 #define FAULTLINE_MUNMAP_EVENTS(E)					\
 	E(MUNMAP_SECTION_CALLS, "munmap_section_calls")			\
 	E(MUNMAP_SECTION_SECTIONS, "munmap_section_sections")		\
@@ -42,7 +42,7 @@
  * zap_unlocked      unmaps without i_mmap_rwsem
  * zap_two_phase     of these, those that unshared first
  */
-#ifdef CONFIG_HUGETLB_PMD_SHARING_CONTROL
+#ifdef CONFIG_FAULTLINE_HUGETLB
 #define FAULTLINE_HUGETLB_EVENTS(E)					\
 	E(HUGETLB_PMD_SHARED, "hugetlb_pmd_shared")			\
 	E(HUGETLB_PMD_UNSHARED, "hugetlb_pmd_unshared")			\
@@ -61,32 +61,31 @@
 
 /*
  * ipi_*       broadcasts that waited for page table walkers, by the place
- *             that sent them; the first three are those of enum pt_sync_site
+ *             that sent them; the first three are those of enum pmd_clear_site
  * avoided_*   broadcasts that were not sent, by place, in the same order
  * fallback    broadcasts that were sent although the switch is on
- * gup_fast_unshare_retry
- *             get_user_pages_fast() undone because a page table was taken away
+ * gup_retry   get_user_pages_fast() undone because a page table was taken away
  */
-#ifdef CONFIG_PMD_CLEAR_IPI_FREE
-#define FAULTLINE_PT_SYNC_EVENTS(E)					\
-	E(PT_SYNC_IPI_COLLAPSE, "pt_sync_ipi_collapse")			\
-	E(PT_SYNC_IPI_UNSHARE, "pt_sync_ipi_unshare")			\
-	E(PT_SYNC_IPI_TABLE, "pt_sync_ipi_table")			\
-	E(PT_SYNC_AVOIDED_COLLAPSE, "pt_sync_avoided_collapse")		\
-	E(PT_SYNC_AVOIDED_UNSHARE, "pt_sync_avoided_unshare")		\
-	E(PT_SYNC_AVOIDED_TABLE, "pt_sync_avoided_table")		\
-	E(PT_SYNC_FALLBACK, "pt_sync_fallback")				\
-	E(GUP_FAST_UNSHARE_RETRY, "gup_fast_unshare_retry")
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR
+#define FAULTLINE_PMD_CLEAR_EVENTS(E)					\
+	E(PMD_CLEAR_IPI_COLLAPSE, "pmd_clear_ipi_collapse")		\
+	E(PMD_CLEAR_IPI_UNSHARE, "pmd_clear_ipi_unshare")		\
+	E(PMD_CLEAR_IPI_TABLE, "pmd_clear_ipi_table")			\
+	E(PMD_CLEAR_AVOIDED_COLLAPSE, "pmd_clear_avoided_collapse")	\
+	E(PMD_CLEAR_AVOIDED_UNSHARE, "pmd_clear_avoided_unshare")	\
+	E(PMD_CLEAR_AVOIDED_TABLE, "pmd_clear_avoided_table")		\
+	E(PMD_CLEAR_FALLBACK, "pmd_clear_fallback")			\
+	E(PMD_CLEAR_GUP_RETRY, "pmd_clear_gup_retry")
 #ifdef CONFIG_PPC_BOOK3S_64
-#define FAULTLINE_PT_SYNC_PPC_EVENTS(E)					\
-	E(PT_SYNC_IPI_HASH, "pt_sync_ipi_hash")				\
-	E(PT_SYNC_IPI_LEGACY, "pt_sync_ipi_legacy")
+#define FAULTLINE_PMD_CLEAR_PPC_EVENTS(E)				\
+	E(PMD_CLEAR_IPI_HASH, "pmd_clear_ipi_hash")			\
+	E(PMD_CLEAR_IPI_LEGACY, "pmd_clear_ipi_legacy")
 #else
-#define FAULTLINE_PT_SYNC_PPC_EVENTS(E)
+#define FAULTLINE_PMD_CLEAR_PPC_EVENTS(E)
 #endif
 #else
-#define FAULTLINE_PT_SYNC_EVENTS(E)
-#define FAULTLINE_PT_SYNC_PPC_EVENTS(E)
+#define FAULTLINE_PMD_CLEAR_EVENTS(E)
+#define FAULTLINE_PMD_CLEAR_PPC_EVENTS(E)
 #endif
 
 /*
@@ -110,7 +109,7 @@
  * sleep    waits for memory, without any lock
  * skipped  not tried, because the mappings of the task change all the time
  */
-#ifdef CONFIG_SPECULATIVE_PAGE_FAULT
+#ifdef CONFIG_FAULTLINE_SPF
 #define FAULTLINE_SPF_EVENTS(E)						\
 	E(SPF_ZERO, "spf_zero")						\
 	E(SPF_ANON, "spf_anon")						\
@@ -139,8 +138,8 @@
 #define FAULTLINE_VM_EVENTS(E)						\
 	FAULTLINE_MUNMAP_EVENTS(E)					\
 	FAULTLINE_HUGETLB_EVENTS(E)					\
-	FAULTLINE_PT_SYNC_EVENTS(E)					\
-	FAULTLINE_PT_SYNC_PPC_EVENTS(E)					\
+	FAULTLINE_PMD_CLEAR_EVENTS(E)					\
+	FAULTLINE_PMD_CLEAR_PPC_EVENTS(E)				\
 	FAULTLINE_SPF_EVENTS(E)
 
 #define FAULTLINE_VM_EVENT_ITEM(item, name)	item,

@@ -28,16 +28,16 @@ struct faultline_toggle {
 	void		(*apply)(unsigned long value);
 };
 
-#ifdef CONFIG_HUGETLB_PMD_SHARING_CONTROL
+#ifdef CONFIG_FAULTLINE_HUGETLB
 extern struct faultline_toggle hugetlb_pmd_sharing_toggle;
 #endif
-#ifdef CONFIG_MUNMAP_SECTION
+#ifdef CONFIG_FAULTLINE_MUNMAP
 extern struct faultline_toggle munmap_section_toggle;
 #endif
-#ifdef CONFIG_PMD_CLEAR_IPI_FREE
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR
 extern struct faultline_toggle pmd_clear_ipi_free_toggle;
 #endif
-#ifdef CONFIG_SPECULATIVE_PAGE_FAULT
+#ifdef CONFIG_FAULTLINE_SPF
 extern struct faultline_toggle speculative_page_fault_toggle;
 #endif
 

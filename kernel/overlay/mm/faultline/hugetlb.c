@@ -29,7 +29,7 @@
  *      with that current->mm that was in an interrupts-off section at that
  *      time has left it: either huge_pmd_unshare_flush() waited, or the table
  *      is freed by RCU.  get_user_pages_fast() relies on this too; see
- *      pt_sync.c.  Other mappings may change the contents before that, so
+ *      pmd_clear.c.  Other mappings may change the contents before that, so
  *      entry_peek() may read an entry of another mapping.  A fault maps nothing
  *      before it has read the entry again under the page table lock.
  *  I3. An entry of a page table is cleared and the rmap of its folio removed
@@ -46,8 +46,8 @@
 
 #include <linux/delay.h>
 #include <linux/fault-inject.h>
+#include <linux/faultline_hugetlb.h>
 #include <linux/hugetlb.h>
-#include <linux/hugetlb_pmd_sharing.h>
 #include <linux/kobject.h>
 #include <linux/ktime.h>
 #include <linux/mm.h>
@@ -103,9 +103,9 @@ struct faultline_toggle hugetlb_pmd_sharing_toggle = {
 	.name	= "hugetlb_pmd_sharing",
 	.stock	= MODE_VMA_LOCK,
 	.min	= MODE_OFF,
-	.max	= IS_ENABLED(CONFIG_HUGETLB_PMD_SHARING_REVALIDATE) ?
+	.max	= IS_ENABLED(CONFIG_FAULTLINE_HUGETLB_REVALIDATE) ?
 		  MODE_REVALIDATE : MODE_VMA_LOCK,
-	.value	= CONFIG_HUGETLB_PMD_SHARING_DEFAULT,
+	.value	= CONFIG_FAULTLINE_HUGETLB_DEFAULT,
 	.apply	= hugetlb_pmd_sharing_apply,
 };
 
@@ -115,7 +115,7 @@ static unsigned long sharing_mode(void)
 	return READ_ONCE(hugetlb_pmd_sharing_toggle.value);
 }
 
-#ifdef CONFIG_HUGETLB_PMD_SHARING_FAULT_INJECTION
+#ifdef CONFIG_FAULTLINE_HUGETLB_FAULT_INJECTION
 static DECLARE_FAULT_ATTR(fail_revalidate);
 static DECLARE_FAULT_ATTR(fail_trylock);
 
@@ -848,7 +848,7 @@ static bool fault_eligible(const struct vm_fault *vmf, struct hstate *h)
 	if (!(vma->vm_flags & VM_MAYSHARE) || huge_page_size(h) != PMD_SIZE)
 		return false;
 	/* I2 does not hold then, but a VMA that owns its tables needs no I2. */
-	if ((!IS_ENABLED(CONFIG_HUGETLB_PMD_SHARING_REVALIDATE) ||
+	if ((!IS_ENABLED(CONFIG_FAULTLINE_HUGETLB_REVALIDATE) ||
 	     vma->vm_mm != current->mm) && !owns_tables(vma))
 		return false;
 	if (userfaultfd_armed(vma) || (vmf->flags & FAULT_FLAG_UNSHARE))

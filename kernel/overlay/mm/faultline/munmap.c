@@ -59,6 +59,7 @@
 
 #include <linux/bitops.h>
 #include <linux/delay.h>
+#include <linux/faultline_munmap.h>
 #include <linux/hugetlb.h>
 #include <linux/kernel.h>
 #include <linux/ktime.h>
@@ -66,7 +67,6 @@
 #include <linux/mm_inline.h>
 #include <linux/mman.h>
 #include <linux/mmap_lock.h>
-#include <linux/munmap_section.h>
 #include <linux/pgtable.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
@@ -120,7 +120,7 @@ struct faultline_toggle munmap_section_toggle = {
 	.stock	= 0,
 	.min	= 0,
 	.max	= SZ_1G / SZ_1K,
-	.value	= CONFIG_MUNMAP_SECTION_DEFAULT,
+	.value	= CONFIG_FAULTLINE_MUNMAP_DEFAULT,
 	.apply	= munmap_section_apply,
 };
 

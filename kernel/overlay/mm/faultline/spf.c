@@ -69,6 +69,7 @@
 #include <linux/sched.h>
 #include <linux/delayacct.h>
 #include <linux/extable.h>
+#include <linux/faultline_spf.h>
 #include <linux/highmem.h>
 #include <linux/huge_mm.h>
 #include <linux/kcsan-checks.h>
@@ -86,7 +87,6 @@
 #include <linux/rmap.h>
 #include <linux/sched/clock.h>
 #include <linux/sched/sysctl.h>
-#include <linux/spf.h>
 #include <linux/swap.h>
 #include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
@@ -136,7 +136,7 @@ static void spf_apply(unsigned long value)
 struct faultline_toggle speculative_page_fault_toggle = {
 	.name	= "speculative_page_fault",
 	.max	= 1,
-	.value	= CONFIG_SPECULATIVE_PAGE_FAULT_DEFAULT,
+	.value	= CONFIG_FAULTLINE_SPF_DEFAULT,
 	.apply	= spf_apply,
 };
 
@@ -1390,6 +1390,6 @@ void __spf_sync_notifiers(void)
 		synchronize_rcu_expedited();
 }
 
-#ifdef CONFIG_SPF_TORTURE
+#ifdef CONFIG_FAULTLINE_SPF_TORTURE
 #include "tests/spf-torture.h"
 #endif

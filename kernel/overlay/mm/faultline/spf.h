@@ -31,7 +31,7 @@ enum spf_place {
 	SPF_WINDOWS,
 };
 
-#ifdef CONFIG_SPF_TORTURE
+#ifdef CONFIG_FAULTLINE_SPF_TORTURE
 bool spf_broken(enum spf_rule rule);
 void spf_window(enum spf_place place, unsigned long *switches);
 void spf_copied(struct mm_struct *mm);

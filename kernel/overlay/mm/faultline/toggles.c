@@ -27,16 +27,16 @@
 /* === Data ================================================================= */
 
 static struct faultline_toggle *const toggles[] = {
-#ifdef CONFIG_HUGETLB_PMD_SHARING_CONTROL
+#ifdef CONFIG_FAULTLINE_HUGETLB
 	&hugetlb_pmd_sharing_toggle,
 #endif
-#ifdef CONFIG_MUNMAP_SECTION
+#ifdef CONFIG_FAULTLINE_MUNMAP
 	&munmap_section_toggle,
 #endif
-#ifdef CONFIG_PMD_CLEAR_IPI_FREE
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR
 	&pmd_clear_ipi_free_toggle,
 #endif
-#ifdef CONFIG_SPECULATIVE_PAGE_FAULT
+#ifdef CONFIG_FAULTLINE_SPF
 	&speculative_page_fault_toggle,
 #endif
 	NULL

@@ -88,7 +88,7 @@ files given to the guest:
 
 examples:
   fl vm run -- uname -a
-  fl vm run --ktap --file build/selftests/munmap_section -- munmap_section
+  fl vm run --ktap --file build/selftests/munmap_semantics -- munmap_semantics
   fl vm run --icount 0 --cpus 1 -- sh -c 'cat /proc/uptime'
   fl vm run --kunit --kernel build/microvm-debug/arch/x86/boot/bzImage
 

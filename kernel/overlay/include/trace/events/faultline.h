@@ -9,7 +9,7 @@
 
 struct mm_struct;
 
-#ifdef CONFIG_MUNMAP_SECTION
+#ifdef CONFIG_FAULTLINE_MUNMAP
 
 /* An operation begins; @pages is how much the whole process has mapped. */
 TRACE_EVENT(munmap_section_begin,
@@ -82,8 +82,8 @@ TRACE_EVENT(munmap_section_end,
 		  __entry->mm, __entry->ret, __entry->sections)
 );
 
-#endif /* CONFIG_MUNMAP_SECTION */
-#ifdef CONFIG_HUGETLB_PMD_SHARING_CONTROL
+#endif /* CONFIG_FAULTLINE_MUNMAP */
+#ifdef CONFIG_FAULTLINE_HUGETLB
 
 /* A mapping starts to use a page table of another mapping. */
 TRACE_EVENT(hugetlb_pmd_share,
@@ -168,14 +168,14 @@ TRACE_EVENT(hugetlb_zap,
 		  __entry->i_mmap_ns, __entry->total_ns)
 );
 
-#endif /* CONFIG_HUGETLB_PMD_SHARING_CONTROL */
-#ifdef CONFIG_PMD_CLEAR_IPI_FREE
+#endif /* CONFIG_FAULTLINE_HUGETLB */
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR
 
 /*
  * A page table was taken away and its walkers had to be waited for: with an IPI
  * to @cpus other CPUs, or without one if @cpus is 0.
  */
-TRACE_EVENT(pt_sync,
+TRACE_EVENT(pmd_clear_wait,
 	TP_PROTO(int site, unsigned int cpus),
 	TP_ARGS(site, cpus),
 	TP_STRUCT__entry(
@@ -194,8 +194,8 @@ TRACE_EVENT(pt_sync,
 		  __entry->cpus)
 );
 
-#endif /* CONFIG_PMD_CLEAR_IPI_FREE */
-#ifdef CONFIG_SPECULATIVE_PAGE_FAULT
+#endif /* CONFIG_FAULTLINE_PMD_CLEAR */
+#ifdef CONFIG_FAULTLINE_SPF
 
 DECLARE_EVENT_CLASS(spf,
 	TP_PROTO(unsigned long address, unsigned int flags, int outcome),
@@ -237,7 +237,7 @@ DEFINE_EVENT(spf, spf_abort,
 	TP_ARGS(address, flags, outcome)
 );
 
-#endif /* CONFIG_SPECULATIVE_PAGE_FAULT */
+#endif /* CONFIG_FAULTLINE_SPF */
 #endif /* _TRACE_FAULTLINE_H */
 
 /* This part must be outside protection */

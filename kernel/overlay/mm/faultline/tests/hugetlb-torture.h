@@ -22,7 +22,7 @@ enum hugetlb_place {
 	HUGETLB_WINDOWS,
 };
 
-#ifdef CONFIG_HUGETLB_PMD_SHARING_TORTURE
+#ifdef CONFIG_FAULTLINE_HUGETLB_TORTURE
 
 #include "torture.h"
 
@@ -130,4 +130,4 @@ static void hugetlb_zap_window(spinlock_t *ptl)
 {
 }
 
-#endif /* CONFIG_HUGETLB_PMD_SHARING_TORTURE */
+#endif /* CONFIG_FAULTLINE_HUGETLB_TORTURE */

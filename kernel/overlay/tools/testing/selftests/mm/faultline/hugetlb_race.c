@@ -376,7 +376,7 @@ FIXTURE_SETUP(hugetlb_race)
 				       variant->flip ? &hugetlb_flips : NULL);
 
 	if (!why && variant->inject && !inject(variant->inject))
-		why = "needs debugfs, root and CONFIG_HUGETLB_PMD_SHARING_FAULT_INJECTION";
+		why = "needs debugfs, root and CONFIG_FAULTLINE_HUGETLB_FAULT_INJECTION";
 	if (why)
 		SKIP(return, "%s", why);
 	self->w = map_shared(sizeof(*self->w));

@@ -793,7 +793,7 @@ TEST_F_TIMEOUT(hugetlb, fault_injection, TIMEOUT)
 	if (!self->have || variant->mode != MODE_REVALIDATE)
 		SKIP(return, "only for mode 2");
 	if (!hugetlb_inject(injections[0].name, 0))
-		SKIP(return, "needs debugfs, root and CONFIG_HUGETLB_PMD_SHARING_FAULT_INJECTION");
+		SKIP(return, "needs debugfs, root and CONFIG_FAULTLINE_HUGETLB_FAULT_INJECTION");
 	for (what = injections; what < injections + ARRAY_SIZE(injections);
 	     what++) {
 		self->before = counters_read(hugetlb_counters);

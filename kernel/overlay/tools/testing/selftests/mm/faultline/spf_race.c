@@ -13,7 +13,8 @@
  * "order": a child sees its parent's memory as of one moment.
  *
  * Variants: the switch off (the test itself must hold on upstream), on, on
- * with wider race windows (CONFIG_SPF_TORTURE), and changing continuously.
+ * with wider race windows (CONFIG_FAULTLINE_SPF_TORTURE), and changing
+ * continuously.
  */
 #include <fcntl.h>
 #include <linux/mempolicy.h>

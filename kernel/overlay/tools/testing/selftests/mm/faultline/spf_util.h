@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Helpers of the selftests for vm.speculative_page_fault: the switch, its
- * counters, and the options of CONFIG_SPF_TORTURE.
+ * counters, and the options of CONFIG_FAULTLINE_SPF_TORTURE.
  */
 #ifndef SPF_UTIL_H
 #define SPF_UTIL_H
@@ -126,10 +126,10 @@ static inline void spf_swap_stop(void)
 		write_text("/sys/block/zram0/reset", "1");
 }
 
-/* For spf_broken_rules of CONFIG_SPF_TORTURE: see the admin guide. */
+/* For spf_broken_rules of CONFIG_FAULTLINE_SPF_TORTURE: see the admin guide. */
 #define SPF_BAD_MEMORY	0x100
 
-/* Sets an option of CONFIG_SPF_TORTURE; false if the kernel lacks it. */
+/* Sets an option of CONFIG_FAULTLINE_SPF_TORTURE; false if there is none. */
 static inline bool spf_torture(const char *option, unsigned int value)
 {
 	char path[64], text[16];

@@ -52,7 +52,7 @@ static struct toggle toggles[] = {
 		/* 2 is for powerpc, and optional there. */
 		.lesser_max = 1,
 		.good = { 1, 2, 1 },
-		.counter = "pt_sync_ipi_collapse",
+		.counter = "pmd_clear_ipi_collapse",
 	},
 	{
 		.name = "speculative_page_fault",

@@ -2,8 +2,8 @@
 /*
  * Section-wise munmap: the interface to mm/, ipc/ and kernel/fork.c.
  */
-#ifndef _LINUX_MUNMAP_SECTION_H
-#define _LINUX_MUNMAP_SECTION_H
+#ifndef _LINUX_FAULTLINE_MUNMAP_H
+#define _LINUX_FAULTLINE_MUNMAP_H
 
 #include <linux/bits.h>
 #include <linux/errno.h>
@@ -13,7 +13,7 @@
 
 struct list_head;
 
-#ifdef CONFIG_MUNMAP_SECTION
+#ifdef CONFIG_FAULTLINE_MUNMAP
 
 DECLARE_STATIC_KEY_FALSE(munmap_section_key);
 DECLARE_STATIC_KEY_FALSE(munmap_section_marks_key);
@@ -167,7 +167,7 @@ static inline bool vma_munmap_mark_stale(const struct vm_area_struct *vma)
 	return vma->munmap_pending & ~READ_ONCE(vma->vm_mm->munmap_ops);
 }
 
-#else /* !CONFIG_MUNMAP_SECTION */
+#else /* !CONFIG_FAULTLINE_MUNMAP */
 
 static inline bool munmap_section_wanted(struct mm_struct *mm,
 					 unsigned long start, size_t len)
@@ -222,5 +222,5 @@ static inline bool vma_munmap_mark_stale(const struct vm_area_struct *vma)
 	return false;
 }
 
-#endif /* CONFIG_MUNMAP_SECTION */
-#endif /* _LINUX_MUNMAP_SECTION_H */
+#endif /* CONFIG_FAULTLINE_MUNMAP */
+#endif /* _LINUX_FAULTLINE_MUNMAP_H */

@@ -7,8 +7,8 @@
  * VMA was write-locked since.  See mm/faultline/spf.c for the protocol, and
  * Documentation/admin-guide/mm/faultline/spf.rst for vm.speculative_page_fault.
  */
-#ifndef _LINUX_SPF_H
-#define _LINUX_SPF_H
+#ifndef _LINUX_FAULTLINE_SPF_H
+#define _LINUX_FAULTLINE_SPF_H
 
 #include <linux/jump_label.h>
 #include <linux/kernel.h>
@@ -25,7 +25,7 @@ enum spf_entry {
 	SPF_ENTRY_PRESENT,
 };
 
-#ifdef CONFIG_SPECULATIVE_PAGE_FAULT
+#ifdef CONFIG_FAULTLINE_SPF
 
 DECLARE_STATIC_KEY_FALSE(spf_key);
 DECLARE_STATIC_KEY_FALSE(spf_writer_key);
@@ -185,7 +185,7 @@ void spf_account_fault(struct mm_struct *mm, struct pt_regs *regs,
 		       unsigned long address, unsigned int flags,
 		       vm_fault_t result);
 
-#else /* !CONFIG_SPECULATIVE_PAGE_FAULT */
+#else /* !CONFIG_FAULTLINE_SPF */
 
 static __always_inline bool spf_enabled(void)
 {
@@ -231,6 +231,6 @@ spf_publish_notifiers(struct mm_struct *mm,
 	return false;
 }
 
-#endif /* CONFIG_SPECULATIVE_PAGE_FAULT */
+#endif /* CONFIG_FAULTLINE_SPF */
 
-#endif /* _LINUX_SPF_H */
+#endif /* _LINUX_FAULTLINE_SPF_H */

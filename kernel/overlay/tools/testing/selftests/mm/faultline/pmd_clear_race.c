@@ -18,7 +18,7 @@
  * kernel has no memory to batch the page tables that it frees.
  *
  * Variants: the switch off, on, and changing continuously.  The race windows
- * are wider on a kernel with CONFIG_PMD_CLEAR_IPI_FREE_TORTURE.
+ * are wider on a kernel with CONFIG_FAULTLINE_PMD_CLEAR_TORTURE.
  */
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -32,7 +32,7 @@
 
 #include "../../kselftest_harness.h"
 #include "hugetlb_util.h"
-#include "pt_sync_util.h"
+#include "pmd_clear_util.h"
 
 #define TIMEOUT		900
 #define WALKERS		3
@@ -67,7 +67,7 @@ struct world {
 	atomic_int turn;
 };
 
-FIXTURE(pt_sync_race) {
+FIXTURE(pmd_clear_race) {
 	struct world *w;
 	struct table_usage usage;
 	struct hugetlb_usage pool;
@@ -75,20 +75,20 @@ FIXTURE(pt_sync_race) {
 	struct flipper flipper;
 };
 
-FIXTURE_VARIANT(pt_sync_race) {
-	enum pt_sync_mode mode;
+FIXTURE_VARIANT(pmd_clear_race) {
+	enum pmd_clear_mode mode;
 	bool flip;
 };
 
-FIXTURE_VARIANT_ADD(pt_sync_race, stock) {
+FIXTURE_VARIANT_ADD(pmd_clear_race, stock) {
 	.mode = MODE_STOCK,
 };
 
-FIXTURE_VARIANT_ADD(pt_sync_race, ipi_free) {
+FIXTURE_VARIANT_ADD(pmd_clear_race, ipi_free) {
 	.mode = MODE_IPI_FREE,
 };
 
-FIXTURE_VARIANT_ADD(pt_sync_race, flip) {
+FIXTURE_VARIANT_ADD(pmd_clear_race, flip) {
 	.mode = MODE_IPI_FREE,
 	.flip = true,
 };
@@ -586,30 +586,30 @@ static int sharer_process(struct world *w)
 
 /* --- a round */
 
-FIXTURE_SETUP(pt_sync_race)
+FIXTURE_SETUP(pmd_clear_race)
 {
-	const char *why = race_prepare(&pt_sync_knob, variant->mode,
-				       variant->flip ? &pt_sync_flips : NULL);
+	const char *why = race_prepare(&pmd_clear_knob, variant->mode,
+				       variant->flip ? &pmd_clear_flips : NULL);
 
 	if (why)
 		SKIP(return, "%s", why);
 	self->w = map_shared(sizeof(*self->w));
 	ASSERT_NE(NULL, self->w);
 	self->w->loop = -1;
-	self->before = counters_read(pt_sync_counters);
+	self->before = counters_read(pmd_clear_counters);
 	table_usage_read(&self->usage);
 }
 
-FIXTURE_TEARDOWN(pt_sync_race)
+FIXTURE_TEARDOWN(pmd_clear_race)
 {
 	flipper_stop(&self->flipper);
-	pt_sync_window(0);
+	pmd_clear_window(0);
 }
 
 /* Runs the processes for the duration of the test. */
 static void run(struct __test_metadata *_metadata,
-		FIXTURE_DATA(pt_sync_race) *self,
-		const FIXTURE_VARIANT(pt_sync_race) *variant,
+		FIXTURE_DATA(pmd_clear_race) *self,
+		const FIXTURE_VARIANT(pmd_clear_race) *variant,
 		int (*const *process)(struct world *w), int n, int window)
 {
 	struct counters delta;
@@ -617,10 +617,10 @@ static void run(struct __test_metadata *_metadata,
 	pid_t pids[2];
 	int i;
 
-	if (!pt_sync_window(window))
+	if (!pmd_clear_window(window))
 		TH_LOG("this kernel cannot widen the race windows");
 	if (variant->flip)
-		ASSERT_EQ(0, flipper_start(&self->flipper, &pt_sync_flips, 3));
+		ASSERT_EQ(0, flipper_start(&self->flipper, &pmd_clear_flips, 3));
 	for (i = 0; i < n; i++) {
 		pids[i] = fork_bound();
 		ASSERT_LE(0, pids[i]);
@@ -648,17 +648,18 @@ static void run(struct __test_metadata *_metadata,
 	TH_LOG("%ld acts, %ld flips", atomic_load(&w->acts),
 	       atomic_load(&self->flipper.count));
 	TH_LOG("sent %ld %ld %ld, avoided %ld %ld %ld, fallback %ld, retry %ld",
-	       delta.value[PT_SYNC_IPI_COLLAPSE],
-	       delta.value[PT_SYNC_IPI_UNSHARE],
-	       delta.value[PT_SYNC_IPI_TABLE],
-	       delta.value[PT_SYNC_AVOIDED_COLLAPSE],
-	       delta.value[PT_SYNC_AVOIDED_UNSHARE],
-	       delta.value[PT_SYNC_AVOIDED_TABLE],
-	       delta.value[PT_SYNC_FALLBACK], delta.value[PT_SYNC_RETRY]);
+	       delta.value[PMD_CLEAR_IPI_COLLAPSE],
+	       delta.value[PMD_CLEAR_IPI_UNSHARE],
+	       delta.value[PMD_CLEAR_IPI_TABLE],
+	       delta.value[PMD_CLEAR_AVOIDED_COLLAPSE],
+	       delta.value[PMD_CLEAR_AVOIDED_UNSHARE],
+	       delta.value[PMD_CLEAR_AVOIDED_TABLE],
+	       delta.value[PMD_CLEAR_FALLBACK],
+	       delta.value[PMD_CLEAR_GUP_RETRY]);
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 
-TEST_F_TIMEOUT(pt_sync_race, collapse, TIMEOUT)
+TEST_F_TIMEOUT(pmd_clear_race, collapse, TIMEOUT)
 {
 	static int (* const process[])(struct world *w) = { collapse_process };
 	struct world *w = self->w;
@@ -671,7 +672,7 @@ TEST_F_TIMEOUT(pt_sync_race, collapse, TIMEOUT)
 	run(_metadata, self, variant, process, 1, COLLAPSE_WINDOW);
 }
 
-TEST_F_TIMEOUT(pt_sync_race, table, TIMEOUT)
+TEST_F_TIMEOUT(pmd_clear_race, table, TIMEOUT)
 {
 	static int (* const process[])(struct world *w) = { table_process };
 	struct world *w = self->w;
@@ -685,7 +686,7 @@ TEST_F_TIMEOUT(pt_sync_race, table, TIMEOUT)
 		SKIP(return, "needs root, debugfs and CONFIG_FAIL_PAGE_ALLOC");
 }
 
-TEST_F_TIMEOUT(pt_sync_race, unshare, TIMEOUT)
+TEST_F_TIMEOUT(pmd_clear_race, unshare, TIMEOUT)
 {
 	static int (* const process[])(struct world *w) = {
 		owner_process, sharer_process,
@@ -727,5 +728,5 @@ int main(int argc, char **argv)
 {
 	if (!env_number("FAULTLINE_SECONDS", &opt_seconds))
 		return KSFT_FAIL;
-	return vm_knob_kept(&pt_sync_knob, run_all, argc, argv);
+	return vm_knob_kept(&pmd_clear_knob, run_all, argc, argv);
 }

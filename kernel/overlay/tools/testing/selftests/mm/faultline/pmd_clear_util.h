@@ -3,8 +3,8 @@
  * Helpers of the selftests for vm.pmd_clear_ipi_free: the switch, its counters,
  * and memory that can be collapsed into huge pages.
  */
-#ifndef PT_SYNC_UTIL_H
-#define PT_SYNC_UTIL_H
+#ifndef PMD_CLEAR_UTIL_H
+#define PMD_CLEAR_UTIL_H
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,45 +16,45 @@
 #include "../../kselftest.h"
 #include "faultline_util.h"
 
-#define PT_SYNC_KNOB	"pmd_clear_ipi_free"
+#define PMD_CLEAR_KNOB	"pmd_clear_ipi_free"
 
-enum pt_sync_mode {
+enum pmd_clear_mode {
 	MODE_STOCK,
 	MODE_IPI_FREE,
 	MODE_LEGACY,
 };
 
-enum pt_sync_counter {
-	PT_SYNC_IPI_COLLAPSE,
-	PT_SYNC_IPI_UNSHARE,
-	PT_SYNC_IPI_TABLE,
-	PT_SYNC_AVOIDED_COLLAPSE,
-	PT_SYNC_AVOIDED_UNSHARE,
-	PT_SYNC_AVOIDED_TABLE,
-	PT_SYNC_FALLBACK,
-	PT_SYNC_RETRY,
-	PT_SYNC_NR_COUNTERS,
+enum pmd_clear_counter {
+	PMD_CLEAR_IPI_COLLAPSE,
+	PMD_CLEAR_IPI_UNSHARE,
+	PMD_CLEAR_IPI_TABLE,
+	PMD_CLEAR_AVOIDED_COLLAPSE,
+	PMD_CLEAR_AVOIDED_UNSHARE,
+	PMD_CLEAR_AVOIDED_TABLE,
+	PMD_CLEAR_FALLBACK,
+	PMD_CLEAR_GUP_RETRY,
+	PMD_CLEAR_NR_COUNTERS,
 };
 
-static const char * const pt_sync_counters[PT_SYNC_NR_COUNTERS + 1] = {
-	[PT_SYNC_IPI_COLLAPSE]		= "pt_sync_ipi_collapse",
-	[PT_SYNC_IPI_UNSHARE]		= "pt_sync_ipi_unshare",
-	[PT_SYNC_IPI_TABLE]		= "pt_sync_ipi_table",
-	[PT_SYNC_AVOIDED_COLLAPSE]	= "pt_sync_avoided_collapse",
-	[PT_SYNC_AVOIDED_UNSHARE]	= "pt_sync_avoided_unshare",
-	[PT_SYNC_AVOIDED_TABLE]		= "pt_sync_avoided_table",
-	[PT_SYNC_FALLBACK]		= "pt_sync_fallback",
-	[PT_SYNC_RETRY]			= "gup_fast_unshare_retry",
+static const char * const pmd_clear_counters[PMD_CLEAR_NR_COUNTERS + 1] = {
+	[PMD_CLEAR_IPI_COLLAPSE]	= "pmd_clear_ipi_collapse",
+	[PMD_CLEAR_IPI_UNSHARE]		= "pmd_clear_ipi_unshare",
+	[PMD_CLEAR_IPI_TABLE]		= "pmd_clear_ipi_table",
+	[PMD_CLEAR_AVOIDED_COLLAPSE]	= "pmd_clear_avoided_collapse",
+	[PMD_CLEAR_AVOIDED_UNSHARE]	= "pmd_clear_avoided_unshare",
+	[PMD_CLEAR_AVOIDED_TABLE]	= "pmd_clear_avoided_table",
+	[PMD_CLEAR_FALLBACK]		= "pmd_clear_fallback",
+	[PMD_CLEAR_GUP_RETRY]		= "pmd_clear_gup_retry",
 };
 
-static const struct vm_knob pt_sync_knob = {
-	.name = PT_SYNC_KNOB,
+static const struct vm_knob pmd_clear_knob = {
+	.name = PMD_CLEAR_KNOB,
 	.stock = MODE_STOCK,
 	.refused = " rejects this value here",
 };
 
-static const struct flips pt_sync_flips = {
-	.name = PT_SYNC_KNOB,
+static const struct flips pmd_clear_flips = {
+	.name = PMD_CLEAR_KNOB,
 	.values = { MODE_STOCK, MODE_IPI_FREE },
 	.n = 2,
 };
@@ -146,12 +146,12 @@ static inline long huge_areas(char *p, size_t areas)
  * Sets the longest delay, in microseconds, of get_user_pages_fast() and of a
  * collapse in their race windows; false if the kernel lacks this option.
  */
-static inline bool pt_sync_window(int us)
+static inline bool pmd_clear_window(int us)
 {
 	char text[16];
 
 	snprintf(text, sizeof(text), "%d", us);
-	return !write_text("/sys/kernel/debug/pt_sync_window_us", text);
+	return !write_text("/sys/kernel/debug/pmd_clear_window_us", text);
 }
 
 /*
@@ -175,4 +175,4 @@ static inline bool fail_hasty_allocations(bool on)
 	       !write_text("/proc/thread-self/make-it-fail", "1");
 }
 
-#endif /* PT_SYNC_UTIL_H */
+#endif /* PMD_CLEAR_UTIL_H */

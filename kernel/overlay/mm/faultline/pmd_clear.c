@@ -15,7 +15,7 @@
  *     on using the table, and frees it like any other table of its mm.)
  *  2. A walker does not use what it found in a table that was taken away:
  *       COLLAPSE  The walker rechecks the PMD entry after it has taken a
- *                 reference; see pt_sync_collapse().  The entry cannot be the
+ *                 reference; see pmd_clear_collapse().  The entry cannot be the
  *                 same again with other contents below it: the table is put
  *                 back only unchanged, and is not used for anything else
  *                 before the grace period is over.  This is why a fresh table
@@ -23,7 +23,7 @@
  *       UNSHARE   The TLB flush of the mm that unshares waits for the walker,
  *                 see flush_waits().  If the flush does not wait, the walker
  *                 checks mm->pt_unshare_seq before and after; see
- *                 pt_sync_unshare().  Rechecking the PUD entry is not enough:
+ *                 pmd_clear_unshare().  Rechecking the PUD entry is not enough:
  *                 table and entry are two words, and a table can be unshared,
  *                 changed, and shared again.
  *       TABLE     The table was unlinked and is not used again.
@@ -39,10 +39,10 @@
  * See Documentation/admin-guide/mm/faultline/pmd_clear.rst.
  */
 
+#include <linux/faultline_pmd_clear.h>
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/pgalloc.h>
-#include <linux/pt_sync.h>
 #include <linux/rcupdate.h>
 #include <linux/sched/mm.h>
 #include <linux/vmstat.h>
@@ -67,7 +67,7 @@ enum {
 /* The mode is MODE_IPI_FREE. */
 DEFINE_STATIC_KEY_FALSE(pmd_clear_ipi_free_key);
 
-#ifdef CONFIG_PMD_CLEAR_IPI_FREE_UNSHARE
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_UNSHARE
 /* gup_fast() checks mm->pt_unshare_seq. */
 DEFINE_STATIC_KEY_FALSE(pt_unshare_check_key);
 
@@ -103,7 +103,7 @@ DEFINE_STATIC_KEY_FALSE(pt_unshare_check_key);
  */
 static bool flush_waits(void)
 {
-	if (pt_sync_broken(PT_SYNC_RULE_FLUSH))
+	if (pmd_clear_broken(PMD_CLEAR_RULE_FLUSH))
 		return true;
 #if defined(CONFIG_X86) && defined(CONFIG_PARAVIRT)
 	return pv_ops.mmu.flush_tlb_multi == native_flush_tlb_multi;
@@ -125,7 +125,7 @@ static void set_unshare_check(bool on)
 }
 #endif
 
-#ifdef CONFIG_PMD_CLEAR_IPI_LEGACY
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_LEGACY
 DEFINE_STATIC_KEY_FALSE(pmd_clear_ipi_legacy_key);
 
 static void set_legacy_ipi(bool on)
@@ -173,42 +173,42 @@ struct faultline_toggle pmd_clear_ipi_free_toggle = {
 	.name	= "pmd_clear_ipi_free",
 	.stock	= MODE_STOCK,
 	.min	= MODE_STOCK,
-	.max	= IS_ENABLED(CONFIG_PMD_CLEAR_IPI_LEGACY) ? MODE_LEGACY :
+	.max	= IS_ENABLED(CONFIG_FAULTLINE_PMD_CLEAR_LEGACY) ? MODE_LEGACY :
 							    MODE_IPI_FREE,
-	.value	= CONFIG_PMD_CLEAR_IPI_FREE_DEFAULT,
+	.value	= CONFIG_FAULTLINE_PMD_CLEAR_DEFAULT,
 	.apply	= pmd_clear_apply,
 };
 
 /* === Counting ============================================================= */
 
-static void count_avoided(enum pt_sync_site site)
+static void count_avoided(enum pmd_clear_site site)
 {
-	count_vm_event(PT_SYNC_AVOIDED_COLLAPSE + site);
-	trace_pt_sync(site, 0);
+	count_vm_event(PMD_CLEAR_AVOIDED_COLLAPSE + site);
+	trace_pmd_clear_wait(site, 0);
 }
 
-void pt_sync_broadcast(enum pt_sync_site site)
+void pmd_clear_broadcast(enum pmd_clear_site site)
 {
-	count_vm_event(PT_SYNC_IPI_COLLAPSE + site);
+	count_vm_event(PMD_CLEAR_IPI_COLLAPSE + site);
 	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
-		count_vm_event(PT_SYNC_FALLBACK);
-	trace_pt_sync(site, num_online_cpus() - 1);
+		count_vm_event(PMD_CLEAR_FALLBACK);
+	trace_pmd_clear_wait(site, num_online_cpus() - 1);
 	tlb_remove_table_sync_one();
 }
 
 #ifdef CONFIG_PPC_BOOK3S_64
-void pt_sync_count_mm(enum pt_sync_site site, struct mm_struct *mm)
+void pmd_clear_count_mm(enum pmd_clear_site site, struct mm_struct *mm)
 {
-	count_vm_event(site == PT_SYNC_HASH ? PT_SYNC_IPI_HASH :
-					      PT_SYNC_IPI_LEGACY);
-	trace_pt_sync(site, cpumask_weight(mm_cpumask(mm)));
+	count_vm_event(site == PMD_CLEAR_HASH ? PMD_CLEAR_IPI_HASH :
+					      PMD_CLEAR_IPI_LEGACY);
+	trace_pmd_clear_wait(site, cpumask_weight(mm_cpumask(mm)));
 }
 #endif
 
-#ifdef CONFIG_PMD_CLEAR_IPI_LEGACY
-void __pt_sync_legacy(struct mm_struct *mm)
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_LEGACY
+void __pmd_clear_legacy(struct mm_struct *mm)
 {
-	pt_sync_count_mm(PT_SYNC_LEGACY, mm);
+	pmd_clear_count_mm(PMD_CLEAR_LEGACY, mm);
 	serialize_against_pte_lookup(mm);
 }
 #endif
@@ -246,7 +246,7 @@ static pgtable_t alloc_table(struct mm_struct *mm)
 #endif
 }
 
-pgtable_t __pt_sync_alloc(struct mm_struct *mm)
+pgtable_t __pmd_clear_alloc(struct mm_struct *mm)
 {
 	struct mem_cgroup *memcg, *old;
 	pgtable_t table = NULL;
@@ -264,15 +264,15 @@ pgtable_t __pt_sync_alloc(struct mm_struct *mm)
 	return table;
 }
 
-void __pt_sync_collapsed(void)
+void __pmd_clear_collapsed(void)
 {
-	count_avoided(PT_SYNC_COLLAPSE);
-	pt_sync_window();
+	count_avoided(PMD_CLEAR_COLLAPSE);
+	pmd_clear_window();
 }
 
-void pt_sync_free_old(struct mm_struct *mm, pgtable_t table)
+void pmd_clear_free_old(struct mm_struct *mm, pgtable_t table)
 {
-	if (pt_sync_broken(PT_SYNC_RULE_COLLAPSE))
+	if (pmd_clear_broken(PMD_CLEAR_RULE_COLLAPSE))
 		pte_free(mm, table);
 	else
 		pte_free_defer(mm, table);
@@ -280,22 +280,22 @@ void pt_sync_free_old(struct mm_struct *mm, pgtable_t table)
 
 /* === UNSHARE ============================================================== */
 
-#ifdef CONFIG_PMD_CLEAR_IPI_FREE_UNSHARE
-void __pt_sync_unshared(void)
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_UNSHARE
+void __pmd_clear_unshared(void)
 {
-	count_avoided(PT_SYNC_UNSHARE);
+	count_avoided(PMD_CLEAR_UNSHARE);
 }
 
 bool __pt_walk_retry(void)
 {
-	count_vm_event(GUP_FAST_UNSHARE_RETRY);
+	count_vm_event(PMD_CLEAR_GUP_RETRY);
 	return true;
 }
 #endif
 
 /* === TABLE ================================================================ */
 
-#ifdef CONFIG_PMD_CLEAR_IPI_FREE_TABLE
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_TABLE
 static void free_table(struct rcu_head *head)
 {
 	struct ptdesc *table = container_of(head, struct ptdesc, pt_rcu_head);
@@ -308,27 +308,27 @@ static void free_table(struct rcu_head *head)
  * an rcu_head.  Hardware no longer walks the table: the caller has called
  * tlb_table_invalidate().
  */
-bool __pt_sync_free_table(void *table)
+bool __pmd_clear_free_table(void *table)
 {
 	struct page *page = table;
 
-	if (pt_sync_broken(PT_SYNC_RULE_TABLE))
+	if (pmd_clear_broken(PMD_CLEAR_RULE_TABLE))
 		__tlb_remove_table(table);
 	else
 		call_rcu(&page_ptdesc(page)->pt_rcu_head, free_table);
 	/* Otherwise this is for speculative page faults. */
 	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
-		count_avoided(PT_SYNC_TABLE);
+		count_avoided(PMD_CLEAR_TABLE);
 
 	return true;
 }
 #else
-bool __pt_sync_free_table(void *table)
+bool __pmd_clear_free_table(void *table)
 {
 	return false;
 }
 #endif
 
-#ifdef CONFIG_PMD_CLEAR_IPI_FREE_TORTURE
-#include "tests/pt_sync-torture.h"
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_TORTURE
+#include "tests/pmd_clear-torture.h"
 #endif

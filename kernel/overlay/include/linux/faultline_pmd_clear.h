@@ -6,71 +6,71 @@
  * that takes a page table away must wait for them, and upstream does so with
  * an IPI to every CPU.  vm.pmd_clear_ipi_free avoids these IPIs.
  */
-#ifndef _LINUX_PT_SYNC_H
-#define _LINUX_PT_SYNC_H
+#ifndef _LINUX_FAULTLINE_PMD_CLEAR_H
+#define _LINUX_FAULTLINE_PMD_CLEAR_H
 
+#include <linux/faultline_spf.h>
 #include <linux/jump_label.h>
 #include <linux/mm_types.h>
 #include <linux/sched.h>
-#include <linux/spf.h>
 
 /* Places that wait for walkers. */
-enum pt_sync_site {
-	PT_SYNC_COLLAPSE,	/* a table makes room for a huge page */
-	PT_SYNC_UNSHARE,	/* a hugetlb table is left to its last user */
-	PT_SYNC_TABLE,		/* a table is freed, no memory for a batch */
-	PT_SYNC_HASH,		/* powerpc: like COLLAPSE, with the hash MMU */
-	PT_SYNC_LEGACY,		/* powerpc: a huge page is unmapped or split */
+enum pmd_clear_site {
+	PMD_CLEAR_COLLAPSE,	/* a table makes room for a huge page */
+	PMD_CLEAR_UNSHARE,	/* a hugetlb table is left to its last user */
+	PMD_CLEAR_TABLE,	/* a table is freed, no memory for a batch */
+	PMD_CLEAR_HASH,		/* powerpc: like COLLAPSE, with the hash MMU */
+	PMD_CLEAR_LEGACY,	/* powerpc: a huge page is unmapped or split */
 };
 
 /* Rules that a test can break, to prove that it notices. */
-enum pt_sync_rule {
-	PT_SYNC_RULE_LOOK	= 1,	/* walkers recheck the count */
-	PT_SYNC_RULE_COUNT	= 2,	/* unsharing changes the count */
-	PT_SYNC_RULE_FLUSH	= 4,	/* unless the TLB flush is by IPI */
-	PT_SYNC_RULE_COLLAPSE	= 8,	/* the old table is freed later */
-	PT_SYNC_RULE_TABLE	= 16,	/* so is a table without a batch */
+enum pmd_clear_rule {
+	PMD_CLEAR_RULE_LOOK	= 1,	/* walkers recheck the count */
+	PMD_CLEAR_RULE_COUNT	= 2,	/* unsharing changes the count */
+	PMD_CLEAR_RULE_FLUSH	= 4,	/* unless the TLB flush is by IPI */
+	PMD_CLEAR_RULE_COLLAPSE	= 8,	/* the old table is freed later */
+	PMD_CLEAR_RULE_TABLE	= 16,	/* so is a table without a batch */
 };
 
-#ifdef CONFIG_PMD_CLEAR_IPI_FREE_TORTURE
-extern u32 pt_sync_broken_rules;
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_TORTURE
+extern u32 pmd_clear_broken_rules;
 
-static inline bool pt_sync_broken(enum pt_sync_rule rule)
+static inline bool pmd_clear_broken(enum pmd_clear_rule rule)
 {
-	return READ_ONCE(pt_sync_broken_rules) & rule;
+	return READ_ONCE(pmd_clear_broken_rules) & rule;
 }
 #else
-static inline bool pt_sync_broken(enum pt_sync_rule rule)
+static inline bool pmd_clear_broken(enum pmd_clear_rule rule)
 {
 	return false;
 }
 #endif
 
-#ifdef CONFIG_PMD_CLEAR_IPI_FREE
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR
 
 DECLARE_STATIC_KEY_FALSE(pmd_clear_ipi_free_key);
 
 /**
- * pt_sync_broadcast() - wait for lockless walkers as upstream does
+ * pmd_clear_broadcast() - wait for lockless walkers as upstream does
  * @site: The place that waits, for the counters.
  *
  * Returns when every CPU has had interrupts on since the call.
  *
  * Context: interrupts on, as for smp_call_function().
  */
-void pt_sync_broadcast(enum pt_sync_site site);
+void pmd_clear_broadcast(enum pmd_clear_site site);
 
 #ifdef CONFIG_PPC_BOOK3S_64
 /* serialize_against_pte_lookup() is about to interrupt the CPUs of @mm. */
-void pt_sync_count_mm(enum pt_sync_site site, struct mm_struct *mm);
+void pmd_clear_count_mm(enum pmd_clear_site site, struct mm_struct *mm);
 #endif
 
-pgtable_t __pt_sync_alloc(struct mm_struct *mm);
-void __pt_sync_collapsed(void);
-bool __pt_sync_free_table(void *table);
+pgtable_t __pmd_clear_alloc(struct mm_struct *mm);
+void __pmd_clear_collapsed(void);
+bool __pmd_clear_free_table(void *table);
 
 /**
- * pt_sync_alloc() - get a page table for pt_sync_collapse()
+ * pmd_clear_alloc() - get a page table for pmd_clear_collapse()
  * @mm: The mm that will own the table; its memory cgroup is charged.
  *
  * Context: mmap_lock of @mm not held, as some architectures reclaim memory
@@ -80,16 +80,16 @@ bool __pt_sync_free_table(void *table);
  * Return: a page table to deposit; NULL if none is wanted (the switch and
  * speculative page faults are off), memory is short, or the MMU needs the IPI.
  */
-static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
+static inline pgtable_t pmd_clear_alloc(struct mm_struct *mm)
 {
 	if (static_branch_unlikely(&pmd_clear_ipi_free_key) || spf_rcu_tables())
-		return __pt_sync_alloc(mm);
+		return __pmd_clear_alloc(mm);
 	return NULL;
 }
 
 /**
- * pt_sync_collapse() - order clearing a PMD entry before reading refcounts
- * @fresh: The result of pt_sync_alloc().
+ * pmd_clear_collapse() - order clearing a PMD entry before reading refcounts
+ * @fresh: The result of pmd_clear_alloc().
  *
  * Called between clearing the PMD entry that pointed to a page table and
  * reading the reference counts of the pages that the table maps.  With @fresh,
@@ -97,7 +97,7 @@ static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
  * after a grace period: speculative page faults need that.  Unless
  * vm.pmd_clear_ipi_free is 1, the IPI is sent as well.
  */
-static inline void pt_sync_collapse(pgtable_t fresh)
+static inline void pmd_clear_collapse(pgtable_t fresh)
 {
 	if (fresh && static_branch_unlikely(&pmd_clear_ipi_free_key)) {
 		/*
@@ -109,69 +109,71 @@ static inline void pt_sync_collapse(pgtable_t fresh)
 		 * try_grab_folio_fast() in gup_fast_pte_range().
 		 */
 		smp_mb();
-		__pt_sync_collapsed();
+		__pmd_clear_collapsed();
 	} else {
-		pt_sync_broadcast(PT_SYNC_COLLAPSE);
+		pmd_clear_broadcast(PMD_CLEAR_COLLAPSE);
 	}
 }
 
 /**
- * pt_sync_free_old() - free the table that was replaced by a fresh one
+ * pmd_clear_free_old() - free the table that was replaced by a fresh one
  * @mm: The mm that owned the table.
  * @table: The table, empty and no longer reachable.
  *
  * Walkers may still look at it, so it is freed after a grace period.
  */
-void pt_sync_free_old(struct mm_struct *mm, pgtable_t table);
+void pmd_clear_free_old(struct mm_struct *mm, pgtable_t table);
 
 /*
  * tlb_remove_table() has no memory for a batch.  If this returns false, the
  * caller waits for everyone that may look at @table, and frees it.
  */
-static inline bool pt_sync_free_table(void *table)
+static inline bool pmd_clear_free_table(void *table)
 {
 	if (static_branch_unlikely(&pmd_clear_ipi_free_key) || spf_rcu_tables())
-		return __pt_sync_free_table(table);
+		return __pmd_clear_free_table(table);
 	return false;
 }
 
-#else /* !CONFIG_PMD_CLEAR_IPI_FREE */
+#else /* !CONFIG_FAULTLINE_PMD_CLEAR */
 
 /* A macro: some users do not see tlb_remove_table_sync_one(). */
-#define pt_sync_broadcast(site)	((void)(site), tlb_remove_table_sync_one())
+#define pmd_clear_broadcast(site)					\
+	((void)(site), tlb_remove_table_sync_one())
 
-static inline pgtable_t pt_sync_alloc(struct mm_struct *mm)
+static inline pgtable_t pmd_clear_alloc(struct mm_struct *mm)
 {
 	return NULL;
 }
 
-#define pt_sync_collapse(fresh)	((void)(fresh), tlb_remove_table_sync_one())
+#define pmd_clear_collapse(fresh)					\
+	((void)(fresh), tlb_remove_table_sync_one())
 
-static inline void pt_sync_free_old(struct mm_struct *mm, pgtable_t table)
+static inline void pmd_clear_free_old(struct mm_struct *mm, pgtable_t table)
 {
 }
 
-static inline void pt_sync_count_mm(enum pt_sync_site site,
-				    struct mm_struct *mm)
+static inline void pmd_clear_count_mm(enum pmd_clear_site site,
+				      struct mm_struct *mm)
 {
 }
 
-static inline bool pt_sync_free_table(void *table)
+static inline bool pmd_clear_free_table(void *table)
 {
 	return false;
 }
 
-#endif /* CONFIG_PMD_CLEAR_IPI_FREE */
+#endif /* CONFIG_FAULTLINE_PMD_CLEAR */
 
-#ifdef CONFIG_PMD_CLEAR_IPI_FREE_UNSHARE
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_UNSHARE
 
 DECLARE_STATIC_KEY_FALSE(pt_unshare_check_key);
 
-void __pt_sync_unshared(void);
+void __pmd_clear_unshared(void);
 bool __pt_walk_retry(void);
 
 /* Called by mm_init(). */
-static inline void pt_sync_mm_init(struct mm_struct *mm)
+static inline void pmd_clear_mm_init(struct mm_struct *mm)
 {
 	atomic_set(&mm->pt_unshare_seq, 1);
 }
@@ -194,9 +196,9 @@ static inline void pt_sync_mm_init(struct mm_struct *mm)
  * other contents, it sees the new count at the end.  Pairs with pt_walk_begin()
  * and pt_walk_retry().
  */
-static inline void pt_sync_unshare(struct mm_struct *mm)
+static inline void pmd_clear_unshare(struct mm_struct *mm)
 {
-	if (pt_sync_broken(PT_SYNC_RULE_COUNT))
+	if (pmd_clear_broken(PMD_CLEAR_RULE_COUNT))
 		return;
 	/* After pud_clear(); see above. */
 	smp_mb__before_atomic();
@@ -207,12 +209,12 @@ static inline void pt_sync_unshare(struct mm_struct *mm)
 }
 
 /* Called when a table is left to its last user, with i_mmap_rwsem held. */
-static inline void pt_sync_unshared(void)
+static inline void pmd_clear_unshared(void)
 {
 	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
-		__pt_sync_unshared();
+		__pmd_clear_unshared();
 	else
-		pt_sync_broadcast(PT_SYNC_UNSHARE);
+		pmd_clear_broadcast(PMD_CLEAR_UNSHARE);
 }
 
 /**
@@ -229,7 +231,7 @@ static inline unsigned int pt_walk_begin(void)
 {
 	if (!static_branch_unlikely(&pt_unshare_check_key))
 		return 0;
-	/* Pairs with pt_sync_unshare(). */
+	/* Pairs with pmd_clear_unshare(). */
 	return atomic_read_acquire(&current->mm->pt_unshare_seq);
 }
 
@@ -246,25 +248,25 @@ static inline bool pt_walk_retry(unsigned int seq)
 {
 	if (!static_branch_unlikely(&pt_unshare_check_key))
 		return false;
-	if (!seq || pt_sync_broken(PT_SYNC_RULE_LOOK))
+	if (!seq || pmd_clear_broken(PMD_CLEAR_RULE_LOOK))
 		return false;
-	/* Pairs with pt_sync_unshare(). */
+	/* Pairs with pmd_clear_unshare(). */
 	smp_rmb();
 	return unlikely(atomic_read(&current->mm->pt_unshare_seq) != seq) &&
 	       __pt_walk_retry();
 }
 
-#else /* !CONFIG_PMD_CLEAR_IPI_FREE_UNSHARE */
+#else /* !CONFIG_FAULTLINE_PMD_CLEAR_UNSHARE */
 
-static inline void pt_sync_mm_init(struct mm_struct *mm)
+static inline void pmd_clear_mm_init(struct mm_struct *mm)
 {
 }
 
-static inline void pt_sync_unshare(struct mm_struct *mm)
+static inline void pmd_clear_unshare(struct mm_struct *mm)
 {
 }
 
-#define pt_sync_unshared()	pt_sync_broadcast(PT_SYNC_UNSHARE)
+#define pmd_clear_unshared()	pmd_clear_broadcast(PMD_CLEAR_UNSHARE)
 
 static inline unsigned int pt_walk_begin(void)
 {
@@ -276,43 +278,43 @@ static inline bool pt_walk_retry(unsigned int seq)
 	return false;
 }
 
-#endif /* CONFIG_PMD_CLEAR_IPI_FREE_UNSHARE */
+#endif /* CONFIG_FAULTLINE_PMD_CLEAR_UNSHARE */
 
-#ifdef CONFIG_PMD_CLEAR_IPI_LEGACY
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_LEGACY
 
 DECLARE_STATIC_KEY_FALSE(pmd_clear_ipi_legacy_key);
 
-void __pt_sync_legacy(struct mm_struct *mm);
+void __pmd_clear_legacy(struct mm_struct *mm);
 
 /* powerpc: as before Linux 5.8, wait for all CPUs of @mm if enabled. */
-static inline void pt_sync_legacy(struct mm_struct *mm)
+static inline void pmd_clear_legacy(struct mm_struct *mm)
 {
 	if (static_branch_unlikely(&pmd_clear_ipi_legacy_key))
-		__pt_sync_legacy(mm);
+		__pmd_clear_legacy(mm);
 }
 
 #else
 
-static inline void pt_sync_legacy(struct mm_struct *mm)
+static inline void pmd_clear_legacy(struct mm_struct *mm)
 {
 }
 
-#endif /* CONFIG_PMD_CLEAR_IPI_LEGACY */
+#endif /* CONFIG_FAULTLINE_PMD_CLEAR_LEGACY */
 
-#ifdef CONFIG_PMD_CLEAR_IPI_FREE_TORTURE
-DECLARE_STATIC_KEY_FALSE(pt_sync_window_key);
-void __pt_sync_window(void);
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_TORTURE
+DECLARE_STATIC_KEY_FALSE(pmd_clear_window_key);
+void __pmd_clear_window(void);
 
 /* Tests only: a delay where a race would have to happen. */
-static inline void pt_sync_window(void)
+static inline void pmd_clear_window(void)
 {
-	if (static_branch_unlikely(&pt_sync_window_key))
-		__pt_sync_window();
+	if (static_branch_unlikely(&pmd_clear_window_key))
+		__pmd_clear_window();
 }
 #else
-static inline void pt_sync_window(void)
+static inline void pmd_clear_window(void)
 {
 }
 #endif
 
-#endif /* _LINUX_PT_SYNC_H */
+#endif /* _LINUX_FAULTLINE_PMD_CLEAR_H */

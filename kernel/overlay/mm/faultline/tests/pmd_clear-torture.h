@@ -2,7 +2,7 @@
 /*
  * Hooks for tests of vm.pmd_clear_ipi_free, to hit races often, on x86 also in
  * the paths of guests, and to prove that the tests would notice a bug.
- * Included by pt_sync.c.
+ * Included by pmd_clear.c.
  */
 
 #include <linux/debugfs.h>
@@ -13,7 +13,7 @@
 #include <linux/preempt.h>
 #include <linux/sched/clock.h>
 
-u32 pt_sync_broken_rules;
+u32 pmd_clear_broken_rules;
 
 /* === A guest whose hypervisor flushes TLBs ================================ */
 
@@ -69,7 +69,7 @@ static int __init guest_setup(char *arg)
 	is_guest = true;
 	return 0;
 }
-early_param("pt_sync_guest", guest_setup);
+early_param("pmd_clear_guest", guest_setup);
 #else
 static void vcpu_stop(void)
 {
@@ -85,10 +85,10 @@ static void vcpu_resume(void)
 /* In microseconds; those of get_user_pages_fast() have interrupts off. */
 #define WINDOW_MAX	1000
 
-DEFINE_STATIC_KEY_FALSE(pt_sync_window_key);
+DEFINE_STATIC_KEY_FALSE(pmd_clear_window_key);
 static u32 window_us;
 
-void __pt_sync_window(void)
+void __pmd_clear_window(void)
 {
 	/*
 	 * No delay three times out of four, else a random one up to the limit.
@@ -117,12 +117,12 @@ static int window_set(void *data, u64 value)
 		return -EINVAL;
 
 	mutex_lock(&mutex);
-	/* Pairs with READ_ONCE() in __pt_sync_window(). */
+	/* Pairs with READ_ONCE() in __pmd_clear_window(). */
 	WRITE_ONCE(window_us, value);
 	if (value)
-		static_branch_enable(&pt_sync_window_key);
+		static_branch_enable(&pmd_clear_window_key);
 	else
-		static_branch_disable(&pt_sync_window_key);
+		static_branch_disable(&pmd_clear_window_key);
 	mutex_unlock(&mutex);
 
 	return 0;
@@ -131,10 +131,10 @@ DEFINE_DEBUGFS_ATTRIBUTE(window_fops, window_get, window_set, "%llu\n");
 
 static int __init window_init(void)
 {
-	debugfs_create_file_unsafe("pt_sync_window_us", 0600, NULL, NULL,
+	debugfs_create_file_unsafe("pmd_clear_window_us", 0600, NULL, NULL,
 				   &window_fops);
-	debugfs_create_u32("pt_sync_broken_rules", 0600, NULL,
-			   &pt_sync_broken_rules);
+	debugfs_create_u32("pmd_clear_broken_rules", 0600, NULL,
+			   &pmd_clear_broken_rules);
 	return 0;
 }
 late_initcall(window_init);

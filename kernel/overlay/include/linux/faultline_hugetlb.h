@@ -2,8 +2,8 @@
 /*
  * hugetlb page table sharing: the interface to mm/ and fs/hugetlbfs/.
  */
-#ifndef _LINUX_HUGETLB_PMD_SHARING_H
-#define _LINUX_HUGETLB_PMD_SHARING_H
+#ifndef _LINUX_FAULTLINE_HUGETLB_H
+#define _LINUX_FAULTLINE_HUGETLB_H
 
 #include <linux/gfp.h>
 #include <linux/hugetlb.h>
@@ -15,7 +15,7 @@ struct kobj_attribute;
 struct mmu_gather;
 struct zap_details;
 
-#ifdef CONFIG_HUGETLB_PMD_SHARING_CONTROL
+#ifdef CONFIG_FAULTLINE_HUGETLB
 
 DECLARE_STATIC_KEY_FALSE(hugetlb_pmd_sharing_key);
 
@@ -152,7 +152,7 @@ static inline void hugetlb_entry_unlock(spinlock_t *ptl)
 	spin_unlock(ptl);
 }
 
-#else /* !CONFIG_HUGETLB_PMD_SHARING_CONTROL */
+#else /* !CONFIG_FAULTLINE_HUGETLB */
 
 #define HUGETLB_VMA_LOCK_GFP	GFP_KERNEL
 
@@ -220,5 +220,5 @@ static inline void hugetlb_pmd_unshare_done(struct mm_struct *mm,
 {
 }
 
-#endif /* CONFIG_HUGETLB_PMD_SHARING_CONTROL */
-#endif /* _LINUX_HUGETLB_PMD_SHARING_H */
+#endif /* CONFIG_FAULTLINE_HUGETLB */
+#endif /* _LINUX_FAULTLINE_HUGETLB_H */

@@ -14,7 +14,7 @@
 
 #include "../../kselftest_harness.h"
 #include "hugetlb_util.h"
-#include "pt_sync_util.h"
+#include "pmd_clear_util.h"
 
 #define TIMEOUT		180
 #define AREAS		16
@@ -25,7 +25,7 @@ struct steps {
 	int now;
 };
 
-FIXTURE(pt_sync) {
+FIXTURE(pmd_clear) {
 	bool have;		/* the kernel has the switch */
 	long others;		/* CPUs that a broadcast interrupts */
 	struct table_usage usage;
@@ -35,38 +35,38 @@ FIXTURE(pt_sync) {
 	struct steps *steps;
 };
 
-FIXTURE_VARIANT(pt_sync) {
-	enum pt_sync_mode mode;
+FIXTURE_VARIANT(pmd_clear) {
+	enum pmd_clear_mode mode;
 };
 
-FIXTURE_VARIANT_ADD(pt_sync, stock) {
+FIXTURE_VARIANT_ADD(pmd_clear, stock) {
 	.mode = MODE_STOCK,
 };
 
-FIXTURE_VARIANT_ADD(pt_sync, ipi_free) {
+FIXTURE_VARIANT_ADD(pmd_clear, ipi_free) {
 	.mode = MODE_IPI_FREE,
 };
 
-FIXTURE_VARIANT_ADD(pt_sync, legacy) {
+FIXTURE_VARIANT_ADD(pmd_clear, legacy) {
 	.mode = MODE_LEGACY,
 };
 
-FIXTURE_SETUP(pt_sync)
+FIXTURE_SETUP(pmd_clear)
 {
-	const char *why = vm_knob_set(&pt_sync_knob, variant->mode);
+	const char *why = vm_knob_set(&pmd_clear_knob, variant->mode);
 
 	if (why)
 		SKIP(return, "%s", why);
-	self->have = vm_sysctl_exists(PT_SYNC_KNOB);
+	self->have = vm_sysctl_exists(PMD_CLEAR_KNOB);
 	self->others = sysconf(_SC_NPROCESSORS_ONLN) - 1;
 	self->steps = map_shared(sizeof(*self->steps));
 	ASSERT_NE(NULL, self->steps);
 	self->tracing = !trace_start(&self->trace, "csd");
-	self->before = counters_read(pt_sync_counters);
+	self->before = counters_read(pmd_clear_counters);
 	table_usage_read(&self->usage);
 }
 
-FIXTURE_TEARDOWN(pt_sync)
+FIXTURE_TEARDOWN(pmd_clear)
 {
 	if (self->tracing)
 		trace_free(&self->trace);
@@ -92,10 +92,10 @@ static long calls_of(struct trace_session *trace, const char *func)
 
 /* Of @n operations at @site, all have waited for other CPUs, or none. */
 static void expect_waits(struct __test_metadata *_metadata,
-			 FIXTURE_DATA(pt_sync) *self, bool sent,
-			 enum pt_sync_counter site, long n)
+			 FIXTURE_DATA(pmd_clear) *self, bool sent,
+			 enum pmd_clear_counter site, long n)
 {
-	int avoided = PT_SYNC_AVOIDED_COLLAPSE - PT_SYNC_IPI_COLLAPSE;
+	int avoided = PMD_CLEAR_AVOIDED_COLLAPSE - PMD_CLEAR_IPI_COLLAPSE;
 
 	if (self->have) {
 		EXPECT_EQ(sent ? n : 0, counted(&self->before, site));
@@ -123,7 +123,7 @@ static void wait_step(struct steps *steps, int n)
 
 /* --- a huge page replaces a table */
 
-TEST_F_TIMEOUT(pt_sync, collapse, TIMEOUT)
+TEST_F_TIMEOUT(pmd_clear, collapse, TIMEOUT)
 {
 	bool sent = variant->mode != MODE_IPI_FREE || collapse_needs_ipi();
 	size_t len = AREAS * pmd_size();
@@ -136,10 +136,10 @@ TEST_F_TIMEOUT(pt_sync, collapse, TIMEOUT)
 		SKIP(return, "this kernel has no transparent huge pages");
 	EXPECT_EQ(AREAS, huge_areas(p, AREAS));
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
-	expect_waits(_metadata, self, sent, PT_SYNC_IPI_COLLAPSE, AREAS);
+	expect_waits(_metadata, self, sent, PMD_CLEAR_IPI_COLLAPSE, AREAS);
 	if (self->have)
 		EXPECT_EQ(variant->mode == MODE_IPI_FREE && sent ? AREAS : 0,
-			  counted(&self->before, PT_SYNC_FALLBACK));
+			  counted(&self->before, PMD_CLEAR_FALLBACK));
 	/* Each table was replaced by a fresh one. */
 	EXPECT_EQ(tables, status_kb("VmPTE"));
 
@@ -156,7 +156,7 @@ TEST_F_TIMEOUT(pt_sync, collapse, TIMEOUT)
 }
 
 /* No memory for a fresh table: the IPI is sent instead of waiting. */
-TEST_F_TIMEOUT(pt_sync, collapse_no_memory, TIMEOUT)
+TEST_F_TIMEOUT(pmd_clear, collapse_no_memory, TIMEOUT)
 {
 	char *p = map_collapsible(AREAS, TAG);
 	size_t len = AREAS * pmd_size();
@@ -173,16 +173,16 @@ TEST_F_TIMEOUT(pt_sync, collapse_no_memory, TIMEOUT)
 	EXPECT_EQ(0, err);
 	EXPECT_EQ(AREAS, huge_areas(p, AREAS));
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
-	expect_waits(_metadata, self, true, PT_SYNC_IPI_COLLAPSE, AREAS);
+	expect_waits(_metadata, self, true, PMD_CLEAR_IPI_COLLAPSE, AREAS);
 	if (self->have)
 		EXPECT_EQ(variant->mode == MODE_IPI_FREE ? AREAS : 0,
-			  counted(&self->before, PT_SYNC_FALLBACK));
+			  counted(&self->before, PMD_CLEAR_FALLBACK));
 	EXPECT_EQ(0, munmap(p, len));
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 
 /* A page has an extra reference: everything stays as it was. */
-TEST_F_TIMEOUT(pt_sync, collapse_gives_up, TIMEOUT)
+TEST_F_TIMEOUT(pmd_clear, collapse_gives_up, TIMEOUT)
 {
 	size_t ps = page_size(), len = 2 * pmd_size();
 	char *p = map_collapsible(2, TAG);
@@ -209,7 +209,7 @@ TEST_F_TIMEOUT(pt_sync, collapse_gives_up, TIMEOUT)
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
 	/* The failed collapse may have got that far, so no exact count. */
 	if (self->have && !sent)
-		EXPECT_EQ(0, counted(&self->before, PT_SYNC_IPI_COLLAPSE));
+		EXPECT_EQ(0, counted(&self->before, PMD_CLEAR_IPI_COLLAPSE));
 
 	EXPECT_EQ(0, munmap(p, len));
 	EXPECT_TRUE(table_usage_returns(&self->usage));
@@ -242,7 +242,7 @@ static long memcg_pagetables(const char *dir)
 }
 
 /* khugepaged is not in the group, but the new tables are charged to it. */
-TEST_F_TIMEOUT(pt_sync, khugepaged_charges, TIMEOUT)
+TEST_F_TIMEOUT(pmd_clear, khugepaged_charges, TIMEOUT)
 {
 	static const char root[] = "/sys/fs/cgroup";
 	size_t len = AREAS * pmd_size();
@@ -256,7 +256,7 @@ TEST_F_TIMEOUT(pt_sync, khugepaged_charges, TIMEOUT)
 	snprintf(path, sizeof(path), "%s/cgroup.subtree_control", root);
 	if (write_text(path, "+memory"))
 		SKIP(return, "needs root and the memory controller");
-	snprintf(dir, sizeof(dir), "%s/pt_sync-%d", root, getpid());
+	snprintf(dir, sizeof(dir), "%s/pmd_clear-%d", root, getpid());
 	ASSERT_EQ(0, mkdir(dir, 0700));
 	snprintf(path, sizeof(path), "%s/cgroup.procs", dir);
 	snprintf(pid, sizeof(pid), "%d", getpid());
@@ -289,7 +289,7 @@ TEST_F_TIMEOUT(pt_sync, khugepaged_charges, TIMEOUT)
 	    !collapse_needs_ipi())
 		/* Other processes' memory may be collapsed, too. */
 		EXPECT_LE(AREAS,
-			  counted(&self->before, PT_SYNC_AVOIDED_COLLAPSE));
+			  counted(&self->before, PMD_CLEAR_AVOIDED_COLLAPSE));
 
 	EXPECT_EQ(0, munmap(p, len));
 	snprintf(path, sizeof(path), "%s/cgroup.procs", root);
@@ -303,7 +303,7 @@ TEST_F_TIMEOUT(pt_sync, khugepaged_charges, TIMEOUT)
 /* --- a shared hugetlb table loses its last but one user */
 
 /* Two children share their parent's table, and unshare it one by one. */
-TEST_F_TIMEOUT(pt_sync, unshare, TIMEOUT)
+TEST_F_TIMEOUT(pmd_clear, unshare, TIMEOUT)
 {
 	bool sent = variant->mode != MODE_IPI_FREE;
 	struct counters before, delta;
@@ -341,11 +341,11 @@ TEST_F_TIMEOUT(pt_sync, unshare, TIMEOUT)
 	EXPECT_EQ(0, reap(pids[0]));
 	if (self->have)
 		EXPECT_EQ(0, counted(&self->before,
-				     sent ? PT_SYNC_IPI_UNSHARE :
-					    PT_SYNC_AVOIDED_UNSHARE));
+				     sent ? PMD_CLEAR_IPI_UNSHARE :
+					    PMD_CLEAR_AVOIDED_UNSHARE));
 	step(steps, 5);
 	EXPECT_EQ(0, reap(pids[1]));
-	expect_waits(_metadata, self, sent, PT_SYNC_IPI_UNSHARE, 1);
+	expect_waits(_metadata, self, sent, PMD_CLEAR_IPI_UNSHARE, 1);
 	EXPECT_TRUE(huge_good(p, 0));
 	EXPECT_EQ(0, munmap(p, GIB));
 	close(fd);
@@ -353,7 +353,7 @@ TEST_F_TIMEOUT(pt_sync, unshare, TIMEOUT)
 
 /* --- a table is freed without memory for a batch */
 
-TEST_F_TIMEOUT(pt_sync, table, TIMEOUT)
+TEST_F_TIMEOUT(pmd_clear, table, TIMEOUT)
 {
 	bool sent = variant->mode != MODE_IPI_FREE;
 	size_t len = AREAS * pmd_size();
@@ -367,22 +367,22 @@ TEST_F_TIMEOUT(pt_sync, table, TIMEOUT)
 		SKIP(return, "needs root, debugfs and CONFIG_FAIL_PAGE_ALLOC");
 	EXPECT_EQ(0, munmap(p, len));
 	fail_hasty_allocations(false);
-	waits = counted(&self->before, PT_SYNC_IPI_TABLE) +
-		counted(&self->before, PT_SYNC_AVOIDED_TABLE);
+	waits = counted(&self->before, PMD_CLEAR_IPI_TABLE) +
+		counted(&self->before, PMD_CLEAR_AVOIDED_TABLE);
 	if (!waits)
 		SKIP(return, "page tables are freed without RCU here");
 	/* One for each area, plus the upper tables. */
 	EXPECT_LE(AREAS, waits);
 	EXPECT_GE(AREAS + 3, waits);
-	if (!sent && counted(&self->before, PT_SYNC_FALLBACK))
+	if (!sent && counted(&self->before, PMD_CLEAR_FALLBACK))
 		SKIP(return, "this architecture needs the IPI");
-	expect_waits(_metadata, self, sent, PT_SYNC_IPI_TABLE, waits);
+	expect_waits(_metadata, self, sent, PMD_CLEAR_IPI_TABLE, waits);
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 
 /* --- the trace event */
 
-TEST_F_TIMEOUT(pt_sync, traced, TIMEOUT)
+TEST_F_TIMEOUT(pmd_clear, traced, TIMEOUT)
 {
 	bool sent = variant->mode != MODE_IPI_FREE || collapse_needs_ipi();
 	size_t len = 2 * pmd_size();
@@ -399,7 +399,7 @@ TEST_F_TIMEOUT(pt_sync, traced, TIMEOUT)
 	EXPECT_EQ(0, madvise(p, len, MADV_COLLAPSE));
 	ASSERT_EQ(0, trace_stop(&trace));
 	for (pos = trace.text; pos;) {
-		pos = trace_next(pos, "pt_sync", line, sizeof(line));
+		pos = trace_next(pos, "pmd_clear_wait", line, sizeof(line));
 		if (!pos || !strstr(line, "site=collapse"))
 			continue;
 		events++;
@@ -418,5 +418,5 @@ static int run_all(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	return vm_knob_kept(&pt_sync_knob, run_all, argc, argv);
+	return vm_knob_kept(&pmd_clear_knob, run_all, argc, argv);
 }
