@@ -3,7 +3,6 @@
  * Common code of the guest programs of the benchmarks.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -58,7 +57,7 @@ void set_arm(int arm)
 	if (arms[arm].value < 0)
 		return;
 	snprintf(text, sizeof(text), "%ld", arms[arm].value);
-	if (!write_text(bench_knob, text))
+	if (write_text(bench_knob, text))
 		die("%s: %s: %s; use --arms NAME on a kernel without it",
 		    bench_knob, text, strerror(errno));
 }
@@ -110,14 +109,14 @@ double p99(const double *samples, size_t n)
 
 /* --- kernel counters */
 
-struct counters read_counters(const char *prefix)
+struct vm_events read_vm_events(const char *prefix)
 {
 	FILE *f = fopen("/proc/vmstat", "r");
-	struct counters c = { .prefix = prefix };
+	struct vm_events c = { .prefix = prefix };
 	size_t len = strlen(prefix);
 	char line[128];
 
-	while (f && fgets(line, sizeof(line), f) && c.n < COUNTERS_MAX)
+	while (f && fgets(line, sizeof(line), f) && c.n < VM_EVENTS_MAX)
 		if (!strncmp(line, prefix, len) &&
 		    sscanf(line + len, "_%47s %lu", c.names[c.n],
 			   &c.values[c.n]) == 2)
@@ -127,9 +126,9 @@ struct counters read_counters(const char *prefix)
 	return c;
 }
 
-void report_counters(const char *what, int arm, const struct counters *before)
+void report_vm_events(const char *what, int arm, const struct vm_events *before)
 {
-	struct counters after = read_counters(before->prefix);
+	struct vm_events after = read_vm_events(before->prefix);
 	int i;
 
 	for (i = 0; i < after.n; i++)
@@ -145,7 +144,7 @@ static bool event_write(const struct event_count *event, const char *file,
 
 	snprintf(path, sizeof(path), TRACING "/instances/%s/%s", event->name,
 		 file);
-	return write_text(path, text);
+	return !write_text(path, text);
 }
 
 static bool event_open(const struct event_count *event)
@@ -222,20 +221,6 @@ void pin_to(int cpu)
 	CPU_SET(cpu, &set);
 	if (sched_setaffinity(0, sizeof(set), &set))
 		die("CPU %d: %s", cpu, strerror(errno));
-}
-
-/* --- files */
-
-bool write_text(const char *path, const char *text)
-{
-	int fd = open(path, O_WRONLY | O_CLOEXEC), len = strlen(text);
-	bool written;
-
-	if (fd < 0)
-		return false;
-	written = write(fd, text, len) == len;
-	close(fd);
-	return written;
 }
 
 /* --- command line */

@@ -9,18 +9,16 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
-#include <time.h>
+
+#include "faultline_util.h"
 
 #define __noreturn		__attribute__((__noreturn__))
 #define __printf(a, b)		__attribute__((format(printf, a, b)))
 #define ARRAY_SIZE(a)		(sizeof(a) / sizeof((a)[0]))
 
-#define KIB		1024UL
-#define MIB		(1024UL * KIB)
-#define GIB		(1024UL * MIB)
 #define ARMS_MAX	8
 #define SAMPLES_MAX	(512 * KIB)
-#define COUNTERS_MAX	32
+#define VM_EVENTS_MAX	32
 
 /* The name of each program, for messages. */
 extern const char bench_name[];
@@ -59,17 +57,17 @@ double p99(const double *samples, size_t n);
 /* --- kernel counters */
 
 /* The lines of /proc/vmstat with a common prefix; names are without it. */
-struct counters {
+struct vm_events {
 	const char *prefix;
-	char names[COUNTERS_MAX][48];
-	unsigned long values[COUNTERS_MAX];
+	char names[VM_EVENTS_MAX][48];
+	unsigned long values[VM_EVENTS_MAX];
 	int n;
 };
 
 /* Finds nothing in a kernel without the feature. */
-struct counters read_counters(const char *prefix);
+struct vm_events read_vm_events(const char *prefix);
 /* Reports the increase of each, as WHAT_vmstat_NAME. */
-void report_counters(const char *what, int arm, const struct counters *before);
+void report_vm_events(const char *what, int arm, const struct vm_events *before);
 
 /* A trace event to count, with a filter; the name is the name of the count. */
 struct event_count {
@@ -84,9 +82,6 @@ void events_close(const struct event_count *events, int n);
 
 /* --- CPUs: pins the thread to one CPU */
 void pin_to(int cpu);
-
-/* --- files; returns false with errno if it was not written */
-bool write_text(const char *path, const char *text);
 
 /* --- command line */
 
@@ -112,14 +107,6 @@ int find_name(const char *what, const char *text, const char * const *names,
 	      int n);
 
 /* --- time and memory: inline, as calls would be measured as well */
-
-static inline __u64 now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
-}
 
 /*
  * The finest clock available.  With QEMU's "-icount shift=0" a tick of the TSC

@@ -337,16 +337,16 @@ static void map_area(bool one_vma)
 static void faults_phase(bool one_vma, int arm)
 {
 	const char *layout = one_vma ? "one_vma" : "own_vma";
-	struct counters before;
+	struct vm_events before;
 
 	map_area(one_vma);
 	set_arm(arm);
 	run(prepare_turn, opt.threads, 1);
-	before = read_counters("spf");
+	before = read_vm_events("spf");
 	next_phase();
 	run(fault_turn, opt.threads, WARM_LAPS + opt.pages);
 	report_phase(arm, opt.threads * opt.pages, "faults", layout);
-	report_counters(layout, arm, &before);
+	report_vm_events(layout, arm, &before);
 }
 
 static void scene_faults(void)

@@ -97,30 +97,11 @@ static void timing_merge(struct timing *timing, const struct timing *other)
 
 /* --- memory of the whole system */
 
-/* kB in a line "NAME: N kB" of a file in /proc. */
-static unsigned long proc_kb(const char *path, const char *name)
-{
-	FILE *f = fopen(path, "r");
-	size_t len = strlen(name);
-	unsigned long kb = 0;
-	bool found = false;
-	char line[256];
-
-	while (f && !found && fgets(line, sizeof(line), f))
-		found = !strncmp(line, name, len) && line[len] == ':' &&
-			sscanf(line + len + 1, "%lu", &kb) == 1;
-	if (f)
-		fclose(f);
-	if (!found)
-		die("%s: no %s", path, name);
-	return kb;
-}
-
 /* Page tables of the whole system, after folding the per-CPU counters. */
 static unsigned long page_tables_kb(void)
 {
 	write_text("/proc/sys/vm/stat_refresh", "1");
-	return proc_kb("/proc/meminfo", "PageTables");
+	return meminfo_kb("PageTables");
 }
 
 /* --- waits for locks */
@@ -144,7 +125,7 @@ static void need_pool(unsigned long pages)
 	FILE *f;
 
 	snprintf(text, sizeof(text), "%lu", pages);
-	if (!write_text(POOL, text))
+	if (write_text(POOL, text))
 		die(POOL ": %s", strerror(errno));
 	f = fopen(POOL, "r");
 	if (!f || fscanf(f, "%lu", &n) != 1)
@@ -265,12 +246,11 @@ static pid_t *start_all(long n, void (*work)(long nr, void *arg), void *arg)
 	atomic_store(&stage->stop, false);
 	gates_open();
 	for (i = 0; i < n; i++) {
-		pids[i] = fork();
+		pids[i] = fork_bound();
 		if (pids[i] < 0)
 			die("cannot start process %ld: %s", i, strerror(errno));
 		if (pids[i])
 			continue;
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		for (gate = 0; gate < GATES; gate++)
 			close(gates[gate][1]);
 		work(i, arg);
@@ -373,12 +353,12 @@ static void report_timing(const char *what, const char *call, int arm,
 static void loop_turn(struct loop *loop, const char *what, int arm)
 {
 	struct worker all = { };
-	struct counters before;
+	struct vm_events before;
 	double seconds;
 	__u64 from;
 	long i;
 
-	before = read_counters("hugetlb");
+	before = read_vm_events("hugetlb");
 	free(start_all(opt.procs, loop_work, loop));
 	wait_ready(opt.procs);
 	from = now_ns();
@@ -402,7 +382,7 @@ static void loop_turn(struct loop *loop, const char *what, int arm)
 	report_timing(what, "mmap", arm, &all.mmap);
 	report_timing(what, "touch", arm, &all.touch);
 	report_timing(what, "munmap", arm, &all.munmap);
-	report_counters(what, arm, &before);
+	report_vm_events(what, arm, &before);
 }
 
 /* A separate pass: tracing takes time. */
@@ -469,7 +449,7 @@ static void tables_work(long nr, void *arg)
 static void tables_turn(struct loop *loop, const char *what, int arm)
 {
 	unsigned long before, after, vmpte = 0;
-	struct counters counters = read_counters("hugetlb");
+	struct vm_events counters = read_vm_events("hugetlb");
 	pid_t *pids = start_all(opt.procs, tables_work, loop);
 	char path[64];
 	long i;
@@ -494,7 +474,7 @@ static void tables_turn(struct loop *loop, const char *what, int arm)
 	       "%s_per_process_gib", what);
 	/* Per process: a shared table counts in each process that uses it. */
 	report(arm, "kB", (double)vmpte / opt.procs, "%s_vmpte", what);
-	report_counters(what, arm, &counters);
+	report_vm_events(what, arm, &counters);
 }
 
 static void run_tables(int fd)
@@ -535,7 +515,7 @@ static void storm_work(long nr, void *arg)
 
 static void storm_turn(struct loop *loop, int arm)
 {
-	struct counters before = read_counters("hugetlb");
+	struct vm_events before = read_vm_events("hugetlb");
 	__u64 from;
 
 	free(start_all(opt.storm_procs, storm_work, loop));
@@ -548,7 +528,7 @@ static void storm_turn(struct loop *loop, int arm)
 	gate_pass(1);
 	wait_gone(opt.storm_procs);
 	report(arm, "ms", (now_ns() - from) / 1e6, "exit_storm_exit");
-	report_counters("exit_storm", arm, &before);
+	report_vm_events("exit_storm", arm, &before);
 }
 
 static void run_storm(void)
@@ -645,7 +625,7 @@ static void *fault_main(void *arg)
 
 static void interfere_turn(struct interfere *in, const struct act *act, int arm)
 {
-	struct counters before = read_counters("hugetlb");
+	struct vm_events before = read_vm_events("hugetlb");
 	struct timing ops = { };
 	double sum = 0;
 	pthread_t thread;
@@ -684,7 +664,7 @@ static void interfere_turn(struct interfere *in, const struct act *act, int arm)
 		report(arm, "us", p99(in->us, in->n), "%s_fault_p99", what);
 		report(arm, "us", in->us[in->n - 1], "%s_fault_max", what);
 	}
-	report_counters(what, arm, &before);
+	report_vm_events(what, arm, &before);
 }
 
 static void run_interfere(void)
@@ -737,14 +717,14 @@ static void attach_work(long nr, void *arg)
 
 static void attach_turn(struct loop *loop, int arm)
 {
-	struct counters before = read_counters("hugetlb");
+	struct vm_events before = read_vm_events("hugetlb");
 
 	free(start_all(1, attach_work, loop));
 	wait_ready(1);
 	gate_pass(0);
 	wait_gone(1);
 	report(arm, "faults", stage->workers[0].faults, "attach_faults");
-	report_counters("attach", arm, &before);
+	report_vm_events("attach", arm, &before);
 }
 
 static void run_attach(void)
@@ -906,9 +886,8 @@ static void run_scenes(char **names, int n)
 			most = pages;
 	}
 	need_pool(most);
-	stage = mmap(NULL, sizeof(*stage) + workers * sizeof(struct worker),
-		     PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (stage == MAP_FAILED)
+	stage = map_shared(sizeof(*stage) + workers * sizeof(struct worker));
+	if (!stage)
 		die("mmap: %s", strerror(errno));
 
 	/* These share a file, as filling it takes longest. */

@@ -31,10 +31,6 @@
 
 #include "bench_util.h"
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE	25
-#endif
-
 #define POOL		"/proc/sys/vm/nr_hugepages"
 #define CPUS_MAX	64
 
@@ -141,7 +137,7 @@ static struct interrupts read_interrupts(const char *kind)
 
 /* Called around the measured part of a scene. */
 struct count {
-	struct counters counters;
+	struct vm_events counters;
 	struct interrupts cal, tlb, any;
 	__u64 from;
 };
@@ -150,7 +146,7 @@ static void count_start(struct count *count)
 {
 	if (!events_open(events, nr_events))
 		die("cannot count csd:csd_queue_cpu: is tracefs mounted?");
-	count->counters = read_counters("pmd_clear");
+	count->counters = read_vm_events("pmd_clear");
 	count->cal = read_interrupts("CAL:");
 	count->tlb = read_interrupts("TLB:");
 	count->any = read_interrupts(NULL);
@@ -182,7 +178,7 @@ static void count_stop(struct count *count, const char *what, int arm, long ops)
 		       (double)(any.cpu[cpu] - count->any.cpu[cpu]) / ops,
 		       "%s_last_cpu_any", what);
 	}
-	report_counters(what, arm, &count->counters);
+	report_vm_events(what, arm, &count->counters);
 	events_close(events, nr_events);
 }
 
@@ -317,7 +313,7 @@ static void scene_unshare(int arm)
 	long i;
 	int fd;
 
-	if (!write_text(POOL, "4"))
+	if (write_text(POOL, "4"))
 		die(POOL ": %s", strerror(errno));
 	fd = memfd_create("bench", MFD_CLOEXEC | MFD_HUGETLB);
 	if (fd < 0 || ftruncate(fd, GIB))
@@ -336,8 +332,8 @@ static void scene_unshare(int arm)
 			unmap(p, GIB);
 			_exit(0);
 		}
-		if (pid < 0 || waitpid(pid, NULL, 0) != pid)
-			die("fork: %s", strerror(errno));
+		if (reap(pid))
+			die("a child could not start, or failed");
 	}
 	count_stop(&count, "unshare", arm, opt.forks);
 	unmap(p, GIB);
@@ -355,9 +351,8 @@ static void scene_isolated(int arm)
 		die("isolated needs --isolated CPU");
 	if (pipe(fds))
 		die("pipe: %s", strerror(errno));
-	pid = fork();
+	pid = fork_bound();
 	if (!pid) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		pin_to(opt.isolated);
 		if (write(fds[1], "", 1) != 1)
 			_exit(1);

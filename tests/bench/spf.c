@@ -141,7 +141,7 @@ static void worker_begins(const struct worker *w)
 	if (w->cpu >= 0)
 		pin_to(w->cpu);
 	/* 0 is the calling thread; the others stay in their cgroup. */
-	if (w->throttled && !write_text(CGROUP "cgroup.threads", "0"))
+	if (w->throttled && write_text(CGROUP "cgroup.threads", "0"))
 		die(CGROUP "cgroup.threads: %s", strerror(errno));
 	set_policy(w->policy);
 }
@@ -231,7 +231,7 @@ static int outsider_main(void *arg)
 {
 	struct outsider *outsider = arg;
 
-	if (!write_text(CGROUPS "cgroup.procs", "0"))
+	if (write_text(CGROUPS "cgroup.procs", "0"))
 		return 1;
 	outsider->n = change_vma(outsider->page);
 	return 0;
@@ -341,12 +341,12 @@ static void latency_turn(enum why why, bool same, int arm)
 	char *page = same ? area + len - PAGE : other + PAGE;
 	const char *what = same ? "same" : "other", *scene = why_names[why];
 	unsigned long faults, throttled = count_throttled();
-	struct counters before;
+	struct vm_events before;
 	int i, nr = 0;
 
 	touch(page);
 	set_arm(arm);
-	before = read_counters("spf");
+	before = read_vm_events("spf");
 	for (i = 0; i < FAULTERS; i++, nr++) {
 		workers[nr] = (struct worker){
 			.start = area + i * part, .len = part,
@@ -370,7 +370,7 @@ static void latency_turn(enum why why, bool same, int arm)
 	if (why == WHY_CPU_MAX)
 		report(arm, "times", throttled, "%s_%s_throttled", scene, what);
 	if (same)
-		report_counters(scene, arm, &before);
+		report_vm_events(scene, arm, &before);
 	unmap_area(area, len);
 	unmap_area(other, 3 * PAGE);
 }
@@ -417,7 +417,7 @@ static bool make_swap(size_t len)
 	int fd;
 
 	snprintf(size, sizeof(size), "%zu", len);
-	if (!write_text(ZRAM_SYS "disksize", size))
+	if (write_text(ZRAM_SYS "disksize", size))
 		return false;
 	head.version = 1;
 	head.last_page = len / PAGE - 1;
@@ -431,7 +431,7 @@ static bool make_swap(size_t len)
 
 static void make_cgroup(const char *controller)
 {
-	if (!write_text(CGROUPS "cgroup.subtree_control", controller) ||
+	if (write_text(CGROUPS "cgroup.subtree_control", controller) ||
 	    (mkdir(CGROUP, 0755) && errno != EEXIST))
 		die(CGROUP ": %s: is cgroup2 mounted there?", strerror(errno));
 }
@@ -441,7 +441,7 @@ static void set_cgroup(const char *file, const char *text)
 	char path[64];
 
 	snprintf(path, sizeof(path), CGROUP "%s", file);
-	if (!write_text(path, text))
+	if (write_text(path, text))
 		die("%s: %s: %s", path, text, strerror(errno));
 }
 
@@ -484,7 +484,6 @@ static void scene_memcg(void)
 	for (round = 0; round < opt.rounds; round++) {
 		/* All threads of a process are in the same cgroup. */
 		pid_t pid = fork();
-		int status;
 
 		if (pid < 0)
 			die("fork: %s", strerror(errno));
@@ -493,7 +492,7 @@ static void scene_memcg(void)
 			latency_round(WHY_MEMCG, round);
 			exit(0);
 		}
-		if (waitpid(pid, &status, 0) != pid || status)
+		if (reap(pid))
 			die("memcg: the process in the cgroup failed");
 	}
 	rmdir(CGROUP);
@@ -550,8 +549,8 @@ static unsigned long count_faults(void)
 }
 
 /* The increase of the counters with these names. */
-static unsigned long grown(const struct counters *before,
-			   const struct counters *after,
+static unsigned long grown(const struct vm_events *before,
+			   const struct vm_events *after,
 			   const char * const *names)
 {
 	unsigned long sum = 0;
@@ -565,7 +564,7 @@ static unsigned long grown(const struct counters *before,
 }
 
 static void report_locks(const char *what, int arm, unsigned long faults,
-			 const struct counters *spf)
+			 const struct vm_events *spf)
 {
 	static const char * const lock_free[] = {
 		"zero", "anon", "cow", "reuse", "access", NULL
@@ -574,7 +573,7 @@ static void report_locks(const char *what, int arm, unsigned long faults,
 	static const char * const not_eligible[] = {
 		"abort_no_table", "abort_no_anon_vma", NULL
 	};
-	struct counters after = read_counters("spf");
+	struct vm_events after = read_vm_events("spf");
 	unsigned long eligible;
 
 	if (!after.n)
@@ -589,7 +588,7 @@ static void locks_turn(const char *what, void *(*run)(void *), int arm)
 {
 	size_t part = opt.mib * MIB / opt.threads & ~(64 * KIB - 1);
 	size_t len = part * opt.threads;
-	struct counters spf, vma_lock;
+	struct vm_events spf, vma_lock;
 	char *area = map_area(len);
 	unsigned long faults;
 	int i;
@@ -604,8 +603,8 @@ static void locks_turn(const char *what, void *(*run)(void *), int arm)
 	}
 	if (!events_open(&mmap_lock_read, 1))
 		die("cannot count mmap_lock:*: is tracefs mounted?");
-	spf = read_counters("spf");
-	vma_lock = read_counters("vma_lock");
+	spf = read_vm_events("spf");
+	vma_lock = read_vm_events("vma_lock");
 	faults = count_faults();
 	pthread_barrier_wait(&barrier);
 	pthread_barrier_wait(&barrier);
@@ -616,8 +615,8 @@ static void locks_turn(const char *what, void *(*run)(void *), int arm)
 	       (double)events_counted(&mmap_lock_read) / faults,
 	       "%s_mmap_lock", what);
 	report_locks(what, arm, faults, &spf);
-	report_counters(what, arm, &spf);
-	report_counters(what, arm, &vma_lock);
+	report_vm_events(what, arm, &spf);
+	report_vm_events(what, arm, &vma_lock);
 	events_close(&mmap_lock_read, 1);
 	stop_workers(opt.threads);
 	pthread_barrier_destroy(&barrier);
@@ -701,7 +700,7 @@ static void *record_main(void *arg)
 static void report_rate(const char *what, const char *unit, int arm,
 			void *(*run)(void *))
 {
-	struct counters before = read_counters("spf");
+	struct vm_events before = read_vm_events("spf");
 	unsigned long done;
 	char metric[32];
 	__u64 from;
@@ -714,7 +713,7 @@ static void report_rate(const char *what, const char *unit, int arm,
 	usleep(opt.ms * 1000);
 	done = stop_workers(opt.threads);
 	report(arm, unit, done * 1e9 / (now_ns() - from), "%s", metric);
-	report_counters(metric, arm, &before);
+	report_vm_events(metric, arm, &before);
 }
 
 static void throughput_turn(int arm)

@@ -18,9 +18,9 @@ from sourcelib.common import Paths
 ROOT = Path(__file__).resolve().parents[3]
 BUILD = Paths.from_env().build
 _VM_RUN = ROOT / "tests/vm/run"
-# Sources that every guest program is compiled with.
-_UTIL = ROOT / "tests/bench/bench_util.c"
-_UTIL_HEADER = _UTIL.with_suffix(".h")
+# Every guest program is compiled with these; the second is shared with the selftests.
+_SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
+_UTILS = (ROOT / "tests/bench/bench_util.c", _SELFTESTS / "faultline_util.c")
 
 
 class BenchError(Exception):
@@ -65,12 +65,13 @@ def compile_program(source: Path, *headers: Path) -> Path:
         raise BenchError(f"no C compiler '{compiler}'; run packaging/build-deps/install, or set CC")
     program = BUILD / "bench" / source.stem
     program.parent.mkdir(parents=True, exist_ok=True)
-    newest = max(path.stat().st_mtime for path in (source, _UTIL, _UTIL_HEADER, *headers))
+    newest = max(path.stat().st_mtime for path in (
+        source, *headers, *_UTILS, *(util.with_suffix(".h") for util in _UTILS)))
     if program.exists() and program.stat().st_mtime > newest:
         return program
     made = program.with_suffix(".new")
     command = [*compiler.split(), "-D_GNU_SOURCE", "-O2", "-Wall", "-Werror", "-static",
-               "-pthread", "-o", str(made), str(source), str(_UTIL)]
+               "-pthread", f"-I{_SELFTESTS}", "-o", str(made), str(source), *map(str, _UTILS)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise BenchError(f"cannot compile {source.relative_to(ROOT)}:\n{result.stderr.strip()}")

@@ -18,7 +18,6 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "faultline_util.h"
@@ -407,14 +406,19 @@ static long proc_value(const char *path, const char *field, char end)
 	return value;
 }
 
+long proc_kb(const char *path, const char *field)
+{
+	return proc_value(path, field, ':');
+}
+
 long status_kb(const char *field)
 {
-	return proc_value("/proc/self/status", field, ':');
+	return proc_kb("/proc/self/status", field);
 }
 
 long meminfo_kb(const char *field)
 {
-	return proc_value("/proc/meminfo", field, ':');
+	return proc_kb("/proc/meminfo", field);
 }
 
 long vmstat_read(const char *name)
@@ -626,14 +630,6 @@ void idle_thread_stop(struct idle_thread *idle)
 }
 
 /* --- time and chance */
-
-__u64 now_ns(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
-}
 
 __u64 random_next(__u64 *state)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Helpers of the Faultline selftests: sysctls, counters, /proc readers, page
+ * Helpers of the Faultline selftests and benchmarks: sysctls, counters, /proc readers, page
  * contents that can be checked, races, and threads that keep a process
  * multi-threaded.
  */
@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <time.h>
 
 #define KIB		1024UL
 #define MIB		(1024UL * KIB)
@@ -141,6 +142,7 @@ bool fault_attr_set(const char *attr, const struct fault_setting *settings,
 /* --- /proc; returns -1 if the file has no such line */
 int write_text(const char *path, const char *text);
 int read_text(const char *path, char *buf, size_t size);
+long proc_kb(const char *path, const char *field);
 long status_kb(const char *field);
 long meminfo_kb(const char *field);
 long vmstat_read(const char *name);
@@ -209,7 +211,14 @@ int idle_thread_start(struct idle_thread *idle);
 void idle_thread_stop(struct idle_thread *idle);
 
 /* --- time and randomness */
-__u64 now_ns(void);
+static inline __u64 now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec * 1000000000ULL + ts.tv_nsec;
+}
+
 __u64 random_next(__u64 *state);
 
 /*
