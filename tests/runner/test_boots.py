@@ -30,7 +30,7 @@ RUN = ROOT / "tests/vm/run"
 SHELL = ROOT / "tests/vm/shell"
 DEBUG_KERNEL = Paths.from_env().build / "microvm-debug/arch/x86/boot/bzImage"
 # Generous: the host may be busy, and a real hang only costs time.
-LIMIT = 120
+LIMIT = 300
 
 
 class Result:
