@@ -40,7 +40,7 @@ def stale(machine: Host) -> str:
     return path.name
 
 
-def test_moves_the_pin(machine: Host, archive: Archive, package: Path) -> None:
+def test_moves_the_pin(machine: Host, archive: Archive) -> None:
     """To an older release: offsets are reported, the pin moves, patches are refreshed."""
     result = machine.script("rebase", "6.12.94").good()
     has(result.out,
