@@ -448,7 +448,7 @@ static void *remap(void *arg)
 	 * is shared, because gup_test warns about the zero page, which is never
 	 * pinned.
 	 */
-	if (!fail_hasty_allocations(true))
+	if (!fail_allocations(FAIL_HASTY))
 		atomic_store(&w->cannot, true);
 	while (!atomic_load(&w->stop)) {
 		must(w, !munmap(w->map, len));
@@ -459,7 +459,7 @@ static void *remap(void *arg)
 			word_write(page_at(w, i), w->word(i));
 		atomic_fetch_add(&w->acts, 1);
 	}
-	fail_hasty_allocations(false);
+	fail_allocations(FAIL_NONE);
 	return NULL;
 }
 

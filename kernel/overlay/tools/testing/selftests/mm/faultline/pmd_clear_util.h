@@ -6,6 +6,7 @@
 #ifndef PMD_CLEAR_UTIL_H
 #define PMD_CLEAR_UTIL_H
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,25 +155,35 @@ static inline bool pmd_clear_window(int us)
 	return !write_text("/sys/kernel/debug/pmd_clear_window_us", text);
 }
 
+/* Page allocations that fail; those for user memory never do. */
+enum failing { FAIL_NONE, FAIL_HASTY, FAIL_ALL };
+
 /*
- * Makes this thread's page allocations fail, except those that may sleep; false
- * if the kernel cannot.
+ * Makes page allocations of this thread fail: those that must not sleep, or
+ * all; false if the kernel cannot.
  */
-static inline bool fail_hasty_allocations(bool on)
+static inline bool fail_allocations(enum failing which)
 {
-	static const struct fault_setting settings[] = {
+	const struct fault_setting settings[] = {
 		{ "interval", "1" }, { "times", "-1" }, { "verbose", "0" },
 		{ "min-order", "0" }, { "task-filter", "Y" },
-		{ "ignore-gfp-wait", "Y" }, { "probability", "100" },
+		{ "ignore-gfp-highmem", "Y" },
+		{ "ignore-gfp-wait", which == FAIL_HASTY ? "Y" : "N" },
+		{ "probability", "100" },
 	};
+	/* Stays open: a thread whose allocations fail cannot open it. */
+	static __thread int fd = -1;
 
-	if (!on)
-		return !write_text("/proc/thread-self/make-it-fail", "0") &&
+	if (fd < 0)
+		fd = open("/proc/thread-self/make-it-fail",
+			  O_WRONLY | O_CLOEXEC);
+	if (which == FAIL_NONE)
+		return pwrite(fd, "0", 1, 0) == 1 &&
 		       !write_text("/sys/kernel/debug/fail_page_alloc/probability",
 				   "0");
 	return fault_attr_set("fail_page_alloc", settings,
 			      ARRAY_SIZE(settings)) &&
-	       !write_text("/proc/thread-self/make-it-fail", "1");
+	       pwrite(fd, "1", 1, 0) == 1;
 }
 
 #endif /* PMD_CLEAR_UTIL_H */
