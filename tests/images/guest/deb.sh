@@ -51,6 +51,91 @@ upgrade() {
 	apt-get update && apt-get -y --with-new-pkgs upgrade
 }
 
+# linux-base before 4.12 does not run the hooks: then the packages do it.
+upgrade_differently() {
+	local status
+	mv /usr/bin/linux-run-hooks /run/ || return 1
+	upgrade
+	status=$?
+	mv /run/linux-run-hooks /usr/bin/
+	return $status
+}
+
+# --- The hooks that dpkg runs for a kernel, and their arguments
+
+recorders=(/etc/kernel/{preinst,postinst,prerm,postrm}.d/zz-test)
+
+record_calls() {
+	local file action
+	for file in "${recorders[@]}"; do
+		action=$(basename "${file%.d/*}")
+		mkdir -p "${file%/*}"
+		# shellcheck disable=SC2016 # for the hook
+		printf '#!/bin/sh\necho "%s $* [$DEB_MAINT_PARAMS]" >>%s\n' "$action" "$calls" >"$file"
+		chmod +x "$file"
+	done
+}
+
+calls_are_of_installation() {
+	calls_are "preinst $1 /boot/vmlinuz-$1 [install]" "postinst $1 /boot/vmlinuz-$1 [configure]"
+}
+
+# --- Two builds side by side
+
+# links_are DEFAULT OLD: the links of loaders that know no versions.
+links_are() {
+	diff <(printf 'boot/vmlinuz-%s\n' "$@") <(readlink /vmlinuz /vmlinuz.old)
+}
+
+status_is() {
+	diff <(echo "$2") <(dpkg-query -W -f '${db:Status-Status}\n' "linux-image-$1")
+}
+
+# The second build runs.
+while_second_runs() {
+	check 'the links in / lead to the second build, then to the first' links_are "$KVER2" "$KVER1"
+	check 'the first build is reinstalled' apt-get -y --reinstall install "linux-image-$KVER1"
+	check 'its kernel hooks see an upgrade' calls_are "preinst $KVER1 /boot/vmlinuz-$KVER1 [upgrade]" \
+		"postrm $KVER1 /boot/vmlinuz-$KVER1 [upgrade]" "postinst $KVER1 /boot/vmlinuz-$KVER1 [configure]"
+	check 'that does not change the links in /' links_are "$KVER2" "$KVER1"
+}
+
+# The first build runs.
+while_first_runs() {
+	check 'apt autoremove keeps the running and the newest kernel' autoremove_keeps
+	check 'the second build is removed' apt-get -y remove "linux-image-$KVER2"
+	check 'its kernel hooks are called once' calls_are \
+		"prerm $KVER2 /boot/vmlinuz-$KVER2 [remove]" "postrm $KVER2 /boot/vmlinuz-$KVER2 [remove]"
+	check 'dpkg keeps its configuration state' status_is "$KVER2" config-files
+	check 'the links in / lead to the first build' test "$(readlink /vmlinuz)" = "boot/vmlinuz-$KVER1"
+	check 'the second build is installed again' apt-get -y install linux-image-faultline
+	check 'the links in / lead to it again' links_are "$KVER2" "$KVER1"
+	check 'the files in its boot entry exist' bootable "$KVER2"
+	rm -f "$calls"
+}
+
+# apt knows kernels by the names of their packages: it keeps the running one and the newest. Here
+# are some older and some newer ones, in a copy of the database.
+autoremove_keeps() {
+	local release upstream=${KVER1%%-*} folder=/run/apt removed
+	mkdir -p $folder/lists/partial
+	cp /var/lib/dpkg/status /var/lib/apt/extended_states $folder/
+	for release in 0.1 0.2 9.1 9.2; do
+		dpkg-query -s "linux-image-$KVER1" |
+			sed "s/$KVER1/$upstream-faultline$release/g; s/^Version: .*/Version: $upstream-$release/"
+		echo
+		printf 'Package: linux-image-%s\nArchitecture: amd64\nAuto-Installed: 1\n\n' \
+			"$upstream-faultline$release" >>$folder/extended_states
+	done >>$folder/status
+	apt-get -s -o Dir::State=$folder -o Dir::State::status=$folder/status autoremove >$folder/log || return 1
+	removed=$(sed -n 's/^Remv linux-image-\([^ ]*\) .*/\1/p' $folder/log)
+	echo "removed: $removed"
+	for release in 0.1 0.2; do
+		grep -qxF "$upstream-faultline$release" <<<"$removed" || return 1
+	done
+	! grep -qxF -e "$KVER1" -e "$upstream-faultline9.2" <<<"$removed"
+}
+
 # The commands that apt suggests. The first one fails if a package is unpacked but one of its
 # dependencies is not; the second one fixes that.
 mend() {
@@ -88,6 +173,10 @@ refuse_removal() {
 remove_all() {
 	apt-get -y purge 'linux-image-*faultline*' 'linux-headers-*faultline*' 'linux-tools-*faultline*' \
 		faultline-profiles
+}
+
+after_removal() {
+	told 'that warns of the removal of the running kernel' 'W: Removing the running kernel'
 }
 
 left() {

@@ -28,6 +28,7 @@ step_cut_install() {
 # The stock kernel runs: finish the interrupted installation.
 step_repair_install() {
 	check 'the stock kernel runs' stock_runs
+	check 'the incomplete kernel has no boot entry' test -z "$(entries_of "$KVER1")"
 	check 'the package manager repairs the installation' repair_first
 	check 'the packages are intact' sound "$KVER1" "$VERSION1"
 	check 'the files in the boot entry exist' bootable "$KVER1"
@@ -43,7 +44,7 @@ step_cut_upgrade() {
 	check 'it has passed its trial' test -e "$entries/$token-$KVER1.conf"
 	for place in "${small_places[@]}"; do
 		check "$place is full" fill "$place"
-		says_full "the upgrade says that $place is full"
+		says_full "the upgrade says that $place is full" "$place"
 		check 'the first build is still bootable' bootable "$KVER1"
 		check "$place has free space again" make_room "$place"
 	done

@@ -3,7 +3,7 @@
 #
 # Common functions for the steps of a test. They run as root on the host under test; the test
 # program concatenates this file, the one of the package format and the steps, and sets KVER1
-# KVER2 (uname -r of the two builds), VERSION1 VERSION2 (of their packages), URL, SCENARIO, and
+# KVER2 KVER3 (uname -r of the builds), VERSION1 VERSION2 VERSION3 (of their packages), URL, SCENARIO, and
 # FULL if nothing is to be left out.
 
 set -u
@@ -11,6 +11,7 @@ umask 022
 export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 log=/run/faultline-test.log
+calls=/run/faultline-calls
 # Only the lifecycle test makes an initial RAM file system, as a host does by default: each one
 # costs a minute of emulation, and our kernels have the disk drivers built in.
 [ -n "${INITRD-}" ] || [ -n "$FULL" ] || [ "$SCENARIO" = lifecycle ] || export INITRD=No
@@ -70,6 +71,16 @@ refused() {
 	fi
 }
 
+# prints_nothing COMMAND...
+prints_nothing() {
+	local out
+	out=$("$@")
+	[ -z "$out" ] || {
+		echo "$out"
+		return 1
+	}
+}
+
 # running KVER: this kernel is running.
 running() {
 	[ "$(uname -r)" = "$1" ] || {
@@ -118,6 +129,35 @@ absent() {
 		printf 'left behind: %s\n' "$left"
 		return 1
 	}
+}
+
+# The calls of kernel hooks that the recorder of the package format has written down: exactly
+# these lines, since the last time. Of dpkg's parameters, in brackets, only the first counts.
+calls_are() {
+	local made
+	made=$(sed 's/\(\[[a-z]*\).*]$/\1]/' "$calls" 2>/dev/null)
+	rm -f "$calls"
+	diff <(printf '%s\n' "$@") - <<<"$made"
+}
+
+# depmod knows each module of this kernel.
+depmod_knows() {
+	diff <(cd "/usr/lib/modules/$1" && find kernel -name '*.ko*' | sort) \
+		<(cut -d: -f1 "/usr/lib/modules/$1/modules.dep" | sort)
+}
+
+# All files, except those that change in any case: databases of package managers, caches, the
+# loader's own settings and what systemd and the test write. The links /vmlinuz are linux-base's:
+# it removes them together with the last kernel in /boot, where the stock one has no image.
+# rpm leaves folders that no package owns, such as /usr/share/licenses.
+listing() {
+	find / /efi -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /run -o -path /tmp \
+		-o -path /var/log -o -path /var/tmp -o -path /var/cache -o -path /var/lib/dpkg \
+		-o -path /var/lib/apt -o -path /var/lib/dnf -o -path /var/lib/systemd \
+		-o -path /var/lib/initramfs-tools -o -path /var/lib/rpm-state \
+		-o -path /usr/lib/sysimage -o -path /efi/loader/loader.conf \
+		-o -path /etc/apt -o -path /etc/yum.repos.d -o -path /etc/kernel \
+		-o -path /root -o -path '/vmlinuz*' \) -prune -o \( ! -type d -o -name '*faultline*' \) -print | sort
 }
 
 # The switches in the package's sysctl file that this kernel has.

@@ -5,10 +5,15 @@
 
 # The stock kernel runs: install the first build.
 step_install() {
+	listing >/root/listing
+	record_calls
 	check 'the repository is added' repository_add
 	check 'the first build is installed' install_first
 	check 'its packages are intact' sound "$KVER1" "$VERSION1"
 	check 'the files in its boot entry exist' bootable "$KVER1"
+	check 'its boot entry has an initial RAM file system' grep -q ^initrd "$(entries_of "$KVER1")"
+	check 'depmod knows its modules' depmod_knows "$KVER1"
+	check 'its kernel hooks are called once' calls_are_of_installation "$KVER1"
 	check 'the stock kernel still has its entry' bootable "$(uname -r)"
 	# The loader orders entries by version; the owner of a host chooses the kernel to boot. With
 	# a pattern it is our newest kernel, or any other once ours are removed.
@@ -34,7 +39,8 @@ step_use() {
 	# The first build boots with an initial RAM file system, this one without: our kernels have
 	# the disk drivers built in. Making one costs a minute of emulation.
 	[ -n "$FULL" ] || export INITRD=No
-	check 'the upgrade installs the second build' upgrade
+	check 'the upgrade installs the second build' upgrade_differently
+	check 'its kernel hooks are called once' calls_are_of_installation "$KVER2"
 	check 'its packages are intact' sound "$KVER2" "$VERSION2"
 	check 'the files in its boot entry exist' bootable "$KVER2"
 	check 'the first build still has its entry' bootable "$KVER1"
@@ -72,6 +78,8 @@ step_rollback() {
 		check "$name was set at boot by sysctl.d" value_is "$name" "$(other_value "$name")"
 	done
 	rm -f /etc/sysctl.d/90-test.conf
+	while_second_runs
+	check 'the first build is still bootable' bootable "$KVER1"
 	check 'the first build is selected for the next boot' bootctl set-default "$token-$KVER1.conf"
 }
 
@@ -82,9 +90,12 @@ step_remove() {
 	for name in $(switches); do
 		check "$name is as upstream again" value_is "$name" "$(stock_value "$name")"
 	done
+	while_first_runs
 	refuse_removal
 	check 'it is still bootable' bootable "$KVER1"
 	check 'all our packages are removed on request' remove_all
+	after_removal
+	rm -f "${recorders[@]}"
 }
 
 # The stock kernel runs: nothing is left of our packages.
@@ -92,9 +103,9 @@ step_gone() {
 	check 'the stock kernel runs' stock_runs
 	check "nothing of $KVER1 is left" absent "$KVER1"
 	check "nothing of $KVER2 is left" absent "$KVER2"
-	left >"$log"
-	check 'none of our packages is left' test ! -s "$log"
+	check 'none of our packages is left' prints_nothing left
 	check 'no switch is left' test ! -e /proc/sys/vm/munmap_section_kbytes
+	check 'the other files are as before' diff /root/listing <(listing)
 	check 'the stock kernel is the only entry' test "$(find "$entries" -name '*.conf' | wc -l)" = 1
 	check 'no unit has failed' test -z "$(systemctl list-units --failed --no-legend)"
 }

@@ -47,6 +47,98 @@ upgrade() {
 	dnf -y --refresh upgrade
 }
 
+upgrade_differently() {
+	upgrade
+}
+
+# --- The calls of kernel-install: each may make an initial RAM file system, which is slow
+
+recorders=(/etc/kernel/install.d/45-test.install)
+
+record_calls() {
+	mkdir -p /etc/kernel/install.d
+	# shellcheck disable=SC2016 # for the plugin
+	printf '#!/bin/sh\necho "$1 $2" >>%s\n' "$calls" >"${recorders[0]}"
+	chmod +x "${recorders[0]}"
+}
+
+calls_are_of_installation() {
+	calls_are "add $1"
+}
+
+# --- Several builds side by side
+
+# releases_are PACKAGE VERSION...: exactly these are installed.
+releases_are() {
+	diff <(printf '%s\n' "${@:2}") <(rpm -q --qf '%{VERSION}-%{RELEASE}\n' "$1" | sort)
+}
+
+kernels_are() {
+	local part
+	for part in '' -core -modules; do
+		releases_are "kernel-faultline$part" "$@" || return 1
+	done
+}
+
+next_packages=("/run/kernel-faultline"{,-core,-modules}"-$VERSION3.x86_64.rpm")
+
+download_third() {
+	local file
+	for file in "${next_packages[@]}"; do
+		/usr/lib/apt/apt-helper download-file "$URL/next/${file##*/}" "$file" || return 1
+	done
+}
+
+# install_third OPTION...: dnf may keep two kernels only.
+install_third() {
+	dnf -y --setopt=installonly_limit=2 "$@" install "${next_packages[@]}"
+}
+
+# The second build runs.
+while_second_runs() {
+	check 'both builds and their tools are installed' kernels_are "$VERSION1" "$VERSION2"
+	check 'tools are of both builds' releases_are kernel-faultline-tools "$VERSION1" "$VERSION2"
+	check 'a third kernel is downloaded' download_third
+	install_third --assumeno >"$log" 2>&1
+	sed -n '/^Removing/,$p' "$log" >"$log.part" && mv "$log.part" "$log"
+	told 'a third kernel would replace the oldest' "kernel-faultline-core .*${VERSION1//./\\.}[[:space:]]"
+}
+
+# The first build runs.
+while_first_runs() {
+	check 'a third kernel is downloaded' download_third
+	check 'it is installed' install_third
+	check 'it replaces the second, since the first is running' kernels_are "$VERSION1" "$VERSION3"
+	check 'its boot entry is complete' bootable "$KVER3"
+	check 'the boot entry of the second is gone' test -z "$(entries_of "$KVER2")"
+	check 'kernel-install is called once for each' calls_are_sorted "add $KVER3" "remove $KVER2"
+	check 'dnf undoes that' dnf -y history undo last
+	check 'the second kernel is back, the third is not' kernels_are "$VERSION1" "$VERSION2"
+	check 'the boot entry of the second is complete' bootable "$KVER2"
+	check 'nothing of the third is left' absent "$KVER3"
+	rm -f "$calls"
+
+	check 'a kernel for an image is installed' env KERNEL_INSTALL_BYPASS=yes \
+		rpm --install --nosignature "${next_packages[1]}"
+	check 'it gets no boot entry' test -z "$(entries_of "$KVER3")"
+	check 'its modules are installed later' rpm --install --nosignature "${next_packages[2]}"
+	check 'then kernel-install is called, as early boot may need some' calls_are "add $KVER3"
+	check 'its boot entry is complete' bootable "$KVER3"
+	check 'that kernel can be removed' dnf -y remove "kernel-faultline-core-$VERSION3"
+	check 'the removal calls kernel-install once' calls_are "remove $KVER3"
+	check 'nothing of it is left' absent "$KVER3"
+	check 'the others stay' kernels_are "$VERSION1" "$VERSION2"
+}
+
+calls_are_sorted() {
+	[ ! -e "$calls" ] || sort -o "$calls" "$calls"
+	calls_are "$@"
+}
+
+after_removal() {
+	check 'the removal calls kernel-install once for each' calls_are_sorted "remove $KVER1" "remove $KVER2"
+}
+
 # Repeat what a power cut interrupted. rpm does not flush the files that it unpacks, so a package
 # may be complete in its database but have empty files on disk: only rpm --verify shows that.
 repair() {
@@ -91,13 +183,22 @@ kernel_image() {
 	echo "/usr/lib/modules/$1/vmlinuz"
 }
 
-# The packages have no files in /boot; kernel-install copies to /efi.
-small_places=(/efi)
+# kernel-install copies to /boot or, here, to /efi. rpm knows the sizes of the files in /boot.
+small_places=(/boot /efi)
 
-# rpm cannot roll back from %posttrans: dnf warns and reports success. The kernel is installed,
-# but not bootable.
+# says_full NAME PLACE
 says_full() {
+	if [ "$2" = /boot ]; then
+		refused "$1" 'more space needed on the /boot' upgrade
+		check 'nothing of the second build is installed' absent "$KVER2"
+		return
+	fi
+	# rpm cannot roll back from %posttrans: dnf warns and reports success. The kernel is
+	# installed, but not bootable.
 	upgrade >"$log" 2>&1
+	cp "$log" "$log.full"
 	told "$1" 'no space left on device'
+	check 'the error says what to do' grep -qF "run: dnf reinstall kernel-faultline-core-$VERSION2" "$log.full"
 	check 'the second build has no boot entry' test -z "$(entries_of "$KVER2")"
+	check 'no incomplete kernel is left in /efi' test ! -e "/efi/$token/$KVER2"
 }

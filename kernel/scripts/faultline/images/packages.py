@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Make the signed repositories that the test hosts install from, in build/images/repo/FLAVOUR.
 
-They have two builds of the flavour's packages: the release and its rebuild 2.
+They have two builds of the flavour's packages: the release and its rebuild 2.  The folder
+build/images/packages/FLAVOUR/next has RPM packages of a third kernel, which is installed but not
+booted: dnf keeps a number of kernels.
 """
 from __future__ import annotations
 
 import argparse
 import hashlib
 import os
+import re
 import shutil
+from pathlib import Path
 
 from .. import flavour as lib
 from ..common import ROOT, Paths, say, shown, write_atomic
@@ -30,6 +34,23 @@ def state_of(digests: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def copy_stage(second: Path, third: Path) -> Path:
+    """Make a stage with the files of rebuild 2 that says it is rebuild 3."""
+    for name in ("vmlinuz", "config", "System.map", "modules", "doc", "headers/Module.symvers"):
+        (third / name).parent.mkdir(parents=True, exist_ok=True)
+        if (second / name).is_dir():
+            shutil.copytree(second / name, third / name, copy_function=os.link, symlinks=True)
+        else:
+            os.link(second / name, third / name)
+    # A static program: nothing here needs perf.
+    (third / "tools").mkdir()
+    os.link(second / "tools/selftests/toggles", third / "tools/perf")
+    env = (second / "stage.env").read_text(encoding="utf-8")
+    (third / "stage.env").write_text(re.sub(r"(?m)^((?:KVER|RELEASE)=.*)\.2$", r"\1.3", env),
+                                     encoding="utf-8")
+    return third
+
+
 def make(paths: Paths, flavour: str) -> None:
     """Make stages, packages and repositories, unless they are up to date."""
     stages = [make_stage(lib.find(flavour, rebuild)) for rebuild in ("", "2")]
@@ -37,7 +58,8 @@ def make(paths: Paths, flavour: str) -> None:
     out = paths.build / "images/repo" / flavour
     known = work / ".state"
     now = state_of([inputs_file(stage).read_text(encoding="ascii") for stage in stages])
-    if out.is_dir() and known.is_file() and known.read_text(encoding="utf-8") == now:
+    if (out.is_dir() and (work / "next").is_dir() and known.is_file()
+            and known.read_text(encoding="utf-8") == now):
         say(f"images: {shown(out)} is up to date")
         return
     shutil.rmtree(work, ignore_errors=True)
@@ -46,6 +68,9 @@ def make(paths: Paths, flavour: str) -> None:
     for stage in stages:
         deb.build(stage, work / "deb")
         rpm.build(stage, work / "rpm")
+    third = copy_stage(stages[1], work / "third")
+    rpm.build(third, work / "next")
+    shutil.rmtree(third)
     make_repo.main(["--fresh", "--out", str(out), "--deb", str(work / "deb"),
                     "--rpm", str(work / "rpm")])
     write_atomic(known, now.encode())

@@ -5,6 +5,7 @@
     /unsigned/...   without signatures
     /forged/...     with a changed signed list
     /poisoned/...   valid lists, but a changed package
+    /next/...       RPM packages of a third kernel, to be installed as files
     /foreign/...    our packages for another architecture
 """
 
@@ -74,12 +75,17 @@ def _flip(path: Path) -> None:
     _replace(path, bytes(data))
 
 
-def prepare(good: Path, package_format: str, image: str, folder: Path) -> None:
-    """Lay out the served folder of one format; image is the glob of the kernel's package."""
+def prepare(good: Path, third: Path, package_format: str, image: str, folder: Path) -> None:
+    """Lay out the served folder of one format; third has the third kernel's RPM packages,
+    image is the glob of the kernel's package."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for kind in ("good", "unsigned", "forged", "poisoned"):
         _link(good / package_format, folder / kind / package_format)
+    if package_format == "rpm":
+        if not third.is_dir():
+            raise Fail(f"no {third}: run kernel/scripts/fl images packages")
+        _link(third, folder / "next")
     if package_format == "deb":
         for path in (folder / "unsigned").rglob("InRelease"):
             path.unlink()

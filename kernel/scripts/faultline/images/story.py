@@ -52,13 +52,16 @@ class Scenario:
         served = work / "served"
         repository.prepare(
             Path(os.environ.get("REPOSITORY") or images.folder / "repo" / flavour),
-            package_format, KERNEL_PACKAGE[package_format], served)
+            images.folder / "packages" / flavour / "next", package_format,
+            KERNEL_PACKAGE[package_format], served)
         self.server = repository.Server(served)
         self._steps = "\n".join([
             *(f"{key}={shlex.quote(value)}" for key, value in {
                 "KVER1": first["KVER"], "KVER2": second["KVER"],
                 "VERSION1": f"{first['UPSTREAM']}-{first['RELEASE']}",
                 "VERSION2": f"{second['UPSTREAM']}-{second['RELEASE']}",
+                "KVER3": re.sub(r"\.2$", ".3", second["KVER"]),
+                "VERSION3": f"{second['UPSTREAM']}-{re.sub(r'[.]2$', '.3', second['RELEASE'])}",
                 "URL": self.server.url, "FULL": "yes" if self.full else "",
                 "SCENARIO": name,
             }.items()),
