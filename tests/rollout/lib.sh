@@ -125,8 +125,11 @@ refused() {
 	"$@" >"$said" 2>&1
 	got=$?
 	[ "$got" -eq "$status" ] || { echo "exit status $got"; cat "$said"; return 1; }
-	[ "$(grep -c 'error: ' "$said")" -eq 1 ] && [ "$(grep -vc '^usage\|^  ' "$said")" -eq 1 ] ||
-		{ echo 'not one line:'; cat "$said"; return 1; }
+	if [ "$(grep -c 'error: ' "$said")" -ne 1 ] || [ "$(grep -vc '^usage\|^  ' "$said")" -ne 1 ]; then
+		echo 'not one line:'
+		cat "$said"
+		return 1
+	fi
 	grep -qE "error: .*$pattern" "$said" || { cat "$said"; return 1; }
 	is "$before" "$(snapshot)"
 }
