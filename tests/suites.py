@@ -47,6 +47,7 @@ SUITES = {suite.name: suite for suite in (
     Suite("build", jobs=2),
     Suite("runner", (BUILD,)),
     Suite("package", ((FL, "stage", "microvm"),)),
+    Suite("rollout", (BUILD,), jobs=2),
     # One virtual machine does not keep two CPUs busy.
     Suite("images", ((FL, "images", "packages", FLAVOUR),), jobs=2),
     # A virtual machine on one host thread (icount) keeps one CPU busy.

@@ -31,7 +31,8 @@ from ..source import ENVIRONMENT, Source, choose, debian_config, obtain, tar_str
 from ..stage_env import make_env
 from .debtree import SOURCE, maintainer, write_debian
 
-# What the build needs of this repository.  Its sysctl/ is there in any case.
+# What the build needs of this repository.  Its sysctl/ and rollout/host/ are there
+# in any case.
 CARRIED = ("CHANGELOG", "CONTRIBUTING.md", "COPYING", "README.md", "SECURITY.md", "kernel",
            "packaging")
 ROOM = 1 << 30

@@ -125,3 +125,4 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
     names = ("KVER", "RELEASE", "FLAVOUR", "SOURCE_DATE_EPOCH")
     (target / "release").write_text("".join(f"{name}={env[name]}\n" for name in names))
     shutil.copytree(sysctl, target / "faultline" / "sysctl")
+    shutil.copytree(TOP / "rollout" / "host", target / "faultline" / "rollout" / "host")
