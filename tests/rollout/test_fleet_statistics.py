@@ -60,7 +60,7 @@ def test_schedule_is_what_it_was() -> None:
     assert design.schedule("faultline", strata, 12, "switchback") == {
         "h0": "baabababbaab", "h1": "abbabaababab", "h2": "baabbabababa", "h3": "abbaabbaabba"}
     parallel = design.schedule("faultline", strata, 12, "parallel")
-    assert sorted(set(letters) for letters in parallel.values()) == [{"a"}, {"a"}, {"b"}, {"b"}]
+    assert sorted(parallel.values()) == ["a" * 12] * 2 + ["b" * 12] * 2
 
 
 def test_schedules_differ_by_seed() -> None:
@@ -256,13 +256,14 @@ def test_switches_are_those_of_the_kernel() -> None:
     """Names, and what is known at compile time of ranges, agree with the kernel's sources."""
     folder = ROOT / "kernel/overlay/mm/faultline"
     listed = set(re.findall(r"\t&(\w+)_toggle,", (folder / "toggles.c").read_text()))
-    assert {f"vm.{name}" for name in listed} == set(switches.SWITCHES)
     found = {}
     for path in folder.glob("*.c"):
-        for body in re.findall(r"struct faultline_toggle \w+_toggle = \{(.*?)\};",
+        for body in re.findall(r"struct faultline_toggle \w+_toggle = \{.*?\};",
                                path.read_text(), re.DOTALL):
             fields = dict(re.findall(r"\.(\w+)\s*= ([^,]*),", body))
             found[f"vm.{fields['name'].strip(chr(34))}"] = fields
+            listed.remove(re.findall(r"(\w+)_toggle = ", body)[0])
+    assert not listed
     assert set(found) == set(switches.SWITCHES)
     for name, fields in found.items():
         switch = switches.SWITCHES[name]
