@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import html
 import html.parser
 import json
 import math
 import pathlib
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -281,6 +284,33 @@ def test_report(server: str, name: str, tmp_path: pathlib.Path) -> None:
     page = Page(files[2].read_text())
     assert page.texts["verdict"].startswith(CAUSES[name][3])
     assert not page.links
+
+
+# What a browser makes of the page: the size of the plot, whether something sticks out.
+MEASURE = """<script>
+const plot = document.querySelector("svg").getBoundingClientRect();
+document.title = JSON.stringify({width: plot.width, height: plot.height,
+  wider: document.documentElement.scrollWidth - innerWidth,
+  color: getComputedStyle(document.getElementById("verdict")).color});
+</script>"""
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+@pytest.mark.parametrize("width", [1300, 600])
+def test_page_in_a_browser(server: str, width: int, tmp_path: pathlib.Path) -> None:
+    """A browser shows the page, without parts that stick out, on wide and narrow windows."""
+    path = fleet_lab.write_plan(tmp_path, plan_at(server, "better"))
+    page = tmp_path / "page.html"
+    fleet_lab.rollout("verdict", path, "--html", page, "--at", START + 86400)
+    page.write_text(page.read_text().replace("</body>", MEASURE + "</body>"))
+    dom = subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+         f"--user-data-dir={tmp_path}/profile", f"--window-size={width},900", "--dump-dom",
+         page.as_uri()], capture_output=True, text=True, check=True, timeout=120).stdout
+    found = json.loads(html.unescape(dom.split("<title>")[1].split("</title>")[0]))
+    assert 0.8 * width < found["width"] <= width and found["height"] > 0.5 * found["width"]
+    assert found["wider"] <= 0
+    assert found["color"] == "rgb(46, 125, 50)"
 
 
 def experiment_file(folder: pathlib.Path, server: str, **changes: str) -> pathlib.Path:

@@ -17,7 +17,7 @@ from .design import Plan, write
 from .estimate import mean_of_known
 from .experiment import in_words
 from .types import Array
-from .verdict import Data, Judge, Result, logarithms
+from .verdict import Data, Judge, Result
 
 COLOURS = {"a": "#4c566a", "b": "#d1690e", "band": "#d8dee9", "good": "#2e7d32",
            "bad": "#b71c1c", "grey": "#8a8f98"}
@@ -77,15 +77,14 @@ def figure(plan: Plan, data: Data, result: Result) -> Any:
                  color=COLOURS[VERDICT_COLOURS.get(result.verdict, "grey")])
     _draw_effect(effect, plan, result)
     hours = (np.arange(data.slots) + 0.5) * exp.slot / 3600
+    levels = judge.logs - mean_of_known(judge.logs, 1)[:, None]
     for arm, number in (("a", 0), ("b", 1)):
         value = exp.a if arm == "a" else exp.b
-        with np.errstate(invalid="ignore"):
-            level = np.exp(_per_slot(logarithms(data.primary), judge.assigned, number))
-        arms.plot(hours, level, "o-", color=COLOURS[arm], markersize=3, linewidth=1,
+        arms.plot(hours, 100 * np.expm1(_per_slot(levels, judge.assigned, number)), "o-", color=COLOURS[arm], markersize=3, linewidth=1,
                   label=f"arm {arm}: {exp.switch}={value}")
         mechanism.plot(hours, _per_slot(data.mechanism, judge.assigned, number), "o-",
                        color=COLOURS[arm], markersize=3, linewidth=1)
-    arms.set_title(f"{exp.primary.name[:60]}: mean of the hosts in each arm")
+    arms.set_title(f"{exp.primary.name[:50]}: each arm, against the host's own mean, %")
     arms.legend(frameon=False, loc="best", fontsize=8)
     mechanism.axhline(exp.mechanism.min, color=COLOURS["grey"], linestyle=":", linewidth=1)
     mechanism.set_title("mechanism counter; dotted: what it should reach")
@@ -142,7 +141,7 @@ def _draw_effect(axes: Any, plan: Plan, result: Result) -> None:
 
 def _draw_guards(axes: Any, result: Result) -> None:
     rows = [guard for guard in result.guards if math.isfinite(guard.effect)]
-    axes.set_title("guards: harm, up to the limit")
+    axes.set_title("guards: harm; black: what is accepted")
     axes.axvline(0, color="black", linewidth=0.8)
     axes.set_xlabel("harm, %: found, and the most that is compatible")
     axes.set_yticks([])
