@@ -160,7 +160,8 @@ def test_false_rate_without_normal_noise() -> None:
         scale = np.exp(random.normal(0, 1, (8, 1)))
         changes = random.standard_t(2, (8, 6)) * scale
         odd = estimate.Panel(changes, panel.signs, panel.strata)
-        false += estimate.randomisation(odd, 0.05, 0.01, draws=199, seed=str(seed)).p <= 0.05
+        drawn = estimate.redraw(odd, 199, str(seed))
+        false += estimate.chance(odd, drawn, 0.0, 0.01) <= 0.05
     assert false <= stats.binom.ppf(0.999, 400, 0.05)
 
 

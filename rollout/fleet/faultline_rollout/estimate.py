@@ -204,6 +204,20 @@ def _last_kept(start: float, step: float, rejected: object) -> float:
     return outside
 
 
+def chance(panel: Panel, drawn: Redraws, null: float = 0.0, looks: float = 0.0) -> float:
+    """The p-value of an effect; looks as in randomisation()."""
+    count = len(drawn.found)
+    found = effect_of(panel)
+    extreme = np.abs(drawn.overall(null)) >= abs(found - null) - 1e-12
+    if looks:
+        ended = drawn.crossed(null, looks)
+        pairs, _ = pair_effects(panel)
+        if (sequential.log_e(pairs - null) >= -math.log(looks)).any():
+            return min((1 + float(ended.sum())) / (count + 1), looks)
+        extreme |= ended
+    return (1 + float(extreme.sum())) / (count + 1)
+
+
 def randomisation(panel: Panel, alpha: float, looks: float = 0.0, draws: int = DRAWS,
                   redraws: Redraws | None = None, seed: str = "") -> Estimate:
     """The effect, with the interval at 1 - alpha from the randomisation test.
@@ -212,22 +226,11 @@ def randomisation(panel: Panel, alpha: float, looks: float = 0.0, draws: int = D
     0 if nobody looked.
     """
     drawn = redraws or redraw(panel, draws, seed)
-    count = len(drawn.found)
-    pairs, _ = pair_effects(panel)
     effect = effect_of(panel)
     error = float(np.std(drawn.overall(effect)))
 
-    def chance(null: float) -> float:
-        extreme = np.abs(drawn.overall(null)) >= abs(effect - null) - 1e-12
-        if looks:
-            ended = drawn.crossed(null, looks)
-            if (sequential.log_e(pairs - null) >= -math.log(looks)).any():
-                return min((1 + float(ended.sum())) / (count + 1), looks)
-            extreme |= ended
-        return (1 + float(extreme.sum())) / (count + 1)
-
     def rejected(null: float) -> bool:
-        return chance(null) <= alpha
+        return chance(panel, drawn, null, looks) <= alpha
 
     step = max(error, 1e-9) * 1.5
     if rejected(effect):
@@ -236,7 +239,7 @@ def randomisation(panel: Panel, alpha: float, looks: float = 0.0, draws: int = D
     else:
         low = _last_kept(effect, -step, rejected)
         high = _last_kept(effect, step, rejected)
-    return Estimate(effect, low, high, 1 - alpha, chance(0.0), error)
+    return Estimate(effect, low, high, 1 - alpha, chance(panel, drawn, 0.0, looks), error)
 
 
 def one_sided(panel: Panel, null: float, harm: int, redraws: Redraws) -> float:

@@ -116,9 +116,9 @@ class Replay:
         found = 0
         looks = 0.0 if self._exp.design == "parallel" else LOOKS
         for replay in range(REPLAYS):
-            result = estimate.randomisation(self.panel(slots), ALPHA, looks, draws=199,
-                                            seed=str(replay))
-            found += result.sign != 0
+            panel = self.panel(slots)
+            drawn = estimate.redraw(panel, 199, str(replay))
+            found += estimate.chance(panel, drawn, 0.0, looks) <= ALPHA
             tell(replay + 1)
         return found / REPLAYS
 

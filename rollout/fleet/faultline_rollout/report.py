@@ -80,7 +80,8 @@ def figure(plan: Plan, data: Data, result: Result) -> Any:
     levels = judge.logs - mean_of_known(judge.logs, 1)[:, None]
     for arm, number in (("a", 0), ("b", 1)):
         value = exp.a if arm == "a" else exp.b
-        arms.plot(hours, 100 * np.expm1(_per_slot(levels, judge.assigned, number)), "o-", color=COLOURS[arm], markersize=3, linewidth=1,
+        arms.plot(hours, 100 * np.expm1(_per_slot(levels, judge.assigned, number)), "o-",
+                  color=COLOURS[arm], markersize=3, linewidth=1,
                   label=f"arm {arm}: {exp.switch}={value}")
         mechanism.plot(hours, _per_slot(data.mechanism, judge.assigned, number), "o-",
                        color=COLOURS[arm], markersize=3, linewidth=1)
