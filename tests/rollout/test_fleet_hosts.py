@@ -238,6 +238,10 @@ def test_restart_in_both_arms(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 0, done.stderr
     for number in range(HOSTS):
         assert "systemctl restart postgresql.service" in (lab.host(number) / "restart").read_text()
+    times = {re.findall(r"[0-9:]{8} UTC", (lab.host(number) / "restart").read_text())[0]
+             for number in range(HOSTS)}
+    # Not all at once.
+    assert len(times) > HOSTS // 2
     arms = {dict(line.split("=", 1) for line in path.read_text().splitlines())["arms"]
             for path in tmp_path.glob("host*/plan")}
     assert arms == {"a" * fleet_lab.SLOTS, "b" * fleet_lab.SLOTS}

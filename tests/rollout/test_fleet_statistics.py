@@ -2,6 +2,7 @@
 """The statistics of rollout/fleet against closed forms, other programs and each other."""
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import re
@@ -16,7 +17,7 @@ import statsmodels.api as sm
 import statsmodels.stats.multitest
 from scipy import integrate, stats
 
-from faultline_rollout import design, estimate, experiment, noise, sequential, switches
+from faultline_rollout import design, estimate, experiment, noise, sequential, switches, verdict
 
 RANDOM = np.random.default_rng
 
@@ -177,6 +178,28 @@ def test_parallel_with_cuped() -> None:
     cuped = estimate.randomisation(design.parallel_panel(slots, before, on, strata), 0.05)
     assert cuped.low < 0.05 < cuped.high and cuped.low > 0
     assert cuped.error < plain.error / 10
+
+
+@pytest.mark.parametrize("effect,wanted", [(-0.05, "BETTER"), (0.05, "WORSE")])
+def test_parallel_verdict(effect: float, wanted: str) -> None:
+    """A parallel experiment with its time before is judged at its end, and only then."""
+    plan = fleet_lab.make_plan("parallel", switch="vm.hugetlb_pmd_sharing", a=1, b=0, guard=[],
+                               design="parallel", restart="x.service")
+    random = RANDOM(13)
+    shape = (fleet_lab.HOSTS, plan.slots)
+    level = random.normal(0, 0.1, (fleet_lab.HOSTS, 1))
+    primary = np.exp(level + random.normal(0, 0.01, shape) + effect * plan.assigned)
+    arm = np.where(plan.assigned == 1, 0.0, 1.0)
+    data = verdict.Data(0, primary, [], np.ones(shape), arm, arm, np.full(shape, 4.0),
+                        np.zeros(shape), np.zeros(shape), np.zeros(shape),
+                        [{"6.12"}] * fleet_lab.HOSTS, level[:, 0])
+    result = verdict.judge(plan, data, 499)
+    assert result.verdict == wanted, result.reasons
+    assert result.estimate and result.estimate.low < effect < result.estimate.high
+    half = dataclasses.replace(data, **{
+        name: getattr(data, name)[:, :4] for name in (
+            "primary", "mechanism", "lowest", "highest", "scrapes", "offset", "boots", "ooms")})
+    assert verdict.judge(plan, half, 499).verdict == "INCONCLUSIVE"
 
 
 def test_holm_against_statsmodels() -> None:

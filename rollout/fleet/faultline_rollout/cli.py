@@ -8,6 +8,7 @@ import datetime
 import json
 import math
 import pathlib
+import shlex
 import signal
 import sys
 import time
@@ -23,6 +24,8 @@ from .verdict import WORSE, Result, collect, judge
 USAGE = 2
 # Between `start` and slot 0, so that all hosts have the plan in time.
 LEAD = 120
+# Between the change of a switch and the first restart of a service, in seconds.
+RESTART = 20
 CLOCK_SECONDS = 2
 MISSING = 127
 UNREACHABLE = 255
@@ -176,17 +179,23 @@ def _push(plan: Plan, start: int, transport: Transport) -> None:
     """Start on every host, or on none."""
     exp = plan.experiment
     option = " --isolated-cpus" if exp.isolated_cpus else ""
-    command = f'faultline-ab start{option} "$f"'
-    if exp.restart:
-        when = datetime.datetime.fromtimestamp(start + 30, datetime.timezone.utc)
-        command += (f" && systemd-run --quiet --unit=faultline-ab-restart-{exp.name} "
-                    f"--on-calendar='{when:%Y-%m-%d %H:%M:%S} UTC' "
-                    f"systemctl restart {exp.restart}")
+
+    def command(host: Host) -> tuple[str, str]:
+        text = f'faultline-ab start{option} "$f"'
+        if exp.restart:
+            # One after the other, within the first washout.
+            share = plan.hosts.index(host) / len(plan.hosts)
+            when = datetime.datetime.fromtimestamp(
+                start + RESTART + share * max(0, exp.washout - 2 * RESTART), datetime.timezone.utc)
+            text += (f" && systemd-run --quiet --unit=faultline-ab-restart-{exp.name} "
+                     f"--on-calendar='{when:%Y-%m-%d %H:%M:%S} UTC' "
+                     f"systemctl restart {shlex.quote(exp.restart)}")
+        return with_file(text), design.host_file(plan, host, start)
+
     problems: list[str] = []
     try:
         for answer in transport.everywhere(
-                plan.hosts, lambda host: (with_file(command), design.host_file(plan, host, start)),
-                Progress("start", len(plan.hosts))):
+                plan.hosts, command, Progress("start", len(plan.hosts))):
             if answer.status:
                 problems.append(_explain(answer))
         if not problems and time.time() > start:

@@ -124,9 +124,13 @@ class Transport:
         """Run a command, with standard input, on all hosts, some at a time."""
         with concurrent.futures.ThreadPoolExecutor(PARALLEL) as pool:
             waiting = [pool.submit(self.run, host, *command(host)) for host in hosts]
-            for done, future in enumerate(concurrent.futures.as_completed(waiting), start=1):
-                tell(done)
-                yield future.result()
+            try:
+                for done, future in enumerate(concurrent.futures.as_completed(waiting), start=1):
+                    tell(done)
+                    yield future.result()
+            finally:
+                # After an interruption, hosts that have not been asked yet are not asked.
+                pool.shutdown(cancel_futures=True)
 
 
 def with_file(command: str) -> str:

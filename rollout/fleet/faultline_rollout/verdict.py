@@ -400,8 +400,10 @@ class Judge:
         exp = self.exp
         if not self.pairs_done or not np.isfinite(self.panel.changes).any():
             problems = self._enough() if self.data.slots >= 2 else []
+            early = "no pair of slots is complete yet" if exp.design == "switchback" \
+                else "a parallel experiment is judged at its end"
             return Result(INVALID if problems else INCONCLUSIVE,
-                          problems or ["no pair of slots is complete yet"],
+                          problems or [early],
                           self.final, self.pairs_done, self.pairs, None, None, [], {},
                           self.events(), math.nan, math.nan, None, [], [])
         redraws: Redraws | None = None
