@@ -282,16 +282,23 @@ class Judge:
                 "who else sets it?"]
 
     def _ratio(self) -> list[str]:
-        usable = np.isfinite(self.logs)
-        planned = self.assigned[self.here].mean()
-        on, total = int(usable[self.assigned == 1].sum()), int(usable.sum())
-        if not 0 < planned < 1 or not total:
+        """Whether values are missing in one arm more than in the other."""
+        values = np.isfinite(self.logs)
+        if self.exp.design == "parallel":
+            # A host that is silent is one loss, however many slots it misses.
+            lost = (values.mean(axis=1) < 0.5) & self.here.all(axis=1)
+            on, share = int((lost & (self.assigned[:, 0] == 1)).sum()), self.assigned[:, 0].mean()
+        else:
+            lost = ~values & self.here
+            on, share = int((lost & (self.assigned == 1)).sum()), self.assigned[self.here].mean()
+        total = int(lost.sum())
+        if not total or not 0 < share < 1:
             return []
-        p = stats.binomtest(on, total, planned).pvalue
+        p = stats.binomtest(on, total, share).pvalue
         if p >= RATIO_P:
             return []
-        return [f"sample ratio: {on} of {total} slots with values are in arm b, planned are "
-                f"{planned:.1%} (p = {p:.2g}): values get lost in one arm"]
+        return [f"sample ratio: {on} of {total} missing values are those of arm b, which has "
+                f"{share:.0%} of the slots (p = {p:.2g}): values get lost in one arm"]
 
     def _lost(self) -> list[str]:
         counts = np.where(self.here, np.nan_to_num(self.data.scrapes), np.nan)
