@@ -125,4 +125,6 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
     names = ("KVER", "RELEASE", "FLAVOUR", "SOURCE_DATE_EPOCH")
     (target / "release").write_text("".join(f"{name}={env[name]}\n" for name in names))
     shutil.copytree(sysctl, target / "faultline" / "sysctl")
-    shutil.copytree(TOP / "rollout" / "host", target / "faultline" / "rollout" / "host")
+    shutil.copytree(ROOT / "rollout" / "host", target / "faultline" / "rollout" / "host")
+    shutil.copytree(ROOT / "rollout" / "fleet", target / "faultline" / "fleet",
+                    ignore=shutil.ignore_patterns("__pycache__"))

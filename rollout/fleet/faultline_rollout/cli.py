@@ -1,0 +1,488 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command faultline-rollout; see faultline-rollout(1)."""
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import math
+import pathlib
+import shlex
+import signal
+import sys
+import time
+from typing import Any
+
+from . import Error, design, experiment, planning, report
+from .design import Plan
+from .experiment import in_words
+from .hosts import Answer, Host, Transport, inventory, with_file
+from .prometheus import Prometheus
+from .verdict import WORSE, Result, collect, judge
+
+USAGE = 2
+# Between `start` and slot 0, so that all hosts have the plan in time.
+LEAD = 120
+# Between the change of a switch and the first restart of a service, in seconds.
+RESTART = 20
+CLOCK_SECONDS = 2
+MISSING = 127
+UNREACHABLE = 255
+
+
+class Progress:
+    """A bar on a terminal; nothing elsewhere."""
+
+    WIDTH = 30
+
+    def __init__(self, title: str, total: int) -> None:
+        self._title = title
+        self._total = max(1, total)
+        self._on = sys.stderr.isatty()
+
+    def __call__(self, done: int) -> None:
+        if not self._on:
+            return
+        full = self.WIDTH * done // self._total
+        end = "\n" if done >= self._total else ""
+        print(f"\r{self._title} [{'#' * full}{'.' * (self.WIDTH - full)}] {done}/{self._total}",
+              end=end, file=sys.stderr, flush=True)
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+def local_time(moment: float) -> str:
+    """A moment for people."""
+    return datetime.datetime.fromtimestamp(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+# --- The time of the start, beside the plan
+
+def run_path(plan: pathlib.Path) -> pathlib.Path:
+    """The file that says when a plan was started."""
+    return plan.with_suffix(".run.json")
+
+
+def started(path: pathlib.Path, plan: Plan) -> float:
+    """When slot 0 of a plan began."""
+    place = run_path(path)
+    try:
+        run = json.loads(place.read_text(encoding="utf-8"))
+        digest, start = run["plan"], float(run["start"])
+    except FileNotFoundError:
+        raise Error(f"{path} has not been started: there is no {place}") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise Error(f"{place} cannot be read: delete it, and give --start, which "
+                    "`faultline-ab status --json` on a host shows") from None
+    if digest != plan.digest:
+        raise Error(f"{place} belongs to another plan: was {path} made again after the start?")
+    return start
+
+
+# --- plan
+
+def command_plan(args: argparse.Namespace) -> int:
+    """Make a plan."""
+    exp, source = experiment.load(args.file)
+    out = args.output or args.file.with_suffix(".plan.json")
+    if out.exists() and not args.force:
+        raise Error(f"{out} exists: a plan is registered once; use --force, or another name")
+    hosts = inventory(args.file.parent / exp.inventory)
+    plan, tried = planning.make(exp, source, hosts, seconds=experiment.seconds(args.history),
+                                end=args.at, seed=args.seed,
+                                tell=Progress("replays", planning.REPLAYS))
+    chosen = tried[-1]
+    design.write(out, plan.text())
+    flips = max(planning.flips(arms) for arms in plan.arms.values())
+    if args.json:
+        say(json.dumps({"plan": str(out), "sha256": plan.digest, "hosts": len(plan.hosts),
+                        "slots": plan.slots, "seconds": plan.seconds, "flips": flips,
+                        **plan.notes}))
+        return 0
+    say(f"{exp.name}: {exp.switch} {exp.a} (a) against {exp.b} (b), {exp.design}, "
+        f"{len(plan.hosts)} hosts in {len(set(plan.strata.values()))} strata")
+    say(f"  history            {in_words(plan.notes['history_seconds'])}")
+    for noise in tried:
+        say(f"  {in_words(noise.slots * exp.slot):<18} noise floor {noise.floor:.2%}, "
+            f"detects {noise.detectable:.2%}")
+    say(f"  chosen             {in_words(plan.seconds)}, at most {flips} flips per host")
+    say(f"  A/A false verdicts {chosen.false_rate:.1%} of {planning.REPLAYS} replays")
+    if chosen.detectable > exp.primary.margin:
+        say(f"  warning: effects below {chosen.detectable:.2%} may stay INCONCLUSIVE, and the "
+            f"margin is {exp.primary.margin:.2%}: use more hosts, or more history and time")
+    say(f"{out} is written; next: faultline-rollout start {out} --dry-run")
+    return 0
+
+
+# --- start
+
+def _explain(answer: Answer) -> str:
+    if answer.status == MISSING:
+        return f"{answer.host.name}: faultline-ab is not there: install faultline-host"
+    if answer.status == UNREACHABLE:
+        return f"{answer.host.name}: cannot be reached: {answer.reason}"
+    return f"{answer.host.name}: {answer.reason}"
+
+
+def _check_hosts(plan: Plan, start: int, transport: Transport) -> list[str]:
+    """Ask each host whether it can take part; returns the problems."""
+    option = " --isolated-cpus" if plan.experiment.isolated_cpus else ""
+    command = with_file(f'date +%s; faultline-ab start --dry-run{option} "$f"')
+    problems = []
+    asked = time.time()
+    for answer in transport.everywhere(
+            plan.hosts, lambda host: (command, design.host_file(plan, host, start)),
+            Progress("check", len(plan.hosts))):
+        if answer.status:
+            problems.append(_explain(answer))
+            continue
+        clock = answer.out.partition("\n")[0]
+        if not clock.isdigit() or not asked - CLOCK_SECONDS <= float(clock) \
+                <= time.time() + CLOCK_SECONDS:
+            problems.append(f"{answer.host.name}: its clock says '{clock}', and here it is "
+                            f"{time.time():.0f}: synchronise clocks")
+    return sorted(problems)
+
+
+def _check_time(plan: Plan, start: int) -> None:
+    exp = plan.experiment
+    for first, last in exp.blackout:
+        if first < start + plan.seconds and start < last:
+            raise Error(f"the experiment would run into the blackout from {local_time(first)} to "
+                        f"{local_time(last)}: start it at another time")
+    if exp.alerts:
+        firing = Prometheus(exp.prometheus, exp.host_label).firing(exp.alerts)
+        if firing:
+            raise Error(f"these alerts fire: {', '.join(firing)}: start when they do not")
+
+
+def _stop_hosts(name: str, hosts: tuple[Host, ...], transport: Transport,
+                restart: bool = False) -> list[str]:
+    """Stop an experiment; returns the problems."""
+    command = f"faultline-ab stop {name}"
+    if restart:
+        command = f"systemctl stop faultline-ab-restart-{name}.timer 2>/dev/null; {command}"
+    problems = []
+    for answer in transport.everywhere(hosts, lambda host: (command, ""),
+                                       Progress("stop", len(hosts))):
+        if answer.status:
+            problems.append(f"{_explain(answer)}; it ends by itself when it expires, and by a "
+                            "reboot")
+    return sorted(problems)
+
+
+def _push(plan: Plan, start: int, transport: Transport) -> None:
+    """Start on every host, or on none."""
+    exp = plan.experiment
+    option = " --isolated-cpus" if exp.isolated_cpus else ""
+
+    def command(host: Host) -> tuple[str, str]:
+        text = f'faultline-ab start{option} "$f"'
+        if exp.restart:
+            # One after the other, within the first washout.
+            share = plan.hosts.index(host) / len(plan.hosts)
+            when = datetime.datetime.fromtimestamp(
+                start + RESTART + share * max(0, exp.washout - 2 * RESTART), datetime.timezone.utc)
+            text += (f" && systemd-run --quiet --unit=faultline-ab-restart-{exp.name} "
+                     f"--on-calendar='{when:%Y-%m-%d %H:%M:%S} UTC' "
+                     f"systemctl restart {shlex.quote(exp.restart)}")
+        return with_file(text), design.host_file(plan, host, start)
+
+    problems: list[str] = []
+    try:
+        for answer in transport.everywhere(
+                plan.hosts, command, Progress("start", len(plan.hosts))):
+            if answer.status:
+                problems.append(_explain(answer))
+        if not problems and time.time() > start:
+            problems.append(f"slot 0 began at {local_time(start)}, before all hosts had the "
+                            "plan: use a longer --lead")
+    except BaseException:
+        say("interrupted: every host is set back")
+        for problem in _stop_hosts(exp.name, plan.hosts, transport, bool(exp.restart)):
+            say(f"  {problem}")
+        raise
+    if problems:
+        left = _stop_hosts(exp.name, plan.hosts, transport, bool(exp.restart))
+        raise Error("not started, every host was set back:\n  " + "\n  ".join(
+            sorted(problems) + [f"but: {problem}" for problem in left]))
+
+
+def command_start(args: argparse.Namespace) -> int:
+    """Start a plan on all its hosts."""
+    plan = design.read(args.plan)
+    exp = plan.experiment
+    transport = Transport(exp.transport)
+    place = run_path(args.plan)
+    if place.exists() and not args.dry_run:
+        raise Error(f"{args.plan} was already started: there is {place}; make a new plan for "
+                    "another run")
+    start = (int(time.time()) + args.lead + 59) // 60 * 60
+    _check_time(plan, start)
+    problems = _check_hosts(plan, start, transport)
+    if problems:
+        raise Error(f"nothing was changed; {len(problems)} of {len(plan.hosts)} hosts cannot take "
+                    "part:\n  " + "\n  ".join(problems))
+    end = start + plan.seconds
+    if args.dry_run:
+        say(f"{exp.name} would run from {local_time(start)} to {local_time(end)} on "
+            f"{len(plan.hosts)} hosts. Nothing was changed.")
+        return 0
+    # Before any host, so that a stop and a verdict find it whatever happens.
+    design.write(place, json.dumps({"plan": plan.digest, "start": start}) + "\n")
+    try:
+        _push(plan, start, transport)
+    except BaseException:
+        place.unlink(missing_ok=True)
+        raise
+    say(f"{exp.name} runs from {local_time(start)} to {local_time(end)} on {len(plan.hosts)} "
+        f"hosts; next: faultline-rollout status {args.plan}")
+    return 0
+
+
+# --- status
+
+@dataclasses.dataclass
+class Look:
+    """One look at a running experiment."""
+
+    share: float
+    hosts: dict[str, str]
+    result: Result | None
+    problem: str
+
+
+def _look(plan: Plan, start: float, transport: Transport, at: float | None) -> Look:
+    states: dict[str, str] = {}
+    for answer in transport.everywhere(plan.hosts, lambda host: ("faultline-ab status --json", "")):
+        name = answer.host.name
+        try:
+            rows = json.loads(answer.out)["experiments"] if not answer.status else None
+        except (ValueError, KeyError, TypeError):
+            rows = None
+        if rows is None:
+            states[name] = _explain(answer).partition(": ")[2]
+            continue
+        row: dict[str, Any] = next((row for row in rows
+                                    if row.get("name") == plan.experiment.name), {})
+        if not row:
+            states[name] = "is not in the experiment: it was stopped, expired or rebooted"
+        elif row.get("plan") != plan.digest:
+            states[name] = "runs another plan"
+        elif row.get("value") != row.get("assigned"):
+            states[name] = f"has {row.get('value')}, and should have {row.get('assigned')}"
+        else:
+            states[name] = str(row.get("state"))
+    result, problem = None, ""
+    try:
+        result = judge(plan, collect(plan, start, at), draws=499)
+    except Error as err:
+        problem = str(err)
+    moment = time.time() if at is None else at
+    return Look(min(1.0, max(0.0, (moment - start) / plan.seconds)), states, result, problem)
+
+
+GOOD_STATES = ("waiting", "running", "finished")
+
+
+def _show(plan: Plan, start: float, look: Look, as_json: bool) -> None:
+    if as_json:
+        say(json.dumps({"name": plan.experiment.name, "progress": round(look.share, 4),
+                        "hosts": look.hosts, "problem": look.problem or None,
+                        "result": look.result.to_json() if look.result else None}))
+        return
+    full = int(40 * look.share)
+    say(f"{plan.experiment.name} [{'#' * full}{'.' * (40 - full)}] {look.share:.0%}, until "
+        f"{local_time(start + plan.seconds)}")
+    counts: dict[str, int] = {}
+    for state in look.hosts.values():
+        counts[state] = counts.get(state, 0) + 1
+    say("  hosts: " + ", ".join(f"{counts[state]} {state}" for state in GOOD_STATES
+                                if state in counts))
+    for name, state in sorted(look.hosts.items()):
+        if state not in GOOD_STATES:
+            say(f"  {name}: {state}")
+    if look.problem:
+        say(f"  {look.problem}")
+    if look.result:
+        say(f"  {look.result.verdict}: {report.sentence(look.result)}")
+        for reason in look.result.reasons:
+            say(f"    {reason}")
+
+
+def command_status(args: argparse.Namespace) -> int:
+    """Show how an experiment is going."""
+    plan = design.read(args.plan)
+    start = started(args.plan, plan) if args.start is None else args.start
+    transport = Transport(plan.experiment.transport)
+    while True:
+        look = _look(plan, start, transport, args.at)
+        _show(plan, start, look, args.json)
+        found = look.result
+        harmed = found is not None and (found.verdict == WORSE or any(
+            arms["b"] for name, arms in found.events.items() if name == "crashes"))
+        if args.stop_on_harm and harmed:
+            say("harm: every host is set back")
+            problems = _stop_hosts(plan.experiment.name, plan.hosts, transport,
+                                   bool(plan.experiment.restart))
+            for problem in problems:
+                say(f"  {problem}")
+            return 10
+        if not args.watch or look.share >= 1:
+            return 0
+        time.sleep(args.every)
+
+
+# --- verdict, stop
+
+def command_verdict(args: argparse.Namespace) -> int:
+    """Judge an experiment."""
+    plan = design.read(args.plan)
+    for path in args.plot:
+        if path.suffix not in report.FORMATS:
+            raise Error(f"--plot {path}: the name must end in {' or '.join(report.FORMATS)}")
+    start = started(args.plan, plan) if args.start is None else args.start
+    data = collect(plan, start, args.at)
+    result = judge(plan, data)
+    for path in args.plot:
+        report.save_plot(path, plan, data, result)
+    if args.html:
+        report.save_page(args.html, plan, data, result)
+    if args.json:
+        say(json.dumps({"name": plan.experiment.name, "plan": plan.digest, "start": start,
+                        **result.to_json()}))
+        return result.exit_status
+    say(f"{plan.experiment.name}: {result.verdict}")
+    say(f"  {report.sentence(result)}")
+    for reason in result.reasons:
+        say(f"  {reason}")
+    for guard in result.guards:
+        if math.isfinite(guard.effect):
+            say(f"  guard {guard.name}: {report.percent(guard.effect)}, {guard.state}")
+    if result.mechanism:
+        say("  mechanism: " + ", ".join(f"{value:.4g} in arm {arm}"
+                                        for arm, value in result.mechanism.items()))
+    say(f"  {report.MEANING[result.verdict]}")
+    return result.exit_status
+
+
+def command_stop(args: argparse.Namespace) -> int:
+    """Set every host back.  Needs neither Prometheus nor a plan that is intact."""
+    try:
+        body = json.loads(args.plan.read_text(encoding="utf-8"))
+        hosts = tuple(Host(row["name"], row["address"], "", {}) for row in body["hosts"])
+        name = body["experiment"]["name"]
+        words = body["experiment"].get("transport", {}).get("command", experiment.SSH)
+    except OSError as err:
+        raise Error(f"cannot read {args.plan}: {err.strerror}: run `faultline-ab stop --all` on "
+                    "the hosts") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Error(f"{args.plan} is no plan: run `faultline-ab stop --all` on the hosts") \
+            from None
+    if not isinstance(name, str) or not all(c.isalnum() or c in "._-" for c in name):
+        raise Error(f"{args.plan} has no name: run `faultline-ab stop --all` on the hosts")
+    problems = _stop_hosts(name, hosts, Transport(words), bool(body["experiment"].get("restart")))
+    say(f"{name}: stopped on {len(hosts) - len(problems)} of {len(hosts)} hosts")
+    if problems:
+        raise Error(f"{len(problems)} hosts could not be stopped:\n  " + "\n  ".join(problems))
+    return 0
+
+
+# --- Command line
+
+def moment(text: str) -> float:
+    """A moment: seconds since 1970, or ISO 8601."""
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        found = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no time: write 2026-11-23T12:00+00:00, or seconds since 1970") from None
+    return found.timestamp()
+
+
+def duration(text: str) -> str:
+    """A duration that can be read."""
+    try:
+        experiment.seconds(text)
+    except ValueError as err:
+        raise argparse.ArgumentTypeError(str(err)) from None
+    return text
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    main_parser = argparse.ArgumentParser(
+        prog="faultline-rollout",
+        description="A/B experiments with the switches of the Faultline kernel.",
+        epilog="exit status: 0 better or equivalent, 10 worse, 20 inconclusive or not exercised, "
+               "30 invalid, 2 errors")
+    verbs = main_parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    path = pathlib.Path
+
+    plan = verbs.add_parser("plan", help="make a plan from an experiment file")
+    plan.add_argument("file", type=path, metavar="FILE", help="see faultline-experiment(5)")
+    plan.add_argument("-o", "--output", type=path, metavar="PLAN", help="default: FILE.plan.json")
+    plan.add_argument("--history", type=duration, default="7d", metavar="TIME",
+                      help="how much history to replay (default: 7d)")
+    plan.add_argument("--seed", default="", help="default: drawn from the system")
+    plan.add_argument("--force", action="store_true", help="overwrite a plan")
+    plan.set_defaults(run=command_plan)
+
+    start = verbs.add_parser("start", help="start a plan on its hosts")
+    start.add_argument("plan", type=path, metavar="PLAN")
+    start.add_argument("--dry-run", action="store_true", help="check everything, change nothing")
+    start.add_argument("--lead", type=int, default=LEAD, metavar="SECONDS",
+                       help=f"time to reach all hosts before slot 0 (default: {LEAD})")
+    start.set_defaults(run=command_start)
+
+    status = verbs.add_parser("status", help="show how it is going")
+    status.add_argument("plan", type=path, metavar="PLAN")
+    status.add_argument("--watch", action="store_true", help="again and again, until the end")
+    status.add_argument("--every", type=int, default=60, metavar="SECONDS",
+                        help="pause between looks (default: 60)")
+    status.add_argument("--stop-on-harm", action="store_true",
+                        help="stop everywhere if b does harm, or a host in arm b crashes")
+    status.set_defaults(run=command_status)
+
+    verdict = verbs.add_parser("verdict", help="judge an experiment")
+    verdict.add_argument("plan", type=path, metavar="PLAN")
+    verdict.add_argument("--plot", type=path, action="append", default=[], metavar="FILE",
+                         help="write a plot, .svg or .png")
+    verdict.add_argument("--html", type=path, metavar="FILE", help="write a page")
+    verdict.set_defaults(run=command_verdict)
+
+    stop = verbs.add_parser("stop", help="set every host back; needs no Prometheus")
+    stop.add_argument("plan", type=path, metavar="PLAN")
+    stop.set_defaults(run=command_stop)
+
+    for verb in (plan, status, verdict):
+        verb.add_argument("--json", action="store_true", help="for programs")
+        verb.add_argument("--at", type=moment, metavar="TIME",
+                          help="as if it were that time: values after it do not count")
+    for verb in (status, verdict):
+        verb.add_argument("--start", type=moment, metavar="TIME",
+                          help="when slot 0 began, if PLAN.run.json is lost")
+    return main_parser
+
+
+def main() -> int:
+    """Run a command; returns the exit status."""
+    args = parser().parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        status: int = args.run(args)
+        return status
+    except Error as err:
+        print(f"faultline-rollout: error: {err}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print("faultline-rollout: interrupted", file=sys.stderr)
+        return 130

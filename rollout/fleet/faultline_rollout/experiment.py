@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The experiment file; see faultline-experiment(5)."""
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import difflib
+import math
+import pathlib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from . import Error
+from .switches import SWITCHES, acts_at_once
+
+# A change of a switch interrupts every CPU.
+MIN_SLOT = 60
+UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "{address}", "{command}")
+
+
+def seconds(text: str) -> int:
+    """The number of seconds in a duration such as 90s, 10min, 48h or 2d."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d)", text)
+    value = float(match[1]) * UNITS[match[2]] if match else 0.0
+    if value < 1 or value != int(value):
+        raise ValueError(f"'{text}' is not a duration: write 90s, 10min, 48h or 2d")
+    return int(value)
+
+
+def in_words(duration: float) -> str:
+    """A duration for people."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if duration >= size * (2 if unit == "d" else 1):
+            return f"{duration / size:.3g} {unit}"
+    return f"{duration:.0f} s"
+
+
+def fraction(text: str) -> float:
+    """The fraction in a percentage such as 1%."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
+    value = float(match[1]) / 100 if match else 0.0
+    if not 0 < value < 1:
+        raise ValueError(f"'{text}' is not a percentage above 0% and below 100%: write 1%")
+    return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """A query with one positive value for each host, and what is good about it."""
+
+    query: str
+    better: str
+    margin: float
+    name: str
+
+    @property
+    def harm(self) -> int:
+        """The sign of an effect that does harm."""
+        return 1 if self.better == "lower" else -1
+
+    @property
+    def harm_margin(self) -> float:
+        """The most harmful effect that is accepted, as a logarithm."""
+        return math.log1p(self.harm * self.margin)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mechanism:
+    """A counter of the kernel that moves when the switch has something to do."""
+
+    query: str
+    min: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """What is compared, on which hosts, and how."""
+
+    name: str
+    switch: str
+    a: int
+    b: int
+    design: str
+    slot: int
+    washout: int
+    expires: int
+    duration: int
+    strata: tuple[str, ...]
+    prometheus: str
+    inventory: str
+    host_label: str
+    selector: str
+    max_hosts: int
+    isolated_cpus: bool
+    restart: str
+    alerts: tuple[str, ...]
+    blackout: tuple[tuple[float, float], ...]
+    transport: tuple[str, ...]
+    primary: Metric
+    guards: tuple[Metric, ...]
+    mechanism: Mechanism
+
+    @property
+    def window(self) -> int:
+        """The seconds of a slot that count."""
+        return self.slot - self.washout
+
+
+class Table:
+    """A table of the file, with errors that name the key."""
+
+    def __init__(self, values: Mapping[str, Any], where: str, known: Iterable[str]) -> None:
+        self._values = values
+        self._where = where
+        known = list(known)
+        for key in values:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                raise Error(f"{where}unknown key '{key}'" + (
+                    f": do you mean '{near[0]}'?" if near
+                    else f": the keys here are {', '.join(known)}"))
+
+    def fail(self, key: str, what: str) -> Error:
+        """An error about a key."""
+        return Error(f"{self._where}{key}: {what}")
+
+    def has(self, key: str) -> bool:
+        """Whether the key is there."""
+        return key in self._values
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string that is not empty."""
+        value = self._values.get(key, default)
+        if value is None:
+            raise self.fail(key, "is missing")
+        if not isinstance(value, str) or not (value.strip() or value == default):
+            raise self.fail(key, "must be text in quotes")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self._values.get(key, default)
+        if value is None:
+            raise self.fail(key, "is missing")
+        if isinstance(value, bool) or not isinstance(value, int | float) \
+                or not math.isfinite(value):
+            raise self.fail(key, "must be a number")
+        return value
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A whole number that is not negative."""
+        value = self.number(key, default)
+        if value < 0 or value != int(value):
+            raise self.fail(key, "must be a whole number, 0 or more")
+        return int(value)
+
+    def flag(self, key: str) -> bool:
+        """True or false; false if it is not there."""
+        value = self._values.get(key, False)
+        if not isinstance(value, bool):
+            raise self.fail(key, "must be true or false")
+        return value
+
+    def choice(self, key: str, choices: tuple[str, ...], default: str | None = None) -> str:
+        """One of a few words."""
+        value = self.text(key, default)
+        if value not in choices:
+            raise self.fail(key, f"is '{value}', and can be {' or '.join(choices)}")
+        return value
+
+    def texts(self, key: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """A list of strings."""
+        value = self._values.get(key, list(default))
+        if not isinstance(value, list) or not all(isinstance(item, str) and item
+                                                  for item in value):
+            raise self.fail(key, "must be a list of texts in quotes")
+        return tuple(value)
+
+    def seconds(self, key: str, default: str | None = None) -> int:
+        """A duration."""
+        try:
+            return seconds(self.text(key, default))
+        except ValueError as err:
+            raise self.fail(key, str(err)) from None
+
+    def fraction(self, key: str) -> float:
+        """A percentage."""
+        try:
+            return fraction(self.text(key))
+        except ValueError as err:
+            raise self.fail(key, str(err)) from None
+
+    def query(self) -> str:
+        """A query with $slot."""
+        value = self.text("query")
+        if "$slot" not in value:
+            raise self.fail("query", "does not contain $slot, which stands for the part of a "
+                            "slot that counts: write rate(x[$slot]) or avg_over_time(x[$slot])")
+        return value
+
+
+def metric(values: Any, where: str) -> Metric:
+    """Read [primary] or a [[guard]]."""
+    if not isinstance(values, dict):
+        raise Error(f"{where}must be a table")
+    table = Table(values, where, ("query", "better", "margin", "name"))
+    query = table.query()
+    return Metric(query, table.choice("better", ("lower", "higher")),
+                  table.fraction("margin"), table.text("name", query))
+
+
+def moments(table: Table) -> tuple[tuple[float, float], ...]:
+    """Read the blackout windows."""
+    windows = []
+    for text in table.texts("blackout"):
+        try:
+            first, last = (datetime.datetime.fromisoformat(part) for part in text.split("/"))
+            if first.tzinfo is None or last.tzinfo is None or last <= first:
+                raise ValueError
+        except ValueError:
+            raise table.fail("blackout", f"'{text}' is not a window: write "
+                             "2026-12-24T00:00Z/2026-12-27T00:00Z") from None
+        windows.append((first.timestamp(), last.timestamp()))
+    return tuple(windows)
+
+
+KEYS = ("name", "switch", "a", "b", "design", "slot", "washout", "expires", "duration", "strata",
+        "prometheus", "inventory", "host_label", "selector", "max_hosts", "isolated_cpus",
+        "restart", "alerts", "blackout", "transport", "primary", "guard", "mechanism")
+
+
+def parse(values: Mapping[str, Any], where: str) -> Experiment:
+    """Make an Experiment of the contents of a file; where starts each error."""
+    table = Table(values, where, KEYS)
+    name = table.text("name")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise table.fail("name", "use up to 64 letters, digits, '.', '_' and '-'")
+    switch = table.text("switch")
+    if switch not in SWITCHES:
+        near = difflib.get_close_matches(switch, SWITCHES, 1)
+        raise table.fail("switch", f"'{switch}' is no switch of the Faultline kernel: " + (
+            f"do you mean '{near[0]}'?" if near else f"there are {', '.join(SWITCHES)}"))
+    limits = SWITCHES[switch]
+    arms = [table.integer("a"), table.integer("b")]
+    for key, value in zip("ab", arms):
+        if not limits.low <= value <= limits.high:
+            raise table.fail(key, f"{value} is out of range: {switch} takes "
+                             f"{limits.low} to {limits.high}")
+    if arms[0] == arms[1]:
+        raise table.fail("b", "is the same as a: there is nothing to compare")
+    design = table.choice("design", ("switchback", "parallel"), "switchback")
+    if design == "switchback" and not acts_at_once(switch, *arms):
+        raise table.fail("design", f"{switch} between {arms[0]} and {arms[1]} acts on new "
+                         "mappings only, so a host cannot alternate: use design = \"parallel\" "
+                         "and name the service to restart in restart")
+    restart = table.text("restart", "")
+    if restart and not re.fullmatch(r"[A-Za-z0-9@._:\\-]+\.service", restart):
+        raise table.fail("restart", f"'{restart}' is not the name of a unit: write x.service")
+    if not restart and not acts_at_once(switch, *arms):
+        raise table.fail("restart", f"is missing: {switch} between {arms[0]} and {arms[1]} acts "
+                         "on new mappings only, so the service must restart in both arms")
+    if restart and design == "switchback":
+        raise table.fail("restart", "is for design = \"parallel\" only")
+    slot, washout = table.seconds("slot"), table.seconds("washout")
+    if slot < MIN_SLOT:
+        raise table.fail("slot", f"is shorter than {MIN_SLOT} s, and each change of a switch "
+                         "interrupts every CPU: use 5min or more")
+    if washout > slot / 2:
+        raise table.fail("washout", "is more than half of the slot")
+    expires = table.seconds("expires")
+    duration = table.seconds("duration") if table.has("duration") else 0
+    if duration % (2 * slot):
+        raise table.fail("duration", f"is not a multiple of two slots ({in_words(2 * slot)})")
+    if max(duration, 8 * slot) > expires:
+        raise table.fail("expires", "is earlier than the end of the experiment")
+    mechanism = Table(values.get("mechanism", {}), f"{where}mechanism: ", ("query", "min"))
+    transport = Table(values.get("transport", {}), f"{where}transport: ", ("command",))
+    command = transport.texts("command", SSH)
+    if not {"{command}", "{quoted}"} & set(command):
+        raise transport.fail("command", "has no \"{command}\" among its words")
+    guards = values.get("guard", [])
+    if not isinstance(guards, list):
+        raise Error(f"{where}guard: write [[guard]], with two brackets")
+    minimum = mechanism.number("min")
+    if minimum <= 0:
+        raise mechanism.fail("min", "must be above 0, or a switch without anything to do passes")
+    return Experiment(
+        name, switch, arms[0], arms[1], design, slot, washout, expires, duration,
+        table.texts("strata"), table.text("prometheus", "http://localhost:9090"),
+        table.text("inventory", "inventory.ini"), table.text("host_label", "instance"),
+        table.text("selector", ""), table.integer("max_hosts", 1000),
+        table.flag("isolated_cpus"), restart, table.texts("alerts"), moments(table), command,
+        metric(values.get("primary", {}), f"{where}primary: "),
+        tuple(metric(guard, f"{where}guard {number}: ")
+              for number, guard in enumerate(guards, start=1)),
+        Mechanism(mechanism.query(), minimum))
+
+
+def load(path: pathlib.Path) -> tuple[Experiment, dict[str, Any]]:
+    """Read a file; also returns its contents."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as err:
+        raise Error(f"cannot read {path}: {err.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
+        raise Error(f"{path}: {err}") from None
+    return parse(values, f"{path}: "), values

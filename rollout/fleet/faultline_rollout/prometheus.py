@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Values of hosts, from the HTTP API of Prometheus."""
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import math
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import Error
+from .hosts import Host
+from .types import Array
+
+# Prometheus refuses more points per series than 11000.
+POINTS = 10000
+LIMIT = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Prometheus:
+    """A server."""
+
+    url: str
+    label: str = "instance"
+
+    def ask(self, path: str, **parameters: object) -> Any:
+        """The data of an answer of the API."""
+        address = f"{self.url.rstrip('/')}/api/v1/{path}"
+        body = urllib.parse.urlencode(parameters).encode()
+        problem = ""
+        for attempt in range(3):
+            if attempt:
+                time.sleep(0.5 * attempt)
+            try:
+                with urllib.request.urlopen(address, body, timeout=LIMIT) as answer:
+                    return json.load(answer)["data"]
+            except urllib.error.HTTPError as err:
+                problem = f"HTTP status {err.code}"
+                try:
+                    told = json.load(err)["error"]
+                except (ValueError, KeyError, TypeError):
+                    told = ""
+                if err.code in (400, 422):
+                    raise Error(f"Prometheus refuses the query {parameters.get('query')}: "
+                                f"{told or problem}") from None
+            except (OSError, http.client.HTTPException) as err:
+                problem = str(getattr(err, "reason", err)) or type(err).__name__
+            except (ValueError, KeyError, TypeError):
+                raise Error(f"{self.url} does not answer like Prometheus: check the key "
+                            "prometheus in the experiment file") from None
+        raise Error(f"Prometheus at {self.url} cannot be reached ({problem}): start it, or "
+                    "correct the key prometheus in the experiment file")
+
+    def host_of(self, hosts: Sequence[Host]) -> Callable[[dict[str, str]], int | None]:
+        """A function from the labels of a series to the number of its host."""
+        exact = {host.instance: number for number, host in enumerate(hosts)}
+        # node_exporter's instance is HOST:PORT.
+        bare = {host.instance.partition(":")[0]: number for number, host in enumerate(hosts)}
+
+        def number(labels: dict[str, str]) -> int | None:
+            value = labels.get(self.label, "")
+            return exact.get(value, bare.get(value.partition(":")[0]))
+        return number
+
+    def series(self, query: str, first: float, last: float, step: int) -> list[Any]:
+        """The series of a range query."""
+        answer = self.ask("query_range", query=query, start=f"{first:.3f}", end=f"{last:.3f}",
+                          step=step)
+        result: list[Any] = answer["result"]
+        return result
+
+    def table(self, query: str, hosts: Sequence[Host], first: float, count: int,
+              step: int) -> Array:
+        """The values at count moments, a step apart: hosts x moments, NaN where none is."""
+        values = np.full((len(hosts), count), np.nan)
+        number_of = self.host_of(hosts)
+        for begin in range(0, count, POINTS):
+            length = min(POINTS, count - begin)
+            start = first + begin * step
+            owner: dict[int, dict[str, str]] = {}
+            for series in self.series(query, start, start + (length - 1) * step, step):
+                number = number_of(series["metric"])
+                if number is None:
+                    continue
+                if number in owner:
+                    raise Error(f"the query gives several series for host {hosts[number].name}: "
+                                f"{query}: sum it by ({self.label})")
+                owner[number] = series["metric"]
+                for moment, text in series["values"]:
+                    place = begin + round((float(moment) - start) / step)
+                    value = float(text)
+                    values[number, place] = value if math.isfinite(value) else np.nan
+        return values
+
+    def texts(self, query: str, hosts: Sequence[Host], label: str, first: float,
+              last: float, step: int) -> list[set[str]]:
+        """The values of a label over a time, for each host."""
+        found: list[set[str]] = [set() for _ in hosts]
+        number_of = self.host_of(hosts)
+        for series in self.series(query, first, last, step):
+            number = number_of(series["metric"])
+            if number is not None:
+                found[number].add(series["metric"].get(label, ""))
+        return found
+
+    def firing(self, alerts: Sequence[str]) -> list[str]:
+        """Those of the alerts that fire now."""
+        answer = self.ask("query", query='ALERTS{alertstate="firing"}')
+        names = {series["metric"].get("alertname", "") for series in answer["result"]}
+        return [alert for alert in alerts if alert in names]
+
+
+def with_slot(query: str, seconds: int) -> str:
+    """Replace $slot in a query."""
+    return query.replace("$slot", f"{seconds}s")

@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Calibration of rollout/fleet: simulated fleets in a real Prometheus, and their verdicts.
+
+The noise is that of faultline_rollout/noise.py.
+"""
+from __future__ import annotations
+
+import dataclasses
+import functools
+import html
+import html.parser
+import json
+import math
+import pathlib
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rollout import fleet_lab
+from rollout.fleet_lab import HOSTS, MINUTES, SLOT, START, Scenario
+
+import numpy as np
+from scipy import stats
+
+from faultline_rollout import design, estimate, noise, prometheus, sequential, verdict
+
+AA_SETS = 300
+POWER_SETS = {0.01: 100, 0.02: 40, 0.05: 40}
+DRAWS = 999
+
+
+def name_of(effect: float, number: int) -> str:
+    """The name of a set."""
+    return f"set-{round(effect * 100)}-{number}"
+
+
+# --- One scenario for each cause of a verdict
+
+Change = Callable[[Scenario], None]
+
+
+def not_exercised(scenario: Scenario) -> None:
+    """The counter stands still."""
+    scenario.values["node_vmstat_spf_anon"][:] = 7
+
+
+def wrong_arm(scenario: Scenario) -> None:
+    """Somebody else sets the switch back on one host."""
+    scenario.values["node_sysctl_vm_speculative_page_fault"][3] = 0
+
+
+def sample_ratio(scenario: Scenario) -> None:
+    """Values vanish in arm b only, in 15 % of the slots, and scrapes do not."""
+    slots = np.random.default_rng(1).random((HOSTS, MINUTES // SLOT)) < 0.3
+    scenario.values["latency"][np.repeat(slots, SLOT, axis=1) & (scenario.on == 1)] = np.nan
+
+
+def lost_scrapes(scenario: Scenario) -> None:
+    """One scrape in four is lost in arm b; every slot has values nevertheless."""
+    minute = np.arange(MINUTES) % SLOT == SLOT - 1
+    for values in scenario.values.values():
+        values[(scenario.on == 1) & minute] = np.nan
+
+
+def clock_off(scenario: Scenario) -> None:
+    """A clock runs ahead."""
+    scenario.values["node_time_seconds"][5] += 40
+
+
+def kernels_differ(scenario: Scenario) -> None:
+    """One host has another kernel."""
+    scenario.releases[2] = "6.12-other"
+
+
+def carry_over(scenario: Scenario) -> None:
+    """Half of an effect stays during the slot after arm b."""
+    after = np.roll(scenario.on, SLOT, axis=1)
+    after[:, :SLOT] = 0
+    scenario.values["latency"] *= np.exp(0.06 * after)
+
+
+def prometheus_killed(scenario: Scenario) -> None:
+    """Nothing at all after half of the time."""
+    for values in scenario.values.values():
+        values[:, MINUTES // 2:] = np.nan
+
+
+def guard_gone(scenario: Scenario) -> None:
+    """The guard has no values."""
+    scenario.values["throughput"][:] = np.nan
+
+
+def crashes(scenario: Scenario) -> None:
+    """Eight hosts panic in arm b and stay away."""
+    for host in range(8):
+        minute = 30 + int(np.flatnonzero(scenario.on[host, 30:])[0])
+        for values in scenario.values.values():
+            values[host, minute:] = np.nan
+
+
+def reboot(scenario: Scenario) -> None:
+    """A host reboots, so that its switch is stock from then on: an outcome, not a cause."""
+    scenario.values["node_boot_time_seconds"][4, 62:] += 1e6
+    scenario.values["node_sysctl_vm_speculative_page_fault"][4, 62:] = 0
+
+
+def unchanged(_: Scenario) -> None:
+    """As simulated."""
+
+
+CAUSES: dict[str, tuple[float, float, Change, str, str]] = {
+    # name: effect, effect on the guard, change, verdict, part of a reason
+    "better": (-0.03, 0.0, unchanged, "BETTER", "excludes no effect"),
+    "worse": (0.03, 0.0, unchanged, "WORSE", "excludes no effect"),
+    "equivalent": (0.0, 0.0, unchanged, "EQUIVALENT", "within 1.0%"),
+    "guard": (-0.03, -0.08, unchanged, "WORSE", "guard failed: throughput"),
+    "crashes": (0.0, 0.0, crashes, "WORSE", "guard failed: crashes: 8 in arm b"),
+    "reboot": (-0.03, 0.0, reboot, "BETTER", "excludes no effect"),
+    "not-exercised": (0.0, 0.0, not_exercised, "NOT EXERCISED", "nothing to do"),
+    "wrong-arm": (0.0, 0.0, wrong_arm, "INVALID", "most often on host03"),
+    "sample-ratio": (0.0, 0.0, sample_ratio, "INVALID", "sample ratio"),
+    "lost-scrapes": (0.0, 0.0, lost_scrapes, "INVALID", "more in arm b"),
+    "clock-off": (0.0, 0.0, clock_off, "INVALID", "clock of host05 is 40 s off"),
+    "kernels-differ": (0.0, 0.0, kernels_differ, "INVALID", "6.12-faultline1, 6.12-other"),
+    "carry-over": (0.0, 0.0, carry_over, "INVALID", "longer washout"),
+    "prometheus-killed": (0.0, 0.0, prometheus_killed, "INVALID", "missing"),
+    "guard-gone": (0.0, 0.0, guard_gone, "INVALID", "guard 'throughput' has no values"),
+}
+STATUS = {"BETTER": 0, "EQUIVALENT": 0, "WORSE": 10, "INCONCLUSIVE": 20, "NOT EXERCISED": 20,
+          "INVALID": 30}
+
+
+@pytest.fixture(scope="module", name="server")
+def fixture_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prometheus with all sets and a history."""
+    scenarios = [Scenario(fleet_lab.make_plan(name_of(effect, number)), effect, full=False)
+                 for effect, count in ({0.0: AA_SETS} | POWER_SETS).items()
+                 for number in range(count)]
+    for name, (effect, guard, change, _, _) in CAUSES.items():
+        scenario = Scenario(fleet_lab.make_plan(name), effect, guard)
+        change(scenario)
+        scenarios.append(scenario)
+    history = np.exp(noise.Noise().draw(HOSTS, 24 * 60, np.random.default_rng(7)))
+    with fleet_lab.prometheus(tmp_path_factory.mktemp("prometheus"), scenarios, history) as url:
+        yield url
+
+
+@dataclasses.dataclass
+class Outcome:
+    """What became of one set."""
+
+    final: estimate.Estimate
+    # The pair after which the e-process ended it, or 0.
+    ended: int
+    # Whether a Mann-Whitney test on the slots of both arms finds something.
+    pooled: bool
+
+    @property
+    def verdict(self) -> bool:
+        """Whether it ends with BETTER or WORSE, at any look."""
+        return bool(self.ended) or self.final.sign != 0
+
+
+@functools.lru_cache
+def outcomes(server: str, effect: float) -> list[Outcome]:
+    """Query and judge all sets with an effect."""
+    client = prometheus.Prometheus(server)
+    found = []
+    for number in range(AA_SETS if not effect else POWER_SETS[effect]):
+        plan = fleet_lab.make_plan(name_of(effect, number))
+        exp = plan.experiment
+        logs = verdict.logarithms(client.table(
+            prometheus.with_slot(exp.primary.query, exp.window), plan.hosts, START + exp.slot,
+            plan.slots, exp.slot))
+        assert np.isfinite(logs).all()
+        panel = plan.panel(logs)
+        effects, _ = estimate.pair_effects(panel)
+        crossed = np.flatnonzero(sequential.log_e(effects) >= -math.log(verdict.LOOKS))
+        # Hosts against hosts, as a judge of canaries does it.
+        half = np.arange(HOSTS) < HOSTS // 2
+        p = stats.mannwhitneyu(logs[half].ravel(), logs[~half].ravel()).pvalue
+        found.append(Outcome(
+            estimate.randomisation(panel, verdict.ALPHA, verdict.LOOKS, draws=DRAWS,
+                                   seed=plan.seed),
+            int(crossed[0]) + 1 if len(crossed) else 0, bool(p <= 0.05)))
+    return found
+
+
+def test_false_verdicts(server: str, record_property: Callable[[str, object], None]) -> None:
+    """At most 5 % of the A/A sets get BETTER or WORSE, with a look after every pair."""
+    found = outcomes(server, 0.0)
+    false = sum(outcome.verdict for outcome in found)
+    record_property("false verdicts", f"{false} of {len(found)}")
+    assert false <= 0.05 * len(found)
+    # A judge that pools the slots of hosts is far worse on the same values.
+    pooled = sum(outcome.pooled for outcome in found)
+    record_property("false verdicts of Mann-Whitney on pooled slots", f"{pooled} of {len(found)}")
+    assert pooled > 0.3 * len(found)
+
+
+def test_coverage(server: str, record_property: Callable[[str, object], None]) -> None:
+    """93 to 97 % of the intervals contain the effect, with one and without."""
+    for effect in (0.0, 0.01):
+        found = outcomes(server, effect)
+        share = np.mean([outcome.final.low <= math.log1p(effect) <= outcome.final.high
+                         for outcome in found])
+        record_property(f"coverage at {effect:.0%}", f"{share:.1%} of {len(found)}")
+        # 100 sets are too few for these limits; 3 standard errors wider.
+        slack = 0.0 if len(found) >= AA_SETS else 3 * math.sqrt(0.04 * 0.96 / len(found))
+        assert 0.93 - slack <= share <= 0.97 + slack
+
+
+@pytest.mark.parametrize("effect,least", [(0.01, 0.9), (0.02, 1.0), (0.05, 1.0)])
+def test_power(server: str, effect: float, least: float,
+               record_property: Callable[[str, object], None]) -> None:
+    """An effect is found, with the right sign."""
+    found = outcomes(server, effect)
+    share = np.mean([outcome.verdict and outcome.final.effect > 0 for outcome in found])
+    record_property(f"power at {effect:.0%}", f"{share:.1%} of {len(found)}")
+    assert share >= least
+
+
+def plan_at(server: str, name: str) -> design.Plan:
+    """The plan of a cause, with the address of this server."""
+    return fleet_lab.make_plan(name, prometheus=server)
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_verdict(server: str, name: str, tmp_path: pathlib.Path) -> None:
+    """Each cause gives its verdict, reason and exit status."""
+    _, _, _, wanted, reason = CAUSES[name]
+    path = fleet_lab.write_plan(tmp_path, plan_at(server, name))
+    done = fleet_lab.rollout("verdict", path, "--json", "--at", START + 86400)
+    assert not done.stderr
+    result = json.loads(done.stdout)
+    assert result["verdict"] == wanted, result
+    assert reason in "\n".join(result["reasons"])
+    assert done.returncode == result["exit_status"] == STATUS[wanted]
+
+
+def test_while_running(server: str, tmp_path: pathlib.Path) -> None:
+    """Early looks: nothing, then undecided, then a verdict before the end."""
+    path = fleet_lab.write_plan(tmp_path, plan_at(server, "better"))
+    for minutes, wanted in ((1, "INCONCLUSIVE"), (25, "INCONCLUSIVE"), (115, "BETTER")):
+        done = fleet_lab.rollout("verdict", path, "--json", "--at", START + minutes * 60)
+        result = json.loads(done.stdout)
+        assert result["verdict"] == wanted, (minutes, result, done.stderr)
+        assert not result["final"]
+
+
+class Page(html.parser.HTMLParser):
+    """Collects what a page refers to, and the text of its elements with an id."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.texts: dict[str, str] = {}
+        self._id = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note links, and an id."""
+        self.links += [value or "" for key, value in attrs
+                       if key in ("src", "href", "xlink:href") and not str(value).startswith("#")]
+        self._id = dict(attrs).get("id") or self._id
+
+    def handle_data(self, data: str) -> None:
+        """Note text."""
+        self.texts[self._id] = self.texts.get(self._id, "") + data
+
+
+@pytest.mark.parametrize("name", ["better", "wrong-arm", "prometheus-killed"])
+def test_report(server: str, name: str, tmp_path: pathlib.Path) -> None:
+    """Plots and page are there, whatever the verdict; the page refers to nothing else."""
+    path = fleet_lab.write_plan(tmp_path, plan_at(server, name))
+    files = [tmp_path / f"plot{suffix}" for suffix in (".svg", ".png", ".html")]
+    done = fleet_lab.rollout("verdict", path, "--plot", files[0], "--plot", files[1],
+                             "--html", files[2], "--at", START + 86400)
+    assert done.returncode == STATUS[CAUSES[name][3]], done.stderr
+    assert files[0].read_text().count("<svg") == 1
+    assert files[1].read_bytes().startswith(b"\x89PNG")
+    page = Page(files[2].read_text())
+    assert page.texts["verdict"].startswith(CAUSES[name][3])
+    assert not page.links
+
+
+# What a browser makes of the page: the size of the plot, whether something sticks out.
+MEASURE = """<script>
+const plot = document.querySelector("svg").getBoundingClientRect();
+document.title = JSON.stringify({width: plot.width, height: plot.height,
+  wider: document.documentElement.scrollWidth - innerWidth,
+  color: getComputedStyle(document.getElementById("verdict")).color});
+</script>"""
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
+@pytest.mark.parametrize("width", [1300, 600])
+def test_page_in_a_browser(server: str, width: int, tmp_path: pathlib.Path) -> None:
+    """A browser shows the page, without parts that stick out, on wide and narrow windows."""
+    path = fleet_lab.write_plan(tmp_path, plan_at(server, "better"))
+    page = tmp_path / "page.html"
+    fleet_lab.rollout("verdict", path, "--html", page, "--at", START + 86400)
+    page.write_text(page.read_text().replace("</body>", MEASURE + "</body>"))
+    dom = subprocess.run(
+        ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+         f"--user-data-dir={tmp_path}/profile", f"--window-size={width},900", "--dump-dom",
+         page.as_uri()], capture_output=True, text=True, check=True, timeout=120).stdout
+    found = json.loads(html.unescape(dom.split("<title>")[1].split("</title>")[0]))
+    assert 0.8 * width < found["width"] <= width and found["height"] > 0.5 * found["width"]
+    assert found["wider"] <= 0
+    assert found["color"] == "rgb(46, 125, 50)"
+
+
+def experiment_file(folder: pathlib.Path, server: str, **changes: str) -> pathlib.Path:
+    """An experiment file on the history, and its inventory."""
+    lines = {
+        "name": '"history"', "switch": f'"{fleet_lab.SWITCH}"', "a": "0", "b": "1",
+        "slot": '"5min"', "washout": '"1min"', "expires": '"48h"', "prometheus": f'"{server}"',
+        "primary.query": "'avg_over_time(latency{set=\"history\"}[$slot])'",
+        "primary.better": '"lower"', "primary.margin": '"1%"',
+        "mechanism.query": "'rate(node_vmstat_spf_anon[$slot])'", "mechanism.min": "1",
+    } | changes
+    (folder / "inventory.ini").write_text("[db]\n" + "".join(
+        f"host{number:02} instance=host{number:02}:9100\n" for number in range(HOSTS)))
+    path = folder / "history.toml"
+    path.write_text("".join(f"{key} = {value}\n" for key, value in lines.items()))
+    return path
+
+
+def test_plan(server: str, tmp_path: pathlib.Path) -> None:
+    """A plan has the shortest length that detects the margin, and an A/A rate."""
+    path = experiment_file(tmp_path, server)
+    out = tmp_path / "plan.json"
+    done = fleet_lab.rollout("plan", path, "-o", out, "--json", "--history", "1d", "--seed", "1",
+                             "--at", START)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert 3600 <= told["seconds"] <= 3 * 3600
+    assert told["detectable"] <= 0.01
+    assert told["false_rate"] <= 0.1
+    plan = design.read(out)
+    assert plan.digest == told["sha256"]
+    # The same seed gives the same file.
+    again = tmp_path / "again.json"
+    fleet_lab.rollout("plan", path, "-o", again, "--history", "1d", "--seed", "1", "--at", START)
+    assert again.read_bytes() == out.read_bytes()
+    # A plan is registered once.
+    done = fleet_lab.rollout("plan", path, "-o", out, "--history", "1d", "--at", START)
+    assert done.returncode == 2 and "exists" in done.stderr
+
+
+@pytest.mark.parametrize("changes,reason", [
+    ({"primary.query": "'avg_over_time(latncy[$slot])'"}, "gives no values in the last"),
+    ({"primary.query": "'avg_over_time(latency{set=\"history\"}[$slot)'"}, "refuses the query"),
+    ({"primary.query": "'avg_over_time(latency{set=~\"history|better\"}[$slot])'"},
+     "several series for host"),
+    ({"host_label": '"set"'}, "but for no host of the inventory"),
+    ({"strata": '["machine"]'}, "the inventory has no machine for host host00"),
+    ({"duration": '"20h"'}, "too little for an experiment of 20 h"),
+    ({"max_hosts": "10"}, "has 16 hosts, and max_hosts is 10"),
+])
+def test_plan_refuses(server: str, tmp_path: pathlib.Path, changes: dict[str, str],
+                      reason: str) -> None:
+    """Bad input gives one clear error, and no plan."""
+    path = experiment_file(tmp_path, server, **changes)
+    done = fleet_lab.rollout("plan", path, "--history", "1d", "--at", START + 3600)
+    assert done.returncode == 2
+    assert reason in done.stderr and done.stderr.count("\n") == 1
+    assert not list(tmp_path.glob("*plan*"))

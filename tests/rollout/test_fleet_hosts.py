@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""faultline-rollout and hosts: start, status, stop, files, and what goes wrong.
+
+A host is a folder; faultline-ab on it is a small program that keeps the plan there.
+"""
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from rollout import fleet_lab
+from rollout.fleet_lab import HOSTS, ROOT
+
+from faultline_rollout import Error, design, experiment, hosts
+
+FAKE = r"""#!/bin/sh
+# A host's faultline-ab: checks the sum, keeps the plan in $HOST_FOLDER.
+here=$HOST_FOLDER
+echo "$*" >>"$here/calls"
+[ ! -e "$here/slow-$1" ] || [ "$2" = --dry-run ] || sleep 5
+case "$*" in
+start*)
+    for file; do :; done
+    sum=$(sed '$d' "$file" | sha256sum)
+    [ "sum=${sum%% *}" = "$(tail -n 1 "$file")" ] || { echo 'error: bad sum' >&2; exit 1; }
+    [ ! -e "$here/refuse" ] || { cat "$here/refuse" >&2; exit 1; }
+    [ "$2" != --dry-run ] || exit 0
+    [ ! -e "$here/fail" ] || { cat "$here/fail" >&2; exit 1; }
+    cp "$file" "$here/plan"
+    ;;
+stop*) rm -f "$here/plan" ;;
+status*)
+    [ -e "$here/plan" ] || { echo '{"experiments": []}'; exit; }
+    printf '{"experiments": [{"name": "%s", "plan": "%s", ' "$(sed -n s/^name=//p "$here/plan")" \
+        "$(sed -n s/^plan=//p "$here/plan")"
+    printf '"state": "waiting", "value": 0, "assigned": 0}]}'
+    ;;
+esac
+"""
+SSH = r"""#!/bin/sh
+# ssh HOST COMMAND, to a folder.
+HOST_FOLDER=$FLEET_FOLDER/$1
+export HOST_FOLDER
+if [ -e "$HOST_FOLDER/gone" ]; then
+    echo "ssh: connect to host $1 port 22: No route to host" >&2
+    exit 255
+fi
+PATH=$HOST_FOLDER/bin:$FLEET_FOLDER/bin:$PATH exec sh -c "$2"
+"""
+
+
+@dataclasses.dataclass
+class Lab:
+    """Hosts in a folder, and a plan for them."""
+
+    folder: pathlib.Path
+    plan: design.Plan
+    path: pathlib.Path
+
+    def host(self, number: int) -> pathlib.Path:
+        """The folder of a host."""
+        return self.folder / f"host{number:02}"
+
+    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run faultline-rollout."""
+        return fleet_lab.rollout(*words, FLEET_FOLDER=str(self.folder))
+
+    @property
+    def on(self) -> list[str]:
+        """The hosts that have a plan."""
+        return sorted(path.parent.name for path in self.folder.glob("host*/plan"))
+
+
+@pytest.fixture(name="lab")
+def fixture_lab(tmp_path: pathlib.Path) -> Lab:
+    """Sixteen hosts."""
+    return make_lab(tmp_path)
+
+
+def make_lab(folder: pathlib.Path, **changes: Any) -> Lab:
+    """Hosts, and a plan with some keys changed."""
+    (folder / "bin").mkdir()
+    for name, text in (("faultline-ab", FAKE), ("ssh", SSH)):
+        (folder / "bin" / name).write_text(text)
+        (folder / "bin" / name).chmod(0o755)
+    for number in range(HOSTS):
+        (folder / f"host{number:02}").mkdir()
+    transport = {"command": [str(folder / "bin/ssh"), "{address}", "{command}"]}
+    plan = fleet_lab.make_plan("lab", transport=transport, prometheus="http://127.0.0.1:9",
+                               **changes)
+    path = folder / "lab.json"
+    path.write_text(plan.text())
+    return Lab(folder, plan, path)
+
+
+def test_start_status_stop(lab: Lab) -> None:
+    """A start reaches every host, status counts them, stop ends it everywhere."""
+    done = lab.run("start", lab.path)
+    assert done.returncode == 0, done.stderr
+    assert len(lab.on) == HOSTS
+    fields = dict(line.split("=", 1) for line in (lab.host(3) / "plan").read_text().splitlines())
+    assert list(fields) == ["format", "name", "switch", "a", "b", "start", "slot", "washout",
+                            "expires", "plan", "host", "arms", "sum"]
+    assert fields["host"] == "host03" and fields["arms"] == lab.plan.arms["host03"]
+    assert fields["plan"] == hashlib.sha256(lab.path.read_bytes()).hexdigest()
+    assert int(fields["expires"]) - int(fields["start"]) == 48 * 3600
+    assert time.time() < int(fields["start"]) < time.time() + 300
+    done = lab.run("start", lab.path)
+    assert done.returncode == 2 and "already started" in done.stderr
+    done = lab.run("status", lab.path)
+    assert f"{HOSTS} waiting" in done.stdout and "no pair of slots is complete" in done.stdout
+    (lab.host(2) / "plan").unlink()
+    told = json.loads(lab.run("status", lab.path, "--json").stdout)
+    assert "stopped, expired or rebooted" in told["hosts"]["host02"]
+    assert told["hosts"]["host03"] == "waiting"
+    # Without Prometheus, as everything here.
+    done = lab.run("stop", lab.path)
+    assert done.returncode == 0 and not lab.on
+    done = lab.run("verdict", lab.path, "--at", time.time() + 86400)
+    assert done.returncode == 2 and "cannot be reached" in done.stderr
+
+
+def test_dry_run_changes_nothing(lab: Lab) -> None:
+    """--dry-run asks each host, and starts none."""
+    done = lab.run("start", lab.path, "--dry-run")
+    assert done.returncode == 0 and "Nothing was changed" in done.stdout
+    assert not lab.on and not (lab.folder / "lab.run.json").exists()
+    assert "start --dry-run" in (lab.host(0) / "calls").read_text()
+
+
+def put(name: str, text: str = "") -> Callable[[Lab], None]:
+    """Put a file on host05."""
+    def change(lab: Lab) -> None:
+        (lab.host(5) / name).write_text(text)
+    return change
+
+
+def clock_off(lab: Lab) -> None:
+    """host05's date is behind."""
+    (lab.host(5) / "bin").mkdir()
+    date = lab.host(5) / "bin/date"
+    date.write_text("#!/bin/sh\necho 1700000000\n")
+    date.chmod(0o755)
+
+
+def no_program(lab: Lab) -> None:
+    """host05 has no faultline-ab."""
+    (lab.host(5) / "bin").mkdir()
+    program = lab.host(5) / "bin/faultline-ab"
+    program.write_text("#!/bin/sh\nexit 127\n")
+    program.chmod(0o755)
+
+
+def edited(lab: Lab) -> None:
+    """The plan was edited: one letter of one schedule."""
+    text = lab.path.read_text()
+    lab.path.write_text(re.sub(r'"arms": "ab', '"arms": "ba', text, count=1))
+
+
+@pytest.mark.parametrize("change,reason", [
+    (put("gone"), "host05: cannot be reached: ssh: connect to host host05"),
+    (put("refuse", "faultline-ab: error: this kernel has no vm.x\n"),
+     "host05: faultline-ab: error: this kernel has no vm.x"),
+    (put("fail", "faultline-ab: error: cannot write: is it full?\n"),
+     "every host was set back:\n  host05: faultline-ab: error: cannot write: is it full?"),
+    (clock_off, "host05: its clock says '1700000000'"),
+    (no_program, "host05: faultline-ab is not there: install faultline-host"),
+    (edited, "was changed after `plan` wrote it"),
+])
+def test_start_fails_as_a_whole(lab: Lab, change: Callable[[Lab], None], reason: str) -> None:
+    """One host that cannot take part: one error, and no host is left switched on."""
+    change(lab)
+    done = lab.run("start", lab.path)
+    assert done.returncode == 2
+    assert reason in done.stderr and "Traceback" not in done.stderr
+    assert not lab.on and not (lab.folder / "lab.run.json").exists()
+
+
+def test_interrupted_start(lab: Lab) -> None:
+    """SIGTERM during a start sets every host back."""
+    (lab.host(5) / "slow-start").touch()
+    with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", lab.path],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=os.environ | {"FLEET_FOLDER": str(lab.folder)}) as process:
+        for _ in range(300):
+            if len(lab.on) == HOSTS - 1:
+                break
+            time.sleep(0.2)
+        process.send_signal(signal.SIGTERM)
+        out = process.communicate(timeout=120)[0]
+    assert process.returncode == 130 and "set back" in out
+    assert not lab.on
+
+
+def test_stop_of_a_fleet_with_a_lost_host(lab: Lab) -> None:
+    """Stop works with an edited plan, goes on after a host that is gone, and names it."""
+    assert lab.run("start", lab.path).returncode == 0
+    edited(lab)
+    (lab.host(7) / "gone").touch()
+    done = lab.run("stop", lab.path)
+    assert done.returncode == 2 and "host07: cannot be reached" in done.stderr
+    assert lab.on == ["host07"]
+
+
+def test_blackout(tmp_path: pathlib.Path) -> None:
+    """No start into a blackout."""
+    lab = make_lab(tmp_path, blackout=["2020-01-01T00:00+00:00/2099-01-01T00:00+00:00"])
+    done = lab.run("start", lab.path)
+    assert done.returncode == 2 and "blackout" in done.stderr and not lab.on
+
+
+def test_alerts_need_prometheus(tmp_path: pathlib.Path) -> None:
+    """No start if the alerts cannot be asked for."""
+    lab = make_lab(tmp_path, alerts=["HighErrorRate"])
+    done = lab.run("start", lab.path)
+    assert done.returncode == 2 and "cannot be reached" in done.stderr and not lab.on
+
+
+def test_restart_in_both_arms(tmp_path: pathlib.Path) -> None:
+    """A value for new mappings restarts the service on every host after slot 0 begins."""
+    lab = make_lab(tmp_path, switch="vm.hugetlb_pmd_sharing", a=1, b=0, design="parallel",
+                   restart="postgresql.service")
+    run = tmp_path / "bin/systemd-run"
+    run.write_text('#!/bin/sh\necho "$*" >>"$HOST_FOLDER/restart"\n')
+    run.chmod(0o755)
+    done = lab.run("start", lab.path)
+    assert done.returncode == 0, done.stderr
+    for number in range(HOSTS):
+        assert "systemctl restart postgresql.service" in (lab.host(number) / "restart").read_text()
+    times = {re.findall(r"[0-9:]{8} UTC", (lab.host(number) / "restart").read_text())[0]
+             for number in range(HOSTS)}
+    # Not all at once.
+    assert len(times) > HOSTS // 2
+    arms = {dict(line.split("=", 1) for line in path.read_text().splitlines())["arms"]
+            for path in tmp_path.glob("host*/plan")}
+    assert arms == {"a" * fleet_lab.SLOTS, "b" * fleet_lab.SLOTS}
+
+
+# --- The experiment file
+
+@pytest.mark.parametrize("changes,reason", [
+    ({"wahsout": "1min"}, "unknown key 'wahsout': do you mean 'washout'?"),
+    ({"switch": "vm.speculative_page_faults"}, "do you mean 'vm.speculative_page_fault'?"),
+    ({"b": 2}, "b: 2 is out of range: vm.speculative_page_fault takes 0 to 1"),
+    ({"b": 0}, "b: is the same as a"),
+    ({"b": True}, "b: must be a number"),
+    ({"name": "a b"}, "name: use up to 64 letters"),
+    ({"slot": "30s", "washout": "5s"}, "slot: is shorter than 60 s"),
+    ({"slot": "5 minutes"}, "slot: '5 minutes' is not a duration"),
+    ({"washout": "4min"}, "washout: is more than half of the slot"),
+    ({"duration": "7min"}, "duration: is not a multiple of two slots"),
+    ({"expires": "1h"}, "expires: is earlier than the end"),
+    ({"blackout": ["tomorrow"]}, "blackout: 'tomorrow' is not a window"),
+    ({"primary": {"query": "x", "better": "lower", "margin": "1%"}}, "does not contain $slot"),
+    ({"primary": {"query": "x[$slot]", "better": "less", "margin": "1%"}},
+     "primary: better: is 'less', and can be lower or higher"),
+    ({"primary": {"query": "x[$slot]", "better": "lower", "margin": 1}},
+     "primary: margin: must be text"),
+    ({"guard": [{"query": "x[$slot]", "better": "lower", "margin": "0%"}]},
+     "guard 1: margin: '0%' is not a percentage above 0%"),
+    ({"mechanism": {"query": "x[$slot]", "min": 0}}, "mechanism: min: must be above 0"),
+    ({"transport": {"command": ["ssh", "{host}"]}}, 'has no "{command}"'),
+])
+def test_experiment_file(changes: dict[str, Any], reason: str) -> None:
+    """A mistake gives an error that names the key."""
+    with pytest.raises(Error) as caught:
+        experiment.parse(fleet_lab.source("x") | changes, "x.toml: ")
+    assert str(caught.value).startswith("x.toml: ") and reason in str(caught.value)
+
+
+def test_example_in_the_manual() -> None:
+    """The example of faultline-experiment(5) is a valid file."""
+    page = (ROOT / "rollout/fleet/faultline-experiment.5").read_text()
+    lines = page.split(".Bd -literal -offset indent\n")[1].split(".Ed")[0]
+    folder = pathlib.Path(os.environ.get("TMPDIR", "/tmp"))
+    path = folder / f"faultline-example-{os.getpid()}.toml"
+    path.write_text(lines)
+    try:
+        exp, _ = experiment.load(path)
+    finally:
+        path.unlink()
+    assert exp.name == "jvm-spf-1" and exp.guards
+    # Every key is described.
+    for key in experiment.KEYS:
+        assert re.search(rf"^\.It Sy {key}$|^\.Ss .*\b{key}\b", page, re.MULTILINE), key
+
+
+@pytest.mark.parametrize("text,reason", [
+    ("", "has no hosts"),
+    ("[db:children]\nweb\n", ":1: '[db:children]' is not understood"),
+    ("web[1:9]\n", "is not the name of a host"),
+    ("web1 role\n", "'role' is not KEY=VALUE"),
+    ("web1 instance=x\nweb2 instance=x\n", "has instance x for several hosts"),
+])
+def test_inventory_errors(tmp_path: pathlib.Path, text: str, reason: str) -> None:
+    """A mistake in the inventory names file and line."""
+    path = tmp_path / "inventory.ini"
+    path.write_text(text)
+    with pytest.raises(Error, match=re.escape(reason)):
+        hosts.inventory(path)
+
+
+def test_inventory(tmp_path: pathlib.Path) -> None:
+    """Groups, variables and addresses are those of Ansible."""
+    path = tmp_path / "inventory.ini"
+    path.write_text("# fleet\nweb1 ansible_host=10.0.0.1 role=front\n[db]\ndb1 instance=db1:9100\n"
+                    "[db:vars]\nrole=store\n[all:vars]\nsite = x\n")
+    web, store = hosts.inventory(path)
+    assert (web.address, web.instance, web.facts["role"]) == ("10.0.0.1", "web1", "front")
+    assert (store.instance, store.facts["role"], store.facts["group"], store.facts["site"]) == \
+        ("db1:9100", "store", "db", "x")

@@ -1,0 +1,316 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The statistics of rollout/fleet against closed forms, other programs and each other."""
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import re
+
+import pytest
+
+import fleet_lab  # sets the search path
+from rollout.fleet_lab import ROOT
+
+import numpy as np
+import statsmodels.api as sm
+import statsmodels.stats.multitest
+from scipy import integrate, stats
+
+from faultline_rollout import design, estimate, experiment, noise, sequential, switches, verdict
+
+RANDOM = np.random.default_rng
+
+
+def panel_of(hosts: int, pairs: int, effect: float, seed: int, strata: int = 1) -> estimate.Panel:
+    """A simulated switchback."""
+    random = RANDOM(seed)
+    numbers = np.arange(hosts) % strata
+    signs = np.empty((hosts, pairs))
+    for stratum in range(strata):
+        rows = numbers == stratum
+        signs[rows] = estimate.draw_signs(int(rows.sum()), pairs, random).T
+    changes = random.normal(0, 0.04, (hosts, pairs)) + random.normal(0, 0.1, pairs) \
+        + effect * signs
+    return estimate.Panel(changes, signs, numbers)
+
+
+# --- Schedule
+
+@pytest.mark.parametrize("sizes", [(4,), (5,), (4, 7), (16, 9, 6)])
+def test_schedule_is_balanced(sizes: tuple[int, ...]) -> None:
+    """In each stratum and slot half the hosts are on, and each pair has both arms."""
+    strata = {f"s{number}": [f"h{number}-{host}" for host in range(size)]
+              for number, size in enumerate(sizes)}
+    arms = design.schedule("seed", strata, 40, "switchback")
+    assert all(set(letters[slot:slot + 2]) == {"a", "b"}
+               for letters in arms.values() for slot in range(0, 40, 2))
+    larger = []
+    for names in strata.values():
+        for slot in range(40):
+            on = sum(arms[name][slot] == "b" for name in names)
+            assert abs(2 * on - len(names)) <= 1
+            larger.append(2 * on - len(names))
+    # Neither order is favoured in odd strata.
+    assert sum(larger) == 0 and len(set(arms.values())) > 1
+
+
+def test_schedule_is_what_it_was() -> None:
+    """The schedule of a seed never changes, or old plans would no longer be judged."""
+    strata = {"all": [f"h{number}" for number in range(4)]}
+    assert design.schedule("faultline", strata, 12, "switchback") == {
+        "h0": "baabababbaab", "h1": "abbabaababab", "h2": "baabbabababa", "h3": "abbaabbaabba"}
+    parallel = design.schedule("faultline", strata, 12, "parallel")
+    assert sorted(parallel.values()) == ["a" * 12] * 2 + ["b" * 12] * 2
+
+
+def test_schedules_differ_by_seed() -> None:
+    """Another seed, another schedule; each host is on first in about half of the pairs."""
+    strata = {"all": [f"h{number}" for number in range(8)]}
+    firsts = np.array([[letters[::2].count("b") for letters in
+                        design.schedule(str(seed), strata, 40, "switchback").values()]
+                       for seed in range(50)])
+    assert abs(firsts.mean() - 10) < 0.01
+    assert 1.5 < firsts.std() < 3
+
+
+# --- Estimate
+
+def test_estimate_against_regression() -> None:
+    """With balance, the estimate is that of a regression with stratum-pair intercepts."""
+    panel = panel_of(16, 10, 0.02, 1, strata=2)
+    rows = [(panel.strata[host] * 10 + pair, panel.signs[host, pair], panel.changes[host, pair])
+            for host in range(16) for pair in range(10)]
+    cell, sign, change = (np.array(column) for column in zip(*rows))
+    intercepts = (cell[:, None] == np.unique(cell)).astype(float)
+    fit = sm.OLS(change, np.column_stack([sign, intercepts])).fit()
+    assert estimate.effect_of(panel) == pytest.approx(fit.params[0], rel=1e-9)
+    # The error of the randomisation is that of the regression, about.
+    error = estimate.randomisation(panel, 0.05).error
+    assert error == pytest.approx(fit.bse[0], rel=0.15)
+
+
+def test_shared_and_constant_parts_cancel() -> None:
+    """What a stratum shares in a slot, and what a host keeps, changes nothing."""
+    random = RANDOM(2)
+    assigned = np.array([[0, 1, 1, 0, 0, 1], [1, 0, 0, 1, 1, 0], [0, 1, 0, 1, 1, 0],
+                         [1, 0, 1, 0, 0, 1]])
+    slots = random.normal(0, 1, (4, 6))
+    strata = np.zeros(4, dtype=np.int64)
+    before = estimate.effect_of(design.switchback_panel(slots, assigned, strata))
+    moved = slots + random.normal(0, 5, (4, 1)) + random.normal(0, 5, 6)
+    after = estimate.effect_of(design.switchback_panel(moved, assigned, strata))
+    assert after == pytest.approx(before, abs=1e-9)
+    raised = estimate.effect_of(design.switchback_panel(slots + 0.3 * assigned, assigned, strata))
+    assert raised == pytest.approx(before + 0.3, abs=1e-9)
+
+
+@pytest.mark.parametrize("hosts", [5, 7])
+def test_odd_strata_and_gaps(hosts: int) -> None:
+    """The estimate has no bias in odd strata, or with gaps."""
+    panel = panel_of(hosts, 6, 0.0, 3)
+    changes = panel.changes.copy()
+    changes[1, 2] = changes[3, 4] = np.nan
+    gaps = estimate.Panel(changes, panel.signs, panel.strata)
+    raised = estimate.Panel(changes + 0.5 * panel.signs, panel.signs, panel.strata)
+    assert estimate.effect_of(raised) == pytest.approx(estimate.effect_of(gaps) + 0.5)
+
+
+def test_interval_against_enumeration() -> None:
+    """Monte Carlo agrees with all 6^3 schedules of four hosts and three pairs."""
+    panel = panel_of(4, 3, 0.03, 4)
+    halves = [np.array([1.0 if host in half else -1.0 for host in range(4)])
+              for half in itertools.combinations(range(4), 2)]
+    found = abs(estimate.effect_of(panel))
+    extreme = [abs(estimate.effect_of(estimate.Panel(
+        panel.changes, np.array(signs).T, panel.strata))) >= found - 1e-12
+        for signs in itertools.product(halves, repeat=3)]
+    p = estimate.randomisation(panel, 0.05, draws=9999).p
+    assert p == pytest.approx(np.mean(extreme), abs=0.015)
+
+
+def test_interval_is_where_the_test_ends() -> None:
+    """Just inside the interval an effect is kept, just outside it is rejected."""
+    panel = panel_of(16, 12, 0.01, 5)
+    redraws = estimate.redraw(panel)
+    for looks in (0.0, 0.01):
+        found = estimate.randomisation(panel, 0.05, looks, redraws=redraws)
+        width = found.high - found.low
+        for end, inside in ((found.low, 1), (found.high, -1)):
+            for step, kept in ((inside, True), (-inside, False)):
+                null = end + step * 0.01 * width
+                p = estimate.randomisation(panel.without(null), 0.05, looks).p
+                assert (p > 0.05) == kept
+
+
+def test_interval_against_t() -> None:
+    """With normal noise the interval is as wide as that of a t-test."""
+    panel = panel_of(16, 12, 0.0, 6)
+    found = estimate.randomisation(panel, 0.05)
+    effect, error = estimate.clustered(panel)
+    assert effect == pytest.approx(found.effect, abs=1e-9)
+    assert (found.high - found.low) / 2 == pytest.approx(error * stats.t.ppf(0.975, 15), rel=0.4)
+
+
+def test_false_rate_without_normal_noise() -> None:
+    """The randomisation test keeps its level with heavy tails and hosts that differ."""
+    random = RANDOM(7)
+    false = 0
+    for seed in range(400):
+        panel = panel_of(8, 6, 0.0, 1000 + seed)
+        scale = np.exp(random.normal(0, 1, (8, 1)))
+        changes = random.standard_t(2, (8, 6)) * scale
+        odd = estimate.Panel(changes, panel.signs, panel.strata)
+        drawn = estimate.redraw(odd, 199, str(seed))
+        false += estimate.chance(odd, drawn, 0.0, 0.01) <= 0.05
+    assert false <= stats.binom.ppf(0.999, 400, 0.05)
+
+
+def test_parallel_with_cuped() -> None:
+    """In a parallel design the time before takes out what hosts keep."""
+    random = RANDOM(8)
+    on = (np.arange(40) % 2).astype(np.int64)
+    level = random.normal(0, 0.3, (40, 1))
+    before = (level + random.normal(0, 0.01, (40, 1)))[:, 0]
+    slots = level + random.normal(0, 0.01, (40, 8)) + 0.05 * on[:, None]
+    strata = np.zeros(40, dtype=np.int64)
+    plain = estimate.randomisation(design.parallel_panel(slots, None, on, strata), 0.05)
+    cuped = estimate.randomisation(design.parallel_panel(slots, before, on, strata), 0.05)
+    assert cuped.low < 0.05 < cuped.high and cuped.low > 0
+    assert cuped.error < plain.error / 10
+
+
+@pytest.mark.parametrize("effect,wanted", [(-0.05, "BETTER"), (0.05, "WORSE")])
+def test_parallel_verdict(effect: float, wanted: str) -> None:
+    """A parallel experiment with its time before is judged at its end, and only then."""
+    plan = fleet_lab.make_plan("parallel", switch="vm.hugetlb_pmd_sharing", a=1, b=0, guard=[],
+                               design="parallel", restart="x.service")
+    random = RANDOM(13)
+    shape = (fleet_lab.HOSTS, plan.slots)
+    level = random.normal(0, 0.1, (fleet_lab.HOSTS, 1))
+    primary = np.exp(level + random.normal(0, 0.01, shape) + effect * plan.assigned)
+    arm = np.where(plan.assigned == 1, 0.0, 1.0)
+    data = verdict.Data(0, primary, [], np.ones(shape), arm, arm, np.full(shape, 4.0),
+                        np.zeros(shape), np.zeros(shape), np.zeros(shape),
+                        [{"6.12"}] * fleet_lab.HOSTS, level[:, 0])
+    result = verdict.judge(plan, data, 499)
+    assert result.verdict == wanted, result.reasons
+    assert result.estimate and result.estimate.low < effect < result.estimate.high
+    half = dataclasses.replace(data, **{
+        name: getattr(data, name)[:, :4] for name in (
+            "primary", "mechanism", "lowest", "highest", "scrapes", "offset", "boots", "ooms")})
+    assert verdict.judge(plan, half, 499).verdict == "INCONCLUSIVE"
+
+
+def test_holm_against_statsmodels() -> None:
+    """Corrected p-values are those of statsmodels."""
+    chances = [0.01, 0.04, 0.03, 0.5, 0.002]
+    wanted = statsmodels.stats.multitest.multipletests(chances, method="holm")[1]
+    assert estimate.holm(chances) == pytest.approx(list(wanted))
+
+
+# --- The e-process
+
+def bayes_factor(values: list[float], g: float) -> float:
+    """The e-value by integration over mean and standard deviation."""
+    x = np.array(values)
+
+    def log_likelihood(mean: float, sd: float) -> float:
+        return float(-len(x) * math.log(sd) - ((x - mean) ** 2).sum() / (2 * sd * sd))
+
+    def inner(log_sd: float) -> float:
+        sd = math.exp(log_sd)
+        root = sd * math.sqrt(g)
+        return float(integrate.quad(
+            lambda mean: math.exp(log_likelihood(mean, sd)) * stats.norm.pdf(mean, 0, root),
+            -8 * root - 3, 8 * root + 3, points=[float(x.mean())], limit=400)[0])
+
+    above = integrate.quad(inner, -4, 5, limit=200)[0]
+    below = integrate.quad(lambda log_sd: math.exp(log_likelihood(0, math.exp(log_sd))), -4, 5,
+                           limit=200)[0]
+    return float(above / below)
+
+
+def test_e_process_against_its_integral() -> None:
+    """The closed form is the ratio of the two integrals."""
+    values = [0.8, 1.4, -0.2, 1.1]
+    closed = math.exp(sequential.log_e(np.array(values))[-1])
+    assert closed == pytest.approx(bayes_factor(values, sequential.G), rel=1e-3)
+
+
+def test_e_process_has_no_unit() -> None:
+    """A change of unit changes nothing; the first value alone is no evidence; gaps are none."""
+    values = RANDOM(9).normal(1, 1, 20)
+    first = sequential.log_e(values)
+    assert first[0] == pytest.approx(0)
+    assert sequential.log_e(values * 1e-4) == pytest.approx(first)
+    gaps = np.insert(values, 5, np.nan)
+    assert sequential.log_e(gaps)[-1] == pytest.approx(first[-1])
+
+
+def test_confidence_sequence_is_the_inverse() -> None:
+    """At its ends, the e-value is 1/alpha."""
+    values = RANDOM(10).normal(0.5, 1, 15)
+    low, high = sequential.confidence_sequence(values, 0.01)
+    assert math.isinf(high[1]) and math.isfinite(high[-1])
+    for end in (low[-1], high[-1]):
+        assert sequential.log_e(values - end)[-1] == pytest.approx(math.log(100), rel=1e-6)
+
+
+def test_e_process_is_valid_at_every_look() -> None:
+    """Of 4000 series without an effect, at most alpha ever reach 1/alpha."""
+    values = RANDOM(11).normal(0, 1, (4000, 60))
+    for alpha in (0.05, 0.01):
+        ever = (sequential.log_e(values) >= -math.log(alpha)).any(axis=1).mean()
+        assert ever <= alpha + 3 * math.sqrt(alpha / 4000)
+
+
+def test_noise_is_as_stated() -> None:
+    """The simulated noise has the standard deviation and memory that it states."""
+    model = noise.Noise(host=0, drift=0)
+    values = model.draw(200, 500, RANDOM(12))
+    assert values.std() == pytest.approx(0.04, rel=0.02)
+    assert np.corrcoef(values[:, 1:].ravel(), values[:, :-1].ravel())[0, 1] == \
+        pytest.approx(0.6, abs=0.02)
+
+
+# --- The table of switches
+
+def test_switches_are_those_of_the_kernel() -> None:
+    """Names, and what is known at compile time of ranges, agree with the kernel's sources."""
+    folder = ROOT / "kernel/overlay/mm/faultline"
+    listed = set(re.findall(r"\t&(\w+)_toggle,", (folder / "toggles.c").read_text()))
+    found = {}
+    for path in folder.glob("*.c"):
+        for body in re.findall(r"struct faultline_toggle \w+_toggle = \{.*?\};",
+                               path.read_text(), re.DOTALL):
+            fields = dict(re.findall(r"\.(\w+)\s*= ([^,]*),", body))
+            found[f"vm.{fields['name'].strip(chr(34))}"] = fields
+            listed.remove(re.findall(r"(\w+)_toggle = ", body)[0])
+    assert not listed
+    assert set(found) == set(switches.SWITCHES)
+    for name, fields in found.items():
+        switch = switches.SWITCHES[name]
+        # A field that is missing is 0; modes are enums.
+        for key, value in (("stock", switch.stock), ("min", switch.low)):
+            text = fields.get(key, "0")
+            if text.isdigit():
+                assert int(text) == value, (name, key)
+    assert found["vm.munmap_section_kbytes"]["max"] == "SZ_1G / SZ_1K"
+    assert switches.SWITCHES["vm.munmap_section_kbytes"].high == 2 ** 30 // 2 ** 10
+
+
+def test_values_for_new_mappings_do_not_alternate() -> None:
+    """Sharing of page tables on and off is refused as a switchback; 1 and 2 are not."""
+    assert not switches.acts_at_once("vm.hugetlb_pmd_sharing", 0, 1)
+    assert not switches.acts_at_once("vm.hugetlb_pmd_sharing", 2, 0)
+    assert switches.acts_at_once("vm.hugetlb_pmd_sharing", 1, 2)
+    for name in set(switches.SWITCHES) - {"vm.hugetlb_pmd_sharing"}:
+        assert switches.acts_at_once(name, 0, 1)
+    values = fleet_lab.source("x", switch="vm.hugetlb_pmd_sharing")
+    with pytest.raises(Exception, match="acts on new mappings only, so a host cannot"):
+        experiment.parse(values, "")
+    values |= {"design": "parallel"}
+    with pytest.raises(Exception, match="restart: is missing"):
+        experiment.parse(values, "")
+    assert experiment.parse(values | {"restart": "postgresql.service"}, "").design == "parallel"
