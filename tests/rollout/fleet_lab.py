@@ -9,7 +9,6 @@ import os
 import pathlib
 import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator

@@ -9,7 +9,6 @@ import re
 
 import pytest
 
-import fleet_lab  # sets the search path
 from rollout.fleet_lab import ROOT
 
 import numpy as np
