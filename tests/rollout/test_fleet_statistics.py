@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from rollout import fleet_lab
 from rollout.fleet_lab import ROOT
 
 import numpy as np
