@@ -25,8 +25,11 @@ import numpy as np
 from scipy import stats
 
 from faultline_rollout import design, estimate, noise, prometheus, sequential, verdict
+from faultline_rollout.types import Array
 
 AA_SETS = 300
+# Sets without effect that do not go through Prometheus.
+MORE_AA_SETS = 900
 POWER_SETS = {0.01: 100, 0.02: 40, 0.05: 40}
 DRAWS = 999
 
@@ -163,6 +166,19 @@ class Outcome:
         return bool(self.ended) or self.final.sign != 0
 
 
+def judge(plan: design.Plan, logs: Array) -> Outcome:
+    """Judge the logarithms of the slot means of one set."""
+    panel = plan.panel(logs)
+    effects, _ = estimate.pair_effects(panel)
+    crossed = np.flatnonzero(sequential.log_e(effects) >= -math.log(verdict.LOOKS))
+    # Hosts against hosts, as a judge of canaries does it.
+    half = np.arange(HOSTS) < HOSTS // 2
+    p = stats.mannwhitneyu(logs[half].ravel(), logs[~half].ravel()).pvalue
+    return Outcome(
+        estimate.randomisation(panel, verdict.ALPHA, verdict.LOOKS, draws=DRAWS, seed=plan.seed),
+        int(crossed[0]) + 1 if len(crossed) else 0, bool(p <= 0.05))
+
+
 @functools.lru_cache
 def outcomes(server: str, effect: float) -> list[Outcome]:
     """Query and judge all sets with an effect."""
@@ -175,16 +191,17 @@ def outcomes(server: str, effect: float) -> list[Outcome]:
             prometheus.with_slot(exp.primary.query, exp.window), plan.hosts, START + exp.slot,
             plan.slots, exp.slot))
         assert np.isfinite(logs).all()
-        panel = plan.panel(logs)
-        effects, _ = estimate.pair_effects(panel)
-        crossed = np.flatnonzero(sequential.log_e(effects) >= -math.log(verdict.LOOKS))
-        # Hosts against hosts, as a judge of canaries does it.
-        half = np.arange(HOSTS) < HOSTS // 2
-        p = stats.mannwhitneyu(logs[half].ravel(), logs[~half].ravel()).pvalue
-        found.append(Outcome(
-            estimate.randomisation(panel, verdict.ALPHA, verdict.LOOKS, draws=DRAWS,
-                                   seed=plan.seed),
-            int(crossed[0]) + 1 if len(crossed) else 0, bool(p <= 0.05)))
+        found.append(judge(plan, logs))
+    return found
+
+
+def more_outcomes() -> list[Outcome]:
+    """Judge further sets without effect, averaged here instead of by Prometheus."""
+    found = []
+    for number in range(AA_SETS, AA_SETS + MORE_AA_SETS):
+        scenario = Scenario(fleet_lab.make_plan(name_of(0.0, number)), full=False)
+        slots = scenario.values["latency"].reshape(HOSTS, MINUTES // SLOT, SLOT)
+        found.append(judge(scenario.plan, np.log(slots[:, :, fleet_lab.WASHOUT:].mean(axis=2))))
     return found
 
 
@@ -193,7 +210,12 @@ def test_false_verdicts(server: str, record_property: Callable[[str, object], No
     found = outcomes(server, 0.0)
     false = sum(outcome.verdict for outcome in found)
     record_property("false verdicts", f"{false} of {len(found)}")
-    assert false <= 0.05 * len(found)
+    # Chance moves a count of 300 sets by 3.4: a limit of 5 % needs more of them.
+    assert false <= stats.binom.ppf(0.99, len(found), 0.05)
+    more = more_outcomes()
+    false += sum(outcome.verdict for outcome in more)
+    record_property("false verdicts with further sets", f"{false} of {len(found) + len(more)}")
+    assert false <= 0.05 * (len(found) + len(more))
     # A judge that pools the slots of hosts is far worse on the same values.
     pooled = sum(outcome.pooled for outcome in found)
     record_property("false verdicts of Mann-Whitney on pooled slots", f"{pooled} of {len(found)}")

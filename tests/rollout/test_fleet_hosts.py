@@ -60,6 +60,16 @@ PATH=$HOST_FOLDER/bin:$FLEET_FOLDER/bin:$PATH exec sh -c "$2"
 """
 
 
+# The real faultline-ab, on a host that is a folder.
+REAL = f"""#!/bin/sh
+h=$HOST_FOLDER
+export FAULTLINE_LIB={ROOT}/rollout/host FAULTLINE_ROOT=$h/root FAULTLINE_SYSCTL=$h/sys \\
+    FAULTLINE_CMDLINE=$h/cmdline FAULTLINE_RUN=$h/run FAULTLINE_TEXTFILE=$h/textfile \\
+    FAULTLINE_TICK=0 FAULTLINE_SYSTEMCTL=true
+exec {ROOT}/rollout/host/faultline-ab "$@"
+"""
+
+
 @dataclasses.dataclass
 class Lab:
     """Hosts in a folder, and a plan for them."""
@@ -129,6 +139,24 @@ def test_start_status_stop(lab: Lab) -> None:
     assert done.returncode == 0 and not lab.on
     done = lab.run("verdict", lab.path, "--at", time.time() + 86400)
     assert done.returncode == 2 and "cannot be reached" in done.stderr
+
+
+def test_real_agent(lab: Lab) -> None:
+    """faultline-ab of this tree takes the files, says so, and ends the experiment."""
+    (lab.folder / "bin/faultline-ab").write_text(REAL)
+    for number in range(HOSTS):
+        for name in ("root/etc", "run", "sys/vm", "textfile"):
+            (lab.host(number) / name).mkdir(parents=True)
+        (lab.host(number) / "sys" / fleet_lab.SWITCH.replace(".", "/")).write_text("0\n")
+        (lab.host(number) / "cmdline").write_text("quiet\n")
+    done = lab.run("start", lab.path)
+    assert done.returncode == 0, done.stderr
+    assert len(list(lab.folder.glob("host*/run/**/lab.plan"))) == HOSTS
+    told = json.loads(lab.run("status", lab.path, "--json").stdout)
+    assert set(told["hosts"].values()) == {"waiting"}, told
+    done = lab.run("stop", lab.path)
+    assert done.returncode == 0, done.stderr
+    assert not list(lab.folder.glob("host*/run/**/lab.plan"))
 
 
 def test_dry_run_changes_nothing(lab: Lab) -> None:
