@@ -7,6 +7,8 @@ import dataclasses
 import json
 import os
 import pathlib
+import platform
+import shutil
 import socket
 import subprocess
 import time
@@ -21,6 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
 
+from faultline.testing import fetched  # noqa: E402
 from faultline_rollout import design, experiment, noise  # noqa: E402
 from faultline_rollout.hosts import Host  # noqa: E402
 from faultline_rollout.types import Array  # noqa: E402
@@ -125,13 +128,24 @@ def openmetrics(scenarios: list[Scenario], out: pathlib.Path, history: Array | N
         file.write("# EOF\n")
 
 
+def programs() -> pathlib.Path:
+    """The folder with Debian's prometheus and promtool; a package would start a service."""
+    if found := shutil.which("promtool"):
+        return pathlib.Path(found).parent
+    return fetched.folder_of(
+        "prometheus", platform.freedesktop_os_release()["VERSION_CODENAME"],
+        {"prometheus": ("./usr/bin/prometheus", "./usr/bin/promtool")}, 20,
+        "install prometheus") / "usr/bin"
+
+
 @contextlib.contextmanager
 def prometheus(folder: pathlib.Path, scenarios: list[Scenario],
                history: Array | None = None) -> Iterator[str]:
     """Run Debian's Prometheus with these values; gives its URL."""
+    there = programs()
     text, store = folder / "values.txt", folder / "tsdb"
     openmetrics(scenarios, text, history)
-    subprocess.run(["promtool", "tsdb", "create-blocks-from", "openmetrics", text, store],
+    subprocess.run([there / "promtool", "tsdb", "create-blocks-from", "openmetrics", text, store],
                    check=True, stdout=subprocess.DEVNULL)
     text.unlink()
     config = folder / "prometheus.yml"
@@ -140,7 +154,7 @@ def prometheus(folder: pathlib.Path, scenarios: list[Scenario],
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     with open(folder / "prometheus.log", "wb") as log, subprocess.Popen(
-            ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={store}",
+            [there / "prometheus", f"--config.file={config}", f"--storage.tsdb.path={store}",
              "--storage.tsdb.retention.time=100y", f"--web.listen-address=127.0.0.1:{port}"],
             stdout=log, stderr=log) as process:
         try:

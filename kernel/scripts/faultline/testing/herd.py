@@ -2,21 +2,18 @@
 """Ask herd7 what the Linux kernel memory model allows in a litmus test.
 
 The model is the kernel's own, in tools/memory-model.  Debian 12 and 13 do not have herd7: unless
-the host has one, it comes from a later Debian, with the libraries that it needs, through apt's
-signed metadata and a private apt configuration.  Nothing is installed; it stays in build/cache.
+the host has one, it comes from a later Debian, with the libraries that it needs.
 """
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from ..apt import Apt
-from ..common import Fail, Paths, lock, need_space, say
+from ..common import Fail, Paths
+from . import fetched
 
 MODEL = Path("tools") / "memory-model"
 SUITE = "forky"
@@ -27,36 +24,8 @@ PACKAGES = {
     "libgmp10": ("./usr/lib/*/libgmp.so.*",),
 }
 INSTEAD = "install herd7 of herdtools7, 7.52 or later, so that it is in PATH"
-# Disk space for the packages, apt's lists and the programs.
-ROOM = 250 << 20
 
 OBSERVATION = re.compile(r"^Observation .* (Never|Sometimes|Always) (\d+) (\d+)$", re.M)
-
-
-def fetch(paths: Paths, target: Path) -> None:
-    """Put herd7 and its libraries into a folder."""
-    need_space(paths.cache, ROOM, "herd7")
-    apt = Apt(paths, instead=INSTEAD, suite=SUITE).update()
-    part = target.with_name(f".{target.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    say(f"downloading {', '.join(PACKAGES)} of {SUITE} (40 MiB) ...")
-    done = apt.run("apt-get", "-q", "download", *PACKAGES, cwd=part)
-    if done.returncode:
-        trouble = apt.trouble or next(iter(re.findall(r"(?m)^E: (.*)", done.stderr)), "no error")
-        raise Fail(f"cannot get herd7 ({trouble}): check the network and apt's sources and "
-                   f"proxy, then run this again, or {INSTEAD}")
-    for name, members in PACKAGES.items():
-        package, = part.glob(f"{name}_*.deb")
-        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)],
-                              stdout=subprocess.PIPE) as deb:
-            status = subprocess.run(["tar", "-x", "-C", str(part), "--wildcards", *members],
-                                    stdin=deb.stdout, check=False).returncode
-        if status or deb.returncode:
-            raise Fail(f"cannot unpack {package.name}: read the lines above, or {INSTEAD}")
-        package.unlink()
-    part.rename(target)
-    shutil.rmtree(apt.folder)
 
 
 class Herd:
@@ -71,11 +40,7 @@ class Herd:
         there = shutil.which("herd7")
         self._command = [there or ""]
         if not there:
-            target = paths.cache / "herd7"
-            # Progress must not get between the test results.
-            with contextlib.redirect_stdout(sys.stderr), lock(paths.cache / ".herd7.lock"):
-                if not target.is_dir():
-                    fetch(paths, target)
+            target = fetched.folder_of("herd7", SUITE, PACKAGES, 40, INSTEAD)
             # Its libraries are newer than the host's, so it needs their loader as well.
             loader = next(target.glob("usr/lib/*/ld*.so.*"), target / "ld.so")
             self._command = [str(loader), "--library-path", str(loader.parent),
