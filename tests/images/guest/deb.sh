@@ -175,6 +175,10 @@ remove_all() {
 		faultline-profiles
 }
 
+after_install() {
+	check 'its boot entry has an initial RAM file system' grep -q ^initrd "$(entries_of "$KVER1")"
+}
+
 after_removal() {
 	told 'that warns of the removal of the running kernel' 'W: Removing the running kernel'
 }

@@ -89,6 +89,9 @@ download_third() {
 	done
 }
 
+# No program on this host makes an initial RAM file system after kernel-install.
+after_install() { :; }
+
 # install_third OPTION...: dnf may keep two kernels only.
 install_third() {
 	dnf -y --setopt=installonly_limit=2 "$@" install "${next_packages[@]}"
