@@ -15,7 +15,7 @@ VERBS = {
     "tree": ("tree:main", "make the kernel branch in build/tree"),
     "export": ("export:main", "write the branch back to kernel/overlay and kernel/patches"),
     "rebase": ("rebase:main", "move the pin to another point release"),
-    "audit": ("audit:main", "compare the places that the proof of page faults relies on"),
+    "audit": ("audit:main", "compare the code that the proof of speculative faults relies on"),
     "configure": ("configure:main", "make the .config of a flavour"),
     "build": ("build:main", "compile a flavour"),
     "stage": ("stage:main", "compile a flavour and lay out the contents of its packages"),
@@ -35,8 +35,8 @@ VERBS = {
     "images packages": ("images.packages:main", "make the repositories for the test hosts"),
     "images shell": ("images.shell:main", "open a shell on a test host"),
     "images test": ("images.story:main", "test packages on a test host"),
-    "upstream mm": ("upstream.mm:main", "compare upstream's mm selftests with stock"),
-    "upstream stress-ng": ("upstream.stress_ng:main", "compare stress-ng with stock"),
+    "upstream mm": ("upstream.mm:main", "run upstream's mm selftests on stock and on ours, and compare"),
+    "upstream stress-ng": ("upstream.stress_ng:main", "run stress-ng on stock and on ours, and compare"),
 }
 
 
