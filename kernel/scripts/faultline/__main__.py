@@ -35,8 +35,8 @@ VERBS = {
     "images packages": ("images.packages:main", "make the repositories for the test hosts"),
     "images shell": ("images.shell:main", "open a shell on a test host"),
     "images test": ("images.story:main", "test packages on a test host"),
-    "upstream mm": ("upstream.mm:main", "run upstream's mm selftests on stock and on ours, and compare"),
-    "upstream stress-ng": ("upstream.stress_ng:main", "run stress-ng on stock and on ours, and compare"),
+    "upstream mm": ("upstream.mm:main", "compare upstream's mm selftests on stock and on ours"),
+    "upstream stress-ng": ("upstream.stress_ng:main", "compare stress-ng on stock and on ours"),
 }
 
 
