@@ -31,8 +31,9 @@ LOG_LINES = 12
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # The inputs of the images, besides this file; a folder stands for all files in it.
 BASE_INPUTS = ("mkosi.conf", "mkosi.profiles/base", "kernel/upstream")
-DISK_INPUTS = {"deb": ("mkosi.profiles/host", "mkosi.profiles/deb"),
-               "rpm": ("mkosi.profiles/host", "mkosi.profiles/rpm", "tests/package/shim")}
+HOST_INPUTS = ("mkosi.profiles/host", "rollout/host/units")
+DISK_INPUTS = {"deb": (*HOST_INPUTS, "mkosi.profiles/deb"),
+               "rpm": (*HOST_INPUTS, "mkosi.profiles/rpm", "tests/package/shim")}
 
 
 class Images:
