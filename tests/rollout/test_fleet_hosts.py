@@ -22,7 +22,7 @@ import pytest
 from rollout import fleet_lab
 from rollout.fleet_lab import HOSTS, ROOT
 
-from faultline_rollout import Error, design, experiment, hosts
+from faultline_rollout import Error, cli, design, experiment, hosts, prometheus
 
 FAKE = r"""#!/bin/sh
 # A host's faultline-ab: checks the sum, keeps the plan in $HOST_FOLDER.
@@ -134,11 +134,14 @@ def test_start_status_stop(lab: Lab) -> None:
     told = json.loads(lab.run("status", lab.path, "--json").stdout)
     assert "stopped, expired or rebooted" in told["hosts"]["host02"]
     assert told["hosts"]["host03"] == "waiting"
+    done = lab.run("verdict", lab.path, "--at", time.time() + 86400)
+    assert done.returncode == 2 and "cannot be reached" in done.stderr
     # Without Prometheus, as everything here.
     done = lab.run("stop", lab.path)
     assert done.returncode == 0 and not lab.on
+    # It was stopped before slot 0, so there is nothing to ask for.
     done = lab.run("verdict", lab.path, "--at", time.time() + 86400)
-    assert done.returncode == 2 and "cannot be reached" in done.stderr
+    assert done.returncode == 20 and "no pair of slots is complete" in done.stdout
 
 
 def test_real_agent(lab: Lab) -> None:
@@ -239,6 +242,36 @@ def test_stop_of_a_fleet_with_a_lost_host(lab: Lab) -> None:
     done = lab.run("stop", lab.path)
     assert done.returncode == 2 and "host07: cannot be reached" in done.stderr
     assert lab.on == ["host07"]
+
+
+def test_after_a_stop(lab: Lab) -> None:
+    """The time of the first stop is kept, and slots after it are not judged."""
+    assert lab.run("start", lab.path).returncode == 0
+    place = lab.folder / "lab.run.json"
+    start = json.loads(place.read_text())["start"]
+    assert cli.until(lab.path, None) is None and cli.until(lab.path, 7.0) == 7
+    assert lab.run("stop", lab.path).returncode == 0
+    first = json.loads(place.read_text())
+    assert first["start"] == start and abs(first["stopped"] - time.time()) < 60
+    place.write_text(json.dumps(first | {"stopped": 1000}))
+    assert lab.run("stop", lab.path).returncode == 0
+    assert cli.until(lab.path, None) == 1000 and cli.until(lab.path, 7.0) == 7
+    assert cli.until(lab.path, 2000.0) == 1000
+
+
+@pytest.mark.parametrize("known,label,wanted", [
+    (["db1:9100", "db2:9100"], "db2:8080", 1),
+    (["db1:9100", "db2:9100"], "db3:9100", None),
+    (["[2001:db8::1]:9100", "[2001:db8::2]:9100"], "[2001:db8::1]:8080", 0),
+    (["[2001:db8::1]:9100", "[2001:db8::2]:9100"], "[2001:db8::9]:9100", None),
+    (["2001:db8::1", "2001:db8::2"], "2001:db8::9", None),
+    (["vm:9100", "vm:9200"], "vm:9100", 0),
+    (["vm:9100", "vm:9200"], "vm:8080", None),
+])
+def test_host_of_a_series(known: list[str], label: str, wanted: int | None) -> None:
+    """The port does not matter; another machine's values are never taken."""
+    found = [hosts.Host(name, name, name, {}) for name in known]
+    assert prometheus.Prometheus("").host_of(found)({"instance": label}) == wanted
 
 
 def test_blackout(tmp_path: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 import re
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,9 @@ import statsmodels.api as sm
 import statsmodels.stats.multitest
 from scipy import integrate, stats
 
-from faultline_rollout import design, estimate, experiment, noise, sequential, switches, verdict
+from faultline_rollout import (Error, design, estimate, experiment, noise, planning, sequential,
+                               switches, verdict)
+from faultline_rollout.types import Array
 
 RANDOM = np.random.default_rng
 
@@ -180,6 +183,141 @@ def test_parallel_with_cuped() -> None:
     assert cuped.error < plain.error / 10
 
 
+@pytest.mark.parametrize("hosts,enough", [(4, False), (6, False), (7, True), (8, True)])
+def test_parallel_needs_enough_hosts(hosts: int, enough: bool) -> None:
+    """With few hosts, no division into arms is rare enough for a verdict, so none is planned."""
+    values = fleet_lab.source("x", switch="vm.hugetlb_pmd_sharing", a=1, design="parallel", b=0,
+                              restart="x.service", prometheus="http://127.0.0.1:9")
+    # The next thing is the history, and nobody answers there.
+    with pytest.raises(Error, match="cannot be reached" if enough else "in (6|20) ways"):
+        planning.make(experiment.parse(values, ""), values, fleet_lab.fleet(hosts), seconds=86400)
+
+
+def measured(plan: design.Plan, primary: Array, **changes: Any) -> verdict.Data:
+    """What a sound fleet of 4 scrapes per slot measures; seconds begin with slot 0."""
+    shape = primary.shape
+    arm = np.where(plan.assigned == 1, plan.experiment.b, plan.experiment.a).astype(float)
+    boot = np.full((shape[0], shape[1] + 1), -1e6)
+    seen = np.broadcast_to(plan.experiment.slot * np.arange(shape[1] + 1) - 30.0, boot.shape)
+    data = verdict.Data(0, primary, [], np.ones(shape), arm, arm, np.full(shape, 4.0),
+                        np.zeros(shape), np.zeros(shape), boot, boot.copy(), seen.copy(),
+                        [{"6.12": 0.0} for _ in range(shape[0])])
+    return dataclasses.replace(data, **changes)
+
+
+def until(data: verdict.Data, slots: int) -> verdict.Data:
+    """The first slots only."""
+    return dataclasses.replace(data, **{
+        name: getattr(data, name)[:, :slots] for name in (
+            "primary", "mechanism", "lowest", "highest", "scrapes", "offset", "ooms")} | {
+        name: getattr(data, name)[:, :slots + 1] for name in ("first_boot", "last_boot", "seen")})
+
+
+def fleet_of(effect: float = 0.0) -> tuple[design.Plan, verdict.Data]:
+    """A switchback without guards, and what it measures."""
+    plan = fleet_lab.make_plan("events", guard=[])
+    random = RANDOM(14)
+    shape = (fleet_lab.HOSTS, plan.slots)
+    return plan, measured(plan, np.exp(random.normal(0, 0.02, shape) + effect * plan.assigned))
+
+
+def goes(data: verdict.Data, host: int, second: float) -> None:
+    """A host is silent from a second of the experiment on."""
+    slot = fleet_lab.SLOT * 60
+    first = int(second // slot)
+    for name in ("primary", "mechanism", "lowest", "highest", "scrapes", "offset", "ooms"):
+        getattr(data, name)[host, first + (second % slot > slot / 2):] = np.nan
+    for name in ("first_boot", "last_boot", "seen"):
+        getattr(data, name)[host, first + 1 + (second % slot >= 60):] = np.nan
+    if second % slot >= 60:
+        data.seen[host, first + 1] = second - 30
+
+
+@pytest.mark.parametrize("second", [0, 20, 120, 200, 230])
+def test_crash_counts_for_the_arm_it_happened_in(second: int) -> None:
+    """Whenever a host dies in a slot, right at its beginning too, it is that slot's arm."""
+    plan, data = fleet_of()
+    slots = []
+    for host in range(8):
+        slots.append(int(np.flatnonzero(plan.assigned[host, host:])[0]) + host)
+        goes(data, host, slots[-1] * fleet_lab.SLOT * 60 + second)
+    judge = verdict.Judge(plan, data)
+    assert [list(np.flatnonzero(row)) for row in judge.crashed[:8]] == [[slot] for slot in slots]
+    assert judge.events()["crashes"] == {"a": 0, "b": 8}
+    assert verdict.judge(plan, data, 499).verdict == "WORSE"
+
+
+@pytest.mark.parametrize("down,back", [(620, 700), (620, 980), (590, 700), (890, 1000), (0, 400)])
+def test_reboot_between_two_slots(down: int, back: int) -> None:
+    """A reboot counts for the slot of the crash, wherever slots begin."""
+    plan, data = fleet_of()
+    slot = plan.experiment.slot
+    after, crashed = back // slot, down // slot
+    data.last_boot[3, after + 1:] = back - 10
+    data.first_boot[3, after + 1 + (crashed == after and down % slot >= 60):] = back - 10
+    data.seen[3, crashed + 1:after + 1] = np.nan
+    if crashed != after:
+        data.seen[3, crashed + 1] = max(crashed * slot, down - 30)
+        data.last_boot[3, crashed + 1:after + 1] = -1e6
+    # It boots the stock kernel, and its switch is as at boot.
+    data.kernels[3]["6.1"] = float((after + 1) * slot)
+    data.lowest[3, after + 1:] = data.highest[3, after + 1:] = 0
+    judge = verdict.Judge(plan, data)
+    assert list(np.flatnonzero(judge.crashed[3])) == [(down + 30) // slot]
+    assert verdict.judge(plan, data, 499).verdict != "INVALID"
+
+
+def test_prometheus_that_stops_is_no_crash() -> None:
+    """Hosts that had no scrape in its last slot have not vanished."""
+    plan, data = fleet_of()
+    for host in range(fleet_lab.HOSTS):
+        goes(data, host, 20 * 300 + (20 if host % 2 else 200))
+    assert not verdict.Judge(plan, data).crashed.any()
+
+
+def test_all_hosts_crash() -> None:
+    """If each host dies as soon as it has b, that is WORSE, at every look and at the end."""
+    plan, data = fleet_of()
+    for host, arms in enumerate(plan.assigned):
+        goes(data, host, 300 * int(np.flatnonzero(arms)[0]) + 20)
+    # Prometheus still runs.
+    data.seen[0, 1:] = 300.0 * np.arange(plan.slots) + 270
+    result = verdict.judge(plan, data, 499)
+    assert result.verdict == "WORSE" and "crashes" in result.reasons[0], result
+
+
+def test_no_contrast_is_no_verdict() -> None:
+    """Without values of both arms in a pair, with few pairs left, or without any change."""
+    plan, data = fleet_of()
+    boot = data.last_boot.copy()
+    boot[:, 3:] = 500
+    boot[:, 4:] = 600
+    few = dataclasses.replace(data, last_boot=boot, first_boot=boot)
+    result = verdict.judge(plan, few, 499)
+    assert result.verdict == "INVALID", result
+    still = dataclasses.replace(data, primary=np.full(data.primary.shape, 0.25))
+    result = verdict.judge(plan, still, 499)
+    assert result.verdict == "INVALID" and "never changes" in result.reasons[0], result
+
+
+def test_arms_of_all_hosts_are_checked() -> None:
+    """The value of the switch on a few hosts does not speak for the others."""
+    plan, data = fleet_of()
+    data.lowest[4:] = data.highest[4:] = np.nan
+    result = verdict.judge(plan, data, 499)
+    assert result.verdict == "INVALID" and "cannot be checked in 75%" in result.reasons[0]
+
+
+def test_looks_at_crashes_are_valid() -> None:
+    """Of 1000 fleets in which arms do not differ, few ever show a crash guard that fails."""
+    hits = np.cumsum(RANDOM(15).random((1000, 40)) < 0.5, axis=1)
+    limit = -math.log(0.025)
+    ever = sum(any(sequential.log_e_share(int(row[n]), n + 1, 0.5) >= limit for n in range(40))
+               for row in hits)
+    assert ever <= 1000 * 0.025 + 3 * math.sqrt(1000 * 0.025)
+    assert sequential.log_e_share(12, 12, 0.5) >= -math.log(0.025 / 3)
+
+
 @pytest.mark.parametrize("effect,wanted", [(-0.05, "BETTER"), (0.05, "WORSE")])
 def test_parallel_verdict(effect: float, wanted: str) -> None:
     """A parallel experiment with its time before is judged at its end, and only then."""
@@ -190,16 +328,11 @@ def test_parallel_verdict(effect: float, wanted: str) -> None:
     level = random.normal(0, 0.1, (fleet_lab.HOSTS, 1))
     primary = np.exp(level + random.normal(0, 0.01, shape) + effect * plan.assigned)
     arm = np.where(plan.assigned == 1, 0.0, 1.0)
-    data = verdict.Data(0, primary, [], np.ones(shape), arm, arm, np.full(shape, 4.0),
-                        np.zeros(shape), np.zeros(shape), np.zeros(shape),
-                        [{"6.12"}] * fleet_lab.HOSTS, level[:, 0])
+    data = measured(plan, primary, before=level[:, 0], lowest=arm, highest=arm)
     result = verdict.judge(plan, data, 499)
     assert result.verdict == wanted, result.reasons
     assert result.estimate and result.estimate.low < effect < result.estimate.high
-    half = dataclasses.replace(data, **{
-        name: getattr(data, name)[:, :4] for name in (
-            "primary", "mechanism", "lowest", "highest", "scrapes", "offset", "boots", "ooms")})
-    assert verdict.judge(plan, half, 499).verdict == "INCONCLUSIVE"
+    assert verdict.judge(plan, until(data, 4), 499).verdict == "INCONCLUSIVE"
 
 
 def test_holm_against_statsmodels() -> None:

@@ -83,6 +83,28 @@ def started(path: pathlib.Path, plan: Plan) -> float:
     return start
 
 
+def until(path: pathlib.Path, at: float | None) -> float | None:
+    """The time until which values count: after a stop, hosts do not follow the plan."""
+    try:
+        ended = float(json.loads(run_path(path).read_text(encoding="utf-8"))["stopped"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return at
+    return ended if at is None else min(at, ended)
+
+
+def _note_stop(path: pathlib.Path) -> None:
+    """Write the time of the first stop of a plan that was started."""
+    place = run_path(path)
+    try:
+        run = json.loads(place.read_text(encoding="utf-8"))
+        if "stopped" not in run:
+            design.write(place, json.dumps({**run, "stopped": int(time.time())}) + "\n")
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, TypeError, Error) as err:
+        say(f"warning: {place} does not say when it was stopped ({err}): give verdict --at")
+
+
 # --- plan
 
 def command_plan(args: argparse.Namespace) -> int:
@@ -320,13 +342,14 @@ def command_status(args: argparse.Namespace) -> int:
     start = started(args.plan, plan) if args.start is None else args.start
     transport = Transport(plan.experiment.transport)
     while True:
-        look = _look(plan, start, transport, args.at)
+        look = _look(plan, start, transport, until(args.plan, args.at))
         _show(plan, start, look, args.json)
         found = look.result
         harmed = found is not None and (found.verdict == WORSE or any(
             arms["b"] for name, arms in found.events.items() if name == "crashes"))
         if args.stop_on_harm and harmed:
             say("harm: every host is set back")
+            _note_stop(args.plan)
             problems = _stop_hosts(plan.experiment.name, plan.hosts, transport,
                                    bool(plan.experiment.restart))
             for problem in problems:
@@ -346,7 +369,7 @@ def command_verdict(args: argparse.Namespace) -> int:
         if path.suffix not in report.FORMATS:
             raise Error(f"--plot {path}: the name must end in {' or '.join(report.FORMATS)}")
     start = started(args.plan, plan) if args.start is None else args.start
-    data = collect(plan, start, args.at)
+    data = collect(plan, start, until(args.plan, args.at))
     result = judge(plan, data)
     for path in args.plot:
         report.save_plot(path, plan, data, result)
@@ -385,7 +408,11 @@ def command_stop(args: argparse.Namespace) -> int:
             from None
     if not isinstance(name, str) or not all(c.isalnum() or c in "._-" for c in name):
         raise Error(f"{args.plan} has no name: run `faultline-ab stop --all` on the hosts")
-    problems = _stop_hosts(name, hosts, Transport(words), bool(body["experiment"].get("restart")))
+    _note_stop(args.plan)
+    service = body["experiment"].get("restart")
+    problems = _stop_hosts(name, hosts, Transport(words), bool(service))
+    if service:
+        say(f"{service} keeps what its arm decided for its mappings until it restarts")
     say(f"{name}: stopped on {len(hosts) - len(problems)} of {len(hosts)} hosts")
     if problems:
         raise Error(f"{len(problems)} hosts could not be stopped:\n  " + "\n  ".join(problems))
@@ -477,6 +504,9 @@ def main() -> int:
     """Run a command; returns the exit status."""
     args = parser().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # The terminal is gone; with nohup it is ignored.
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         status: int = args.run(args)
         return status

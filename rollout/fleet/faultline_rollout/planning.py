@@ -132,6 +132,13 @@ def make(exp: Experiment, source: Mapping[str, Any], hosts: Sequence[Host], *,
     strata = by_stratum(hosts, exp.strata)
     of_host = {name: stratum for stratum, names in strata.items() for name in names}
     numbers = np.array([sorted(strata).index(of_host[host.name]) for host in hosts])
+    if exp.design == "parallel":
+        ways = math.prod(math.comb(len(names), len(names) // 2) * (1 + len(names) % 2)
+                         for names in strata.values())
+        # The smallest p-value is that of a division and its opposite.
+        if ways < 2 / ALPHA:
+            raise Error(f"strata: these hosts can be divided into two arms in {ways} ways, and a "
+                        f"verdict takes {2 / ALPHA:.0f}: use 8 hosts in a stratum, or more strata")
     logs = history(exp, hosts, seconds, time.time() if end is None else end)
     seed = seed or secrets.token_hex(16)
     replay = Replay(exp, logs, numbers, int(seed.encode().hex(), 16) % 2 ** 63)

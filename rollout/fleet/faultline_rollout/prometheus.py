@@ -6,6 +6,7 @@ import dataclasses
 import http.client
 import json
 import math
+import re
 import time
 import urllib.error
 import urllib.parse
@@ -62,12 +63,15 @@ class Prometheus:
     def host_of(self, hosts: Sequence[Host]) -> Callable[[dict[str, str]], int | None]:
         """A function from the labels of a series to the number of its host."""
         exact = {host.instance: number for number, host in enumerate(hosts)}
-        # node_exporter's instance is HOST:PORT.
-        bare = {host.instance.partition(":")[0]: number for number, host in enumerate(hosts)}
+        bare: dict[str, int | None] = {}
+        for place, host in enumerate(hosts):
+            # Two hosts that differ by the port only.
+            name = without_port(host.instance)
+            bare[name] = None if name in bare else place
 
         def number(labels: dict[str, str]) -> int | None:
             value = labels.get(self.label, "")
-            return exact.get(value, bare.get(value.partition(":")[0]))
+            return exact.get(value, bare.get(without_port(value)))
         return number
 
     def series(self, query: str, first: float, last: float, step: int) -> list[Any]:
@@ -92,7 +96,8 @@ class Prometheus:
                     continue
                 if number in owner:
                     raise Error(f"the query gives several series for host {hosts[number].name}: "
-                                f"{query}: sum it by ({self.label})")
+                                f"{query}: sum it by ({self.label}), or narrow the key selector "
+                                "if it is not yours")
                 owner[number] = series["metric"]
                 for moment, text in series["values"]:
                     place = begin + round((float(moment) - start) / step)
@@ -101,14 +106,15 @@ class Prometheus:
         return values
 
     def texts(self, query: str, hosts: Sequence[Host], label: str, first: float,
-              last: float, step: int) -> list[set[str]]:
-        """The values of a label over a time, for each host."""
-        found: list[set[str]] = [set() for _ in hosts]
+              last: float, step: int) -> list[dict[str, float]]:
+        """The values of a label over a time, and when each was seen first, for each host."""
+        found: list[dict[str, float]] = [{} for _ in hosts]
         number_of = self.host_of(hosts)
         for series in self.series(query, first, last, step):
             number = number_of(series["metric"])
             if number is not None:
-                found[number].add(series["metric"].get(label, ""))
+                text, seen = series["metric"].get(label, ""), float(series["values"][0][0])
+                found[number][text] = min(seen, found[number].get(text, seen))
         return found
 
     def firing(self, alerts: Sequence[str]) -> list[str]:
@@ -116,6 +122,11 @@ class Prometheus:
         answer = self.ask("query", query='ALERTS{alertstate="firing"}')
         names = {series["metric"].get("alertname", "") for series in answer["result"]}
         return [alert for alert in alerts if alert in names]
+
+
+def without_port(instance: str) -> str:
+    """HOST of HOST:PORT, as node_exporter's instance is; IPv6 addresses have brackets then."""
+    return re.sub(r"^([^:]*|\[.*\]):\d+$", r"\1", instance)
 
 
 def with_slot(query: str, seconds: int) -> str:

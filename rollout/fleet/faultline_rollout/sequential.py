@@ -10,7 +10,10 @@ with start 1 for normal values of mean 0.  So the probability that it ever reach
 """
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from scipy import special, stats
 
 from .types import Array
 
@@ -34,6 +37,17 @@ def log_e(values: Array, g: float = G) -> Array:
         growth = np.where(squares > 0, np.log(squares / shrunk), 0.0)
     result: Array = 0.5 * count * growth - 0.5 * np.log1p(count * g)
     return np.where(squares > 0, result, 0.0)
+
+
+def log_e_share(hits: int, total: int, share: float) -> float:
+    """The logarithm of the e-value of "a hit has at most this probability".
+
+    The likelihood of the hits, with their probability drawn from all above share,
+    against that with share.
+    """
+    above = special.betaln(hits + 1, total - hits + 1) \
+        + stats.beta.logsf(share, hits + 1, total - hits + 1) - math.log1p(-share)
+    return float(above - hits * math.log(share) - (total - hits) * math.log1p(-share))
 
 
 def confidence_sequence(values: Array, alpha: float, g: float = G) -> tuple[Array, Array]:

@@ -26,6 +26,8 @@ LOOKS = 0.01
 # Of EQUIVALENT, for each side, and of all guards together.
 EQUIVALENT_ALPHA = 0.05
 GUARD_ALPHA = 0.05
+# Of GUARD_ALPHA, for the looks while it runs.
+GUARD_LOOKS = 0.025
 # The power of the detectable effect.
 POWER = 0.9
 # Checks of the data: p-values so small that a sound experiment is seldom refused.
@@ -36,8 +38,13 @@ MAX_WRONG_ARM = 0.01
 MAX_LOST = 0.2
 MIN_LOST_DIFFERENCE = 0.01
 CLOCK_SECONDS = 5.0
-# A host without values in this many last slots has vanished.
+# A host has vanished if it is silent until now, in this many slots in which others
+# were not.  That counts as a crash: Prometheus cannot tell a host that has hung from
+# one whose node_exporter was stopped, and arms do not differ in the latter.
 GONE_SLOTS = 2
+# A time of boot that moves by more is another boot; a clock that is set right moves it
+# by less.
+BOOT_SECONDS = 30
 # Scrapes arrive late.
 SETTLE = 30
 
@@ -58,9 +65,14 @@ class Data:
     highest: Array
     scrapes: Array
     offset: Array
-    boots: Array
     ooms: Array
-    kernels: list[set[str]]
+    # One slot more: the first is that before the start.  The lowest and highest time of
+    # boot in all of a slot, and the last scrape, all in seconds since 1970.
+    first_boot: Array
+    last_boot: Array
+    seen: Array
+    # For each host its kernels, and when each was seen first.
+    kernels: list[dict[str, float]]
     before: Array | None = None
 
     @property
@@ -78,18 +90,18 @@ def collect(plan: Plan, start: float, now: float | None = None) -> Data:
     if not count:
         nothing = np.full((len(plan.hosts), 0), np.nan)
         return Data(start, nothing, [nothing for _ in exp.guards], nothing, nothing, nothing,
-                    nothing, nothing, nothing, nothing, [set() for _ in plan.hosts])
+                    nothing, nothing, nothing, nothing, nothing, nothing,
+                    [{} for _ in plan.hosts])
     first = start + exp.slot
 
     def table(query: str, seconds: int = exp.window) -> Array:
         return server.table(with_slot(query, seconds), plan.hosts, first, count, exp.slot)
 
+    def whole(query: str) -> Array:
+        return server.table(with_slot(query, exp.slot), plan.hosts, start, count + 1, exp.slot)
+
     def node(metric: str) -> str:
         return f"{metric}{{{exp.selector}}}"
-
-    def spread(metric: str) -> str:
-        return (f"max_over_time({node(metric)}[$slot]) - "
-                f"min_over_time({node(metric)}[$slot])")
 
     arm, clock = node(metric_of(exp.switch)), node("node_time_seconds")
     before = None
@@ -106,8 +118,10 @@ def collect(plan: Plan, start: float, now: float | None = None) -> Data:
         table(exp.mechanism.query), table(f"min_over_time({arm}[$slot])"),
         table(f"max_over_time({arm}[$slot])"), table(f"count_over_time({arm}[$slot])"),
         table(f"abs({clock} - timestamp({clock}))"),
-        table(spread("node_boot_time_seconds"), exp.slot),
         table(f"increase({node('node_vmstat_oom_kill')}[$slot])", exp.slot),
+        whole(f"min_over_time({node('node_boot_time_seconds')}[$slot])"),
+        whole(f"max_over_time({node('node_boot_time_seconds')}[$slot])"),
+        whole(f"max_over_time({clock}[$slot])"),
         server.texts(node("node_uname_info"), plan.hosts, "release", start,
                      start + count * exp.slot, exp.slot), before)
 
@@ -206,26 +220,41 @@ class Judge:
 
     def _mark_gone(self) -> None:
         """Find hosts that rebooted or vanished; from then on they are out."""
-        data = self.data
-        hosts, slots = data.primary.shape
+        hosts, slots = self.data.primary.shape
         self.here: Flags = np.ones((hosts, slots), dtype=bool)
-        # A clock that is set right moves the time of boot by less.
-        rebooted = np.nan_to_num(data.boots) > 30
         self.crashed: Flags = np.zeros((hosts, slots), dtype=bool)
-        alive = np.isfinite(data.scrapes)
-        # If every host is silent, it is Prometheus that stopped.
-        silent = ~alive.any(axis=0)
+        heard = np.isfinite(self.data.seen[:, 1:]).any(axis=0)
         for host in range(hosts):
-            out = slots
-            if rebooted[host].any():
-                out = int(np.flatnonzero(rebooted[host])[0])
-            known = np.flatnonzero(alive[host])
-            gone = int(known[-1]) + 1 if len(known) else slots
-            if slots - gone >= GONE_SLOTS and not silent[gone]:
-                out = min(out, gone)
+            out = self._rebooted(host)
+            known = np.flatnonzero(np.isfinite(self.data.seen[host]))
+            # Slots in which Prometheus ran.
+            if len(known) and heard[known[-1]:].sum() >= GONE_SLOTS:
+                out = min(out, self._silent_from(host, int(known[-1])))
             if out < slots:
                 self.crashed[host, out] = True
                 self.here[host, out:] = False
+
+    def _rebooted(self, host: int) -> int:
+        """The slot in which a host crashed and came back; the number of slots if it did not."""
+        data = self.data
+        last, before = math.nan, 0
+        for place in np.flatnonzero(np.isfinite(data.last_boot[host])):
+            if place and data.last_boot[host, place] - data.first_boot[host, place] > BOOT_SECONDS:
+                return int(place) - 1
+            if data.last_boot[host, place] - last > BOOT_SECONDS:
+                return self._silent_from(host, before)
+            last, before = float(data.last_boot[host, place]), int(place)
+        return data.slots
+
+    def _silent_from(self, host: int, place: int) -> int:
+        """The slot of the first scrape that is missing after a place in seen.
+
+        A crash at a change of the switch thus counts for the new arm.
+        """
+        counts = self.data.scrapes[np.isfinite(self.data.scrapes)]
+        pause = self.exp.window / max(1.0, float(np.median(counts)) if len(counts) else 1.0)
+        missing = float(self.data.seen[host, place]) + pause - self.data.start
+        return min(place, max(place - 1, 0, int(missing // self.exp.slot)))
 
     # --- Checks of the data
 
@@ -246,10 +275,16 @@ class Judge:
         if lost > MAX_LOST:
             return [f"{lost:.0%} of the values of the primary metric are missing, of which "
                     f"{MAX_LOST:.0%} may be: look at Prometheus, and at the query"]
+        if self.data.slots > 1 and not any(np.ptp(row[known]) for row, known in
+                                           zip(self.logs, values) if known.any()):
+            return ["the primary metric never changes on any host: look at the query"]
         return []
 
     def _kernels(self) -> list[str]:
-        every = set().union(*self.data.kernels)
+        # What a host boots after a crash is no cause for doubt.
+        until = self.data.start + self.here.sum(axis=1) * self.exp.slot
+        every = {release for host, seen in enumerate(self.data.kernels)
+                 for release, first in seen.items() if first <= until[host]}
         if not every:
             return ["kernels cannot be checked: node_exporter gives no node_uname_info"]
         if len(every) > 1:
@@ -272,6 +307,9 @@ class Judge:
         if not known.any():
             return [f"the arms cannot be checked: there is no {metric_of(self.exp.switch)}: start "
                     f"node_exporter with --collector.sysctl.include={self.exp.switch}"]
+        if (unknown := 1 - known.sum() / self.here.sum()) > MAX_LOST:
+            return [f"the arms cannot be checked in {unknown:.0%} of the slots, of which "
+                    f"{MAX_LOST:.0%} may be: {metric_of(self.exp.switch)} is missing on some hosts"]
         wrong = known & ((self.data.lowest != wanted) | (self.data.highest != wanted))
         share = wrong.sum() / known.sum()
         if share <= MAX_WRONG_ARM:
@@ -359,11 +397,12 @@ class Judge:
                        for arm, number in (("a", 0), ("b", 1))}
                 for name, what in (("crashes", self.crashed), ("oom_kills", killed))}
 
-    def guards(self) -> list[Guard]:
+    def guards(self, events_only: bool = False) -> list[Guard]:
         """Judge guards and events as one family."""
         rows: list[tuple[Metric, Panel, float]] = []
         bounds = []
-        for metric, values in zip(self.exp.guards, self.data.guards):
+        limit = GUARD_ALPHA - GUARD_LOOKS if self.final else GUARD_LOOKS
+        for metric, values in zip(self.exp.guards, () if events_only else self.data.guards):
             panel = self._guard_panel(values)
             effect, harm = estimate.effect_of(panel), metric.harm
             if self.final:
@@ -383,17 +422,23 @@ class Judge:
         chances = [p for _, _, p in rows]
         for arms in counts.values():
             total = arms["a"] + arms["b"]
-            share = float(self.assigned[self.here].mean()) if self.here.any() else 0.5
-            chances.append(float(stats.binom.sf(arms["b"] - 1, total, share)) if total else 1.0)
+            share = float(self.assigned[self.here | self.crashed].mean())
+            if not total:
+                chances.append(1.0)
+            elif self.final:
+                chances.append(float(stats.binom.sf(arms["b"] - 1, total, share)))
+            else:
+                chances.append(math.exp(-max(0.0, sequential.log_e_share(
+                    arms["b"], total, share))))
         corrected = estimate.holm(chances)
         found = []
         for (metric, panel, _), bound, p in zip(rows, bounds, corrected):
             accepted = abs(metric.harm_margin)
-            state = "failed" if p <= GUARD_ALPHA else "passed" if bound < accepted else "open"
+            state = "failed" if p <= limit else "passed" if bound < accepted else "open"
             found.append(Guard(metric.name, estimate.effect_of(panel), metric.harm, bound, p,
                                metric.margin, state))
         for (name, arms), p in zip(counts.items(), corrected[len(rows):]):
-            if p <= GUARD_ALPHA:
+            if p <= limit:
                 found.append(Guard(f"{name.replace('_', ' ')}: {arms['b']} in arm b, "
                                    f"{arms['a']} in arm a", math.nan, 1, math.nan, p, 0.0,
                                    "failed"))
@@ -405,14 +450,11 @@ class Judge:
     def result(self) -> Result:
         """The verdict."""
         exp = self.exp
-        if not self.pairs_done or not np.isfinite(self.panel.changes).any():
-            problems = self._enough() if self.data.slots >= 2 else []
-            early = "no pair of slots is complete yet" if exp.design == "switchback" \
-                else "a parallel experiment is judged at its end"
-            return Result(INVALID if problems else INCONCLUSIVE,
-                          problems or [early],
-                          self.final, self.pairs_done, self.pairs, None, None, [], {},
-                          self.events(), math.nan, math.nan, None, [], [])
+        pairs, _ = estimate.pair_effects(self.panel)
+        if not self.pairs_done or not np.isfinite(pairs).any():
+            verdict, reasons, guards = self._without_effect()
+            return Result(verdict, reasons, self.final, self.pairs_done, self.pairs, None, None,
+                          guards, {}, self.events(), math.nan, math.nan, None, [], [])
         redraws: Redraws | None = None
         tost: Estimate | None = None
         if self.final:
@@ -429,7 +471,6 @@ class Judge:
         detectable = (stats.norm.ppf(1 - ALPHA / 2) + stats.norm.ppf(POWER)) * found.error
         verdict, reasons = self._decide(problems, mechanism, guards, found,
                                         tost.within(low, high), detectable)
-        pairs, _ = estimate.pair_effects(self.panel)
         lows, highs = sequential.confidence_sequence(pairs, LOOKS)
         means = [float(estimate.mean_of_known(pairs[:count + 1], 0))
                  for count in range(len(pairs))]
@@ -438,6 +479,26 @@ class Judge:
                       estimate.clustered(self.panel) if self.pairs_done > 1 or self.final
                       else None, [float(value) for value in pairs],
                       list(zip(means, map(float, lows), map(float, highs))))
+
+    def _without_effect(self) -> tuple[str, list[str], list[Guard]]:
+        """Verdict, reasons and guards without a pair that has values of both arms."""
+        guards = self.guards(events_only=True) if self.data.slots else []
+        if guards:
+            return WORSE, self._harm(guards), guards
+        problems = self._enough() if self.data.slots >= 2 else []
+        if self.pairs_done and not problems:
+            problems = ["no pair of slots has values of both arms: look at the hosts"]
+        if problems:
+            return INVALID, problems, []
+        return INCONCLUSIVE, ["no pair of slots is complete yet" if self.exp.design == "switchback"
+                              else "a parallel experiment is judged at its end"], []
+
+    @staticmethod
+    def _harm(failed: list[Guard]) -> list[str]:
+        return [f"guard failed: {guard.name}" + (
+            f": {math.expm1(guard.effect):+.2%}, accepted is {guard.margin:.2%} of harm"
+            if math.isfinite(guard.effect) else "") + f" (p = {guard.p:.2g})"
+            for guard in failed]
 
     def _hours(self, detectable: float) -> float:
         """Hours after now until an effect as large as the margin can be detected."""
@@ -451,11 +512,11 @@ class Judge:
             return INVALID, problems
         failed = [guard for guard in guards if guard.state == "failed"]
         if failed:
-            return WORSE, [
-                f"guard failed: {guard.name}" + (
-                    f": {math.expm1(guard.effect):+.2%}, accepted is {guard.margin:.2%} of harm"
-                    if math.isfinite(guard.effect) else "") + f" (p = {guard.p:.2g})"
-                for guard in failed]
+            return WORSE, self._harm(failed)
+        pairs, _ = estimate.pair_effects(self.panel)
+        if 2 * (left := int(np.isfinite(pairs).sum())) < self.pairs_done:
+            return INVALID, [f"{left} of {self.pairs_done} pairs have values of both arms: too "
+                             "many hosts crashed"]
         known = [value for value in mechanism.values() if math.isfinite(value)]
         if not known:
             return INVALID, [f"the mechanism has no values: {exp.mechanism.query}"]
