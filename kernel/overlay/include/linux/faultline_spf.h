@@ -18,7 +18,7 @@ struct mm_struct;
 struct mmu_notifier_subscriptions;
 struct pt_regs;
 
-/* What the CPU found in the page table at the fault address. */
+/* The entry that the CPU found at the fault address. */
 enum spf_entry {
 	SPF_ENTRY_UNKNOWN,
 	SPF_ENTRY_ABSENT,	/* not present for the CPU, or no table */
@@ -42,9 +42,9 @@ vm_fault_t spf_fault(struct mm_struct *mm, unsigned long address,
 
 /*
  * vma_start_write() has written the sequence number and released the VMA lock.
- * What the writer does to the VMA next must not be seen before the number, and
- * what it reads of page tables must not be older than the number: the release
- * alone guarantees neither.  Pairs with the smp_rmb() of spf_snapshot_vma() and
+ * The writer's next changes to the VMA must not be seen before the number, and
+ * its reads of page tables must not be older than the number: the release alone
+ * guarantees neither.  Pairs with the smp_rmb() of spf_snapshot_vma() and
  * the barrier of revalidate().  The release was an atomic operation, so this
  * costs nothing on x86.
  */

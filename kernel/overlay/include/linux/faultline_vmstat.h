@@ -89,7 +89,7 @@
 #endif
 
 /*
- * Page faults without locks, by what they did:
+ * Page faults without locks, by outcome:
  *   zero, anon, cow, reuse, access, raced, hwpoison
  * and those that were tried and fell back to the upstream path, by reason:
  *   abort_no_vma       no VMA, or the stack may have to grow

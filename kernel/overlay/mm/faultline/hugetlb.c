@@ -11,7 +11,11 @@
  *      i_mmap_rwsem.
  *   1  As upstream.
  *   2  As 1, but a fault looks at the table without a lock and revalidates it
- *      once it holds the page table lock.
+ *      once it holds the page table lock, and the final unmap holds
+ *      i_mmap_rwsem only while it unshares.
+ *
+ * In mode 0, a VMA with a lock works as in mode 2 but shares no further tables.
+ * Without CONFIG_FAULTLINE_HUGETLB_REVALIDATE, its faults take the VMA lock.
  *
  * The writer side is the same in all modes.  A writer that takes a shared table
  * away holds the VMA lock and i_mmap_rwsem, both for writing.  While it clears
@@ -503,7 +507,7 @@ enum {
 	RETRY_CHANGED,
 };
 
-/* What a lockless walk has seen. */
+/* Result of a lockless walk. */
 struct table_walk {
 	pud_t	*pudp;
 	pud_t	pud;

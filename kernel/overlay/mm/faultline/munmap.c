@@ -42,8 +42,8 @@
  * can free memory: the OOM reaper only trylocks mmap_lock and gives up after a
  * second, and the OOM killer picks another victim.
  *
- * What counts against a limit (RLIMIT_AS, commit charge, map_count ...) is
- * given back section by section.  A call that fails at a limit waits for the
+ * Charges against a limit (RLIMIT_AS, commit charge, map_count ...) are given
+ * back section by section.  A call that fails at a limit waits for the
  * operations in progress and retries once, see munmap_section_retry().
  *
  * The size of a section
@@ -133,9 +133,9 @@ struct faultline_toggle munmap_section_toggle = {
 #define WORK_LEAF		1L
 
 /*
- * A budget grows to at most this multiple of what the sysctl asks for.  Memory
- * that is slow to zap may follow memory that is fast (zero page), and then that
- * section takes as long as it takes.
+ * A budget grows to at most this multiple of the size in the sysctl.  Memory
+ * that is slow to zap may follow memory that is fast to zap (zero page); nothing
+ * ends such a section early.
  */
 #define BUDGET_GROWTH_MAX	4
 
@@ -488,7 +488,7 @@ static int section_unmap(struct mm_struct *mm, unsigned long start,
 	return do_vmi_align_munmap(&vmi, vma, mm, start, end, uf, true);
 }
 
-/* Turn whatever is left into ordinary mappings again. */
+/* Drop the marks that are left: these VMAs are ordinary mappings again. */
 static void section_unmark(struct munmap_section *op)
 {
 	VMA_ITERATOR(vmi, op->mm, op->start);
@@ -633,7 +633,7 @@ int munmap_section_run(struct munmap_section *op, struct list_head *uf)
 	 * No VMA has the mark any more, unless the mm is dying: then the bit
 	 * goes away with the mm.  A reader of the bit that holds mmap_lock
 	 * (READ_ONCE() in munmap_section_begin(), munmap_section_retry() and
-	 * vma_munmap_mark_stale()) has seen what we did while holding it.
+	 * vma_munmap_mark_stale()) has seen our changes under that lock.
 	 * Wakes up the waiters in munmap_section_retry().
 	 */
 	if (err != -EINTR)

@@ -200,7 +200,7 @@ struct fault {
 	u32 mm_seq;			/* mm_lock_seq when it was taken */
 	unsigned long switches;		/* context switches at that time */
 	/*
-	 * Set by spf_walk().  What the walk found stays in memory until
+	 * Set by spf_walk().  The tables of the walk stay in memory until
 	 * spf_walk_end(), until the RCU section ends, or while ptl is held.
 	 */
 	bool walked;
@@ -780,8 +780,8 @@ static noinline enum outcome get_folio_slow(struct fault *f,
 /*
  * Get memory for the page of the fault: zeroed if @zero, and part of a large
  * folio from @orders if possible.  May leave the RCU section and enter a new
- * one.  Whatever this returns, the caller must keep_folio() a folio that it
- * does not map.
+ * one.  The caller must keep_folio() a folio that it does not map, on every
+ * outcome.
  */
 static __always_inline enum outcome
 get_folio(struct fault *f, unsigned long orders, bool zero,
@@ -1163,7 +1163,7 @@ static enum outcome spf_handle(struct fault *f)
 	file = f->snapshot.vm_ops;
 	f->snapshot.vm_ops = NULL;
 
-	/* Step 3 rechecks the entry, so what the CPU found is good enough. */
+	/* Step 3 rechecks the entry, so the result of the CPU is good enough. */
 	if (f->entry == SPF_ENTRY_PRESENT)
 		return change_present(f);
 	if (f->entry == SPF_ENTRY_ABSENT && file)
@@ -1275,7 +1275,7 @@ static void spf_back_off(const struct fault *f)
  * @flags: FAULT_FLAG_WRITE and FAULT_FLAG_INSTRUCTION, as for
  *	   handle_mm_fault(); all others are ignored.
  * @regs: Registers at the fault; they tell whether it was in user mode.
- * @entry: What the CPU found in the page table.
+ * @entry: The entry that the CPU found in the page table.
  *
  * Called by architectures before they take any lock, if spf_enabled().  They
  * must not pass a fault on a present entry for which access is denied whatever

@@ -3,7 +3,7 @@
  * Faultline: the switches - sysctls, boot parameter, validation, log.
  *
  * One table lists the features that are compiled in, and drives everything a
- * user can do to a switch.  What a switch does is up to the feature: its
+ * user can do to a switch.  The effect of a switch is up to its feature, whose
  * apply() flips the static keys that the hot paths test.
  *
  * See Documentation/admin-guide/mm/faultline/index.rst.
@@ -130,7 +130,7 @@ static int toggle_sysctl(const struct ctl_table *table, int write,
  * "off" is the only value of faultline=.  To set a switch at boot, there is the
  * generic sysctl.vm.NAME=VALUE: do_sysctl_args() in fs/proc/proc_sysctl.c writes
  * VALUE to the sysctl after all initcalls, right before it starts init, and logs
- * what is refused.
+ * a refused VALUE.
  */
 static bool toggles_boot_off(const char *arg)
 {

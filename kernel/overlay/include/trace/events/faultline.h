@@ -225,7 +225,7 @@ DECLARE_EVENT_CLASS(spf,
 				   { 15, "no_anon_vma" }, { 16, "no_memory" }))
 );
 
-/* A page fault was handled without locks; @outcome is what it did. */
+/* A page fault was handled without locks; @outcome says how. */
 DEFINE_EVENT(spf, spf_fault,
 	TP_PROTO(unsigned long address, unsigned int flags, int outcome),
 	TP_ARGS(address, flags, outcome)

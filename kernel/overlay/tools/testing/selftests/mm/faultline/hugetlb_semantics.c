@@ -145,7 +145,7 @@ TEST_F_TIMEOUT(hugetlb, tables, TIMEOUT)
  * When the mode becomes 0, a mapping that may share keeps its shared tables and
  * gets no new ones; the trigger unshares them.
  */
-TEST_F_TIMEOUT(hugetlb, born_before_off, TIMEOUT)
+TEST_F_TIMEOUT(hugetlb, mapped_before_mode_0, TIMEOUT)
 {
 	struct rendezvous *m = self->meet;
 	size_t second = GIB / huge_size();
@@ -196,7 +196,7 @@ TEST_F_TIMEOUT(hugetlb, born_before_off, TIMEOUT)
 }
 
 /* A mapping created in mode 0 never shares. */
-TEST_F_TIMEOUT(hugetlb, born_in_off, TIMEOUT)
+TEST_F_TIMEOUT(hugetlb, mapped_in_mode_0, TIMEOUT)
 {
 	pid_t pid;
 	char *p;

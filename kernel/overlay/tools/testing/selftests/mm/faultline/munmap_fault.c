@@ -202,7 +202,7 @@ static void expect_tally(struct __test_metadata *_metadata,
  * A single failure after the beginning must not fail the call: the rest is then
  * unmapped in one piece, which needs no allocation.
  */
-TEST_F_TIMEOUT(fault, each_allocation_once, TIMEOUT)
+TEST_F_TIMEOUT(fault, one_allocation_fails, TIMEOUT)
 {
 	struct tally tally = { };
 	size_t edge = 3 * page_size();
@@ -238,7 +238,7 @@ TEST_F_TIMEOUT(fault, each_allocation_once, TIMEOUT)
  * threads have seen the range as unmapped and fork() has left it out, so the
  * munmap must succeed.
  */
-TEST_F_TIMEOUT(fault, all_from_some_on, TIMEOUT)
+TEST_F_TIMEOUT(fault, all_later_allocations_fail, TIMEOUT)
 {
 	struct tally tally = { };
 	size_t edge = 3 * page_size();

@@ -784,7 +784,7 @@ static void read_racer(struct race *r, int id)
 	}
 }
 
-TEST_F_TIMEOUT(race, never_zero, TIMEOUT)
+TEST_F_TIMEOUT(race, never_reads_zero, TIMEOUT)
 {
 	static const struct race_ops ops = {
 		.racers = 2, .racer = read_racer,

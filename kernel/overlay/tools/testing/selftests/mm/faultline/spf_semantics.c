@@ -647,7 +647,7 @@ TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 }
 
 /* Non-sleeping allocations always fail: every fault takes the sleeping path. */
-TEST_F(spf, never_memory_at_once)
+TEST_F(spf, always_waits_for_memory)
 {
 	size_t i;
 
