@@ -134,8 +134,8 @@ struct faultline_toggle munmap_section_toggle = {
 
 /*
  * A budget grows to at most this multiple of the size in the sysctl.  Memory
- * that is slow to zap may follow memory that is fast to zap (zero page); nothing
- * ends such a section early.
+ * that is slow to zap may follow memory that is fast to zap (zero page), and
+ * nothing ends such a section early.
  */
 #define BUDGET_GROWTH_MAX	4
 

@@ -128,9 +128,9 @@ static int toggle_sysctl(const struct ctl_table *table, int write,
 
 /*
  * "off" is the only value of faultline=.  To set a switch at boot, there is the
- * generic sysctl.vm.NAME=VALUE: do_sysctl_args() in fs/proc/proc_sysctl.c writes
- * VALUE to the sysctl after all initcalls, right before it starts init, and logs
- * a refused VALUE.
+ * generic sysctl.vm.NAME=VALUE: do_sysctl_args() in fs/proc/proc_sysctl.c
+ * writes VALUE to the sysctl after all initcalls, right before it starts init,
+ * and logs a refused VALUE.
  */
 static bool toggles_boot_off(const char *arg)
 {
