@@ -333,6 +333,9 @@ def test_parallel_verdict(effect: float, wanted: str) -> None:
     assert result.verdict == wanted, result.reasons
     assert result.estimate and result.estimate.low < effect < result.estimate.high
     assert verdict.judge(plan, until(data, 4), 499).verdict == "INCONCLUSIVE"
+    # Without the time before, hosts differ too much, and more time does not help.
+    result = verdict.judge(plan, dataclasses.replace(data, before=None), 499)
+    assert result.verdict == "INCONCLUSIVE" and "times as many hosts" in result.reasons[0]
 
 
 def test_holm_against_statsmodels() -> None:

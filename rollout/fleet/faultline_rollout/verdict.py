@@ -502,6 +502,8 @@ class Judge:
 
     def _hours(self, detectable: float) -> float:
         """Hours after now until an effect as large as the margin can be detected."""
+        if self.exp.design == "parallel":
+            return math.nan
         done = self.data.slots * self.exp.slot
         return max(0.0, done * ((detectable / self.exp.primary.margin) ** 2 - 1)) / 3600
 
@@ -535,10 +537,12 @@ class Judge:
                 f"the interval at {found.level:.0%} excludes no effect"] + notes
         if not self.final:
             return INCONCLUSIVE, [f"pair {self.pairs_done} of {self.pairs}"] + notes
+        # In a parallel experiment, the noise between hosts does not shrink with time.
+        needed = f"{self._hours(detectable):.1f} more hours" if exp.design == "switchback" \
+            else f"{(detectable / exp.primary.margin) ** 2:.1f} times as many hosts"
         return INCONCLUSIVE, [
             f"an effect of {math.expm1(detectable):.2%} would have been found with a probability "
-            f"of {POWER:.0%}; for {exp.primary.margin:.1%}, {self._hours(detectable):.1f} more "
-            "hours are needed"] + notes
+            f"of {POWER:.0%}; for {exp.primary.margin:.1%}, {needed} are needed"] + notes
 
 
 def judge(plan: Plan, data: Data, draws: int = estimate.DRAWS) -> Result:
