@@ -125,6 +125,7 @@ def boot(kernel: Path, program: Path, commands: list[list[str]], *, name: str,
 
 
 STOCK = "stock"
+CONFIG_N = "config-n"
 ALONE = "alone_"
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 
 from ..common import ROOT
 from . import guest
+from .guest import CONFIG_N, STOCK
 from .report import Report, rows_of
 
 ON = "65536"
 SMALL = "16384"
 OFF = "off"
-STOCK = "stock"
-CONFIG_N = "config-n"
 
 # Aims of the feature.
 STALL_1G, STALL_4G = 0.15, 0.06

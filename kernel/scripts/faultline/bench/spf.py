@@ -11,12 +11,10 @@ from pathlib import Path
 
 from ..common import ROOT
 from . import guest
-from .guest import BenchError
+from .guest import CONFIG_N, STOCK, BenchError
 from .report import Report, rows_of
 
 OFF, ON = "0", "1"
-STOCK = guest.STOCK
-CONFIG_N = "config-n"
 
 # Aims of the feature.
 WRITER_WAIT = 0.1
