@@ -142,6 +142,7 @@ def fixture_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Prometheus that has scraped two hosts, and evaluated the rules."""
     folder = tmp_path_factory.mktemp("monitoring")
     flags = (HERE / "node_exporter.args").read_text().splitlines()
+    flags = [flag for flag in flags if not flag.startswith("#")]
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(open(folder / "log", "wb"))
 
