@@ -7,13 +7,9 @@ import dataclasses
 import json
 import os
 import pathlib
-import platform
-import shutil
 import socket
 import subprocess
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -23,10 +19,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
 
-from faultline.testing import fetched  # noqa: E402
 from faultline_rollout import design, experiment, noise  # noqa: E402
 from faultline_rollout.hosts import Host  # noqa: E402
 from faultline_rollout.types import Array  # noqa: E402
+from rollout.prometheus_lab import programs, ready, wait_for  # noqa: E402
 
 HOSTS, SLOT, WASHOUT, MINUTES = 16, 5, 1, 120
 SLOTS = MINUTES // SLOT
@@ -128,16 +124,6 @@ def openmetrics(scenarios: list[Scenario], out: pathlib.Path, history: Array | N
         file.write("# EOF\n")
 
 
-def programs() -> pathlib.Path:
-    """The folder with Debian's prometheus and promtool; a package would start a service."""
-    if found := shutil.which("promtool"):
-        return pathlib.Path(found).parent
-    return fetched.folder_of(
-        "prometheus", platform.freedesktop_os_release()["VERSION_CODENAME"],
-        {"prometheus": ("./usr/bin/prometheus", "./usr/bin/promtool")}, 20,
-        "install prometheus") / "usr/bin"
-
-
 @contextlib.contextmanager
 def prometheus(folder: pathlib.Path, scenarios: list[Scenario],
                history: Array | None = None) -> Iterator[str]:
@@ -163,26 +149,6 @@ def prometheus(folder: pathlib.Path, scenarios: list[Scenario],
             yield url
         finally:
             process.terminate()
-
-
-def ready(url: str) -> bool:
-    """Whether Prometheus answers."""
-    try:
-        with urllib.request.urlopen(f"{url}/-/ready", timeout=5):
-            return True
-    except OSError:
-        return False
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    """Wait up to two minutes."""
-    for _ in range(600):
-        if condition():
-            return
-        if process.poll() is not None:
-            break
-        time.sleep(0.2)
-    raise AssertionError("Prometheus did not start")
 
 
 def rollout(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -128,3 +128,4 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
     shutil.copytree(ROOT / "rollout" / "host", target / "faultline" / "rollout" / "host")
     shutil.copytree(ROOT / "rollout" / "fleet", target / "faultline" / "fleet",
                     ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "rollout" / "monitoring", target / "faultline" / "monitoring")

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""rollout/monitoring: rules, alerts, dashboard and flags, with the real programs.
+
+The series come from faultline-ab and faultline-boot, through node_exporter with the shipped
+flags, into a Prometheus with the shipped rules.  Only /proc is made up.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from faultline.testing import fetched
+from rollout import prometheus_lab
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = ROOT / "rollout/monitoring"
+GUIDE = ROOT / "kernel/overlay/Documentation/admin-guide/mm/faultline"
+AGENT = ROOT / "rollout/host"
+ALERTS = [rule["alert"] for group in yaml.safe_load((HERE / "rules.yml").read_text())["groups"]
+          for rule in group["rules"] if "alert" in rule]
+PANELS = json.loads((HERE / "dashboard.json").read_text())["panels"]
+QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
+STOCK = {"munmap_section_kbytes": 0, "hugetlb_pmd_sharing": 1, "pmd_clear_ipi_free": 0,
+         "speculative_page_fault": 0}
+# How long to wait for data.
+SECONDS = 30
+
+
+def counters() -> list[str]:
+    """The counters in /proc/vmstat, from the admin guide; those of powerpc included."""
+    names: set[str] = set()
+    for page in GUIDE.glob("*.rst"):
+        for line in re.findall(r"(?m)^``.*``$", page.read_text()):
+            names |= set(re.findall(
+                r"``((?:spf|pmd_clear|munmap_section|hugetlb_(?:pmd|fault|zap))_\w+)``", line))
+    return sorted(name for name in names
+                  if not name.endswith(("_us", "_rules", "_guest")))
+
+
+def promtool(*words: object, folder: pathlib.Path = HERE) -> subprocess.CompletedProcess[str]:
+    """Run promtool in a folder."""
+    return subprocess.run([prometheus_lab.programs() / "promtool", *map(str, words)], cwd=folder,
+                          capture_output=True, text=True, check=False)
+
+
+def test_rules() -> None:
+    """Promtool accepts the rules, and their unit tests pass."""
+    for words in (("check", "rules", "rules.yml"), ("test", "rules", "rules_test.yml")):
+        done = promtool(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+@pytest.mark.parametrize("change", ["never", "always"])
+def test_each_alert_is_tested(alert: str, change: str, tmp_path: pathlib.Path) -> None:
+    """The unit tests notice an alert that never fires, and one that always does."""
+    rules = yaml.safe_load((HERE / "rules.yml").read_text())
+    rule, = (rule for group in rules["groups"] for rule in group["rules"]
+             if rule.get("alert") == alert)
+    rule["expr"] = {"never": "vector(1) < 0", "always": "vector(1)"}[change]
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump(rules))
+    shutil.copy(HERE / "rules_test.yml", tmp_path)
+    done = promtool("test", "rules", "rules_test.yml", folder=tmp_path)
+    assert done.returncode == 1 and alert in done.stdout + done.stderr
+
+
+def exporter() -> pathlib.Path:
+    """Debian's node_exporter; its package would start a service."""
+    if found := shutil.which("prometheus-node-exporter"):
+        return pathlib.Path(found)
+    return fetched.folder_of(
+        "node-exporter", platform.freedesktop_os_release()["VERSION_CODENAME"],
+        {"prometheus-node-exporter": ("./usr/bin/prometheus-node-exporter",)}, 5,
+        "install prometheus-node-exporter") / "usr/bin/prometheus-node-exporter"
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def make_host(host: pathlib.Path, state: str) -> None:
+    """A host in an experiment; a kernel's trial on it had a result."""
+    for name in ("root/etc/faultline", "root/etc/faultline/health.d", "run", "proc/sys/vm",
+                 "textfile"):
+        (host / name).mkdir(parents=True)
+    for name, value in STOCK.items():
+        (host / "proc/sys/vm" / name).write_text(f"{value}\n")
+    (host / "proc/vmstat").write_text(
+        "".join(f"{name} 5\n" for name in (*counters(), "oom_kill", "nr_free_pages")))
+    shutil.copy("/proc/stat", host / "proc/stat")
+    (host / "cmdline").write_text("quiet\n")
+    (host / "root/etc/faultline/trial").write_text(
+        "kernel=6.12.117-faultline1\nstate=requested\nentry=x\nboot=y\n"
+        "failed_before=\nreason=\n")
+    check = host / "root/etc/faultline/health.d/10-test"
+    check.write_text(f"#!/bin/sh\nexit {int(state == 'failed')}\n")
+    check.chmod(0o755)
+    environment = os.environ | {
+        "FAULTLINE_LIB": str(AGENT), "FAULTLINE_ROOT": str(host / "root"),
+        "FAULTLINE_SYSCTL": str(host / "proc/sys"), "FAULTLINE_CMDLINE": str(host / "cmdline"),
+        "FAULTLINE_RUN": str(host / "run"), "FAULTLINE_TEXTFILE": str(host / "textfile"),
+        "FAULTLINE_TICK": "0", "FAULTLINE_SYSTEMCTL": "true",
+        "FAULTLINE_KERNEL": "6.12.117-faultline1"}
+    now = int(time.time())
+    lines = ("format=1", "name=lab", "switch=vm.speculative_page_fault", "a=0", "b=1",
+             f"start={now - 5}", "slot=600", "washout=120", f"expires={now + 9000}",
+             f"plan={'0' * 64}", f"host={host.name}",
+             f"arms={'ab' if state == 'failed' else 'ba'}")
+    plan = host / "plan"
+    plan.write_text("\n".join(lines) + "\n")
+    total = subprocess.run(["sha256sum"], input=plan.read_bytes(), capture_output=True,
+                           check=True).stdout.split()[0].decode()
+    plan.write_text(plan.read_text() + f"sum={total}\n")
+    for words, status in ((("faultline-ab", "start", str(plan)), 0),
+                          (("faultline-ab", "apply", "lab"), 0),
+                          (("faultline-boot", "health"), int(state == "failed"))):
+        done = subprocess.run([AGENT / words[0], *words[1:]], env=environment, text=True,
+                              capture_output=True, check=False)
+        assert done.returncode == status, done.stderr
+
+
+@pytest.fixture(name="url", scope="module")
+def fixture_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Prometheus that has scraped two hosts, and evaluated the rules."""
+    folder = tmp_path_factory.mktemp("monitoring")
+    flags = (HERE / "node_exporter.args").read_text().splitlines()
+    flags = [flag for flag in flags if not flag.startswith("#")]
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(open(folder / "log", "wb"))
+
+        def run(*words: object) -> subprocess.Popen[bytes]:
+            process = stack.enter_context(
+                subprocess.Popen([str(word) for word in words], stdout=log, stderr=log))
+            stack.callback(process.terminate)
+            return process
+
+        ports = []
+        for name, state in (("one", "passed"), ("two", "failed")):
+            make_host(folder / name, state)
+            ports.append(free_port())
+            run(exporter(), "--collector.disable-defaults", "--collector.vmstat",
+                "--collector.stat", "--collector.uname", "--collector.textfile", *(flag.replace("/var/lib/prometheus/node-exporter", str(folder / name / "textfile"))
+                  for flag in flags),
+                f"--path.procfs={folder / name / 'proc'}",
+                f"--web.listen-address=127.0.0.1:{ports[-1]}")
+        config = folder / "prometheus.yml"
+        config.write_text(yaml.safe_dump({
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(HERE / "rules.yml")],
+            "scrape_configs": [{"job_name": "node", "static_configs": [
+                {"targets": [f"127.0.0.1:{port}" for port in ports]}]}]}))
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        process = run(prometheus_lab.programs() / "prometheus", f"--config.file={config}",
+                      f"--storage.tsdb.path={folder / 'tsdb'}",
+                      f"--web.listen-address=127.0.0.1:{port}")
+        prometheus_lab.wait_for(lambda: prometheus_lab.ready(url), process)
+        yield url
+
+
+def ask(url: str, query: str) -> list[dict[str, dict[str, str]]]:
+    """The series that a query gives now."""
+    for name, value in (("$__rate_interval", "1m"), ("$experiment", ".*"), ("$instance", ".*")):
+        query = query.replace(name, value)
+    assert "$" not in query, query
+    address = f"{url}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
+    with urllib.request.urlopen(address, timeout=30) as answer:
+        series: list[dict[str, dict[str, str]]] = json.load(answer)["data"]["result"]
+    return series
+
+
+def wait_for_data(url: str, query: str) -> list[dict[str, dict[str, str]]]:
+    """The same, once it has data: rates need two scrapes, and rules an evaluation."""
+    end = time.monotonic() + SECONDS
+    while not (series := ask(url, query)) and time.monotonic() < end:
+        time.sleep(0.5)
+    return series
+
+
+@pytest.mark.parametrize("title,query", QUERIES, ids=lambda text: text[:60])
+def test_dashboard(url: str, title: str, query: str) -> None:
+    """Each query of the dashboard has data."""
+    assert wait_for_data(url, query), f"{title}: no data for {query}"
+
+
+@pytest.mark.parametrize("title,query", QUERIES, ids=lambda text: text[:60])
+def test_dashboard_typo(url: str, title: str, query: str) -> None:
+    """With a mistake in a metric's name it has none, so the test above can fail."""
+    wait_for_data(url, "ALERTS")
+    typo = re.sub(r"(faultline(?:_|:)\w|node_\w|ALERTS)(?=[\w:]*\{)|faultline_ab(?= )",
+                  r"\g<0>x", query)
+    assert typo != query, title
+    assert not ask(url, typo)
+
+
+def test_every_counter_arrives(url: str) -> None:
+    """The flags let each counter of the admin guide through, each switch, and not everything."""
+    names = counters()
+    assert len(names) > 40
+    assert wait_for_data(url, "node_vmstat_oom_kill")
+    seen = {series["metric"]["__name__"] for series in ask(url, '{__name__=~"node_.*"}')}
+    assert not {f"node_vmstat_{name}" for name in names} - seen
+    assert not {f"node_sysctl_vm_{name}" for name in STOCK} - seen
+    assert "node_vmstat_nr_free_pages" not in seen
+
+
+def test_metrics_of_rules(url: str) -> None:
+    """Each metric that a rule reads is there, so no rule has a wrong name."""
+    text = (HERE / "rules.yml").read_text()
+    names = set(re.findall(r"\b(?:node|faultline)_[a-z_]+|\bfaultline:[a-z0-9_:]+",
+                           re.sub(r"#.*|summary:.*|description:.*", "", text)))
+    # There after a reboot only.
+    names.discard("faultline:rebooted")
+    assert len(names) > 30
+    assert not sorted(name for name in names if not wait_for_data(url, name))
+
+
+def test_arms_as_observed(url: str) -> None:
+    """The arm that the agent reports is the value of the switch that node_exporter sees."""
+    for arm, value in (("a", 0), ("b", 1)):
+        query = f'node_sysctl_vm_speculative_page_fault == {value} and on (instance) ' \
+                f'faultline_ab{{experiment="lab",arm="{arm}"}}'
+        assert len(wait_for_data(url, query)) == 1
