@@ -481,12 +481,12 @@ static bool act_punch_exact(struct player *p)
 RACE(punch_exact, .loses = true)
 
 /*
- * A page that no process has mapped: removing it does not take the lock of the
+ * Pages that no process has mapped: removing them does not take the lock of the
  * page table that a fault of the first process fills.
  */
 static bool act_punch_unmapped(struct player *p)
 {
-	size_t n = any_page(p);
+	size_t n = any_page(p), end = page_offset(n) + 7 * huge_size(), m;
 
 	if (p->id) {
 		word_read(page_at(p->w, n));
@@ -494,13 +494,15 @@ static bool act_punch_unmapped(struct player *p)
 		usleep(1000);
 		return true;
 	}
-	word_write(own_word(p, n), ++p->generation);
+	for (m = n; m < PAGES && page_offset(m) < end; m++)
+		word_write(own_word(p, m), ++p->generation);
 	must(p, !madvise(p->w->map, LENGTH, MADV_DONTNEED));
 	must(p, !fallocate(p->w->fd,
 			   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-			   page_offset(n), huge_size()));
-	if (word_read(own_word(p, n)))
-		atomic_fetch_add(&p->w->wrong, 1);
+			   page_offset(n), end - page_offset(n)));
+	for (m = n; m < PAGES && page_offset(m) < end; m++)
+		if (word_read(own_word(p, m)))
+			atomic_fetch_add(&p->w->wrong, 1);
 	return true;
 }
 
@@ -714,6 +716,8 @@ static bool act_scan(struct player *p)
 			return true;
 		word_write(q, 1);
 		must(p, !munmap(q, huge_size()));
+		/* In the second page table, which may be shared. */
+		word_read(page_at(p->w, PAGES - 1));
 		return true;
 	}
 	if (p->pagemap < 0)
@@ -727,7 +731,7 @@ static bool act_scan(struct player *p)
 	return true;
 }
 
-RACE(scan, .loses = true, .extra = 2)
+RACE(scan, .loses = true, .lone = true, .extra = 2)
 
 /*
  * mremap() runs out of memory halfway and moves the pages back, to a page table
