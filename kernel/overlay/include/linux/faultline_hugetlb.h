@@ -131,6 +131,21 @@ static inline bool hugetlb_zap_range(struct vm_area_struct *vma,
 	       __hugetlb_zap_range(vma, start, end, details);
 }
 
+#ifdef CONFIG_FAULTLINE_HUGETLB_TORTURE
+bool hugetlb_entry_lock_broken(void);
+void hugetlb_entry_window(void);
+#else
+static inline bool hugetlb_entry_lock_broken(void)
+{
+	return false;
+}
+
+/* Delays a race test after an entry was read, and before it is used. */
+static inline void hugetlb_entry_window(void)
+{
+}
+#endif
+
 /**
  * hugetlb_entry_lock - keep the entry of a shared mapping from changing
  * @vma:  The VMA.
@@ -144,12 +159,16 @@ static inline bool hugetlb_zap_range(struct vm_area_struct *vma,
 static inline spinlock_t *hugetlb_entry_lock(struct vm_area_struct *vma,
 					     pte_t *ptep)
 {
+	if (hugetlb_entry_lock_broken())
+		return NULL;
 	return huge_pte_lock(hstate_vma(vma), vma->vm_mm, ptep);
 }
 
 static inline void hugetlb_entry_unlock(spinlock_t *ptl)
 {
-	spin_unlock(ptl);
+	/* Always locked, unless a test breaks the rule. */
+	if (!IS_ENABLED(CONFIG_FAULTLINE_HUGETLB_TORTURE) || ptl)
+		spin_unlock(ptl);
 }
 
 #else /* !CONFIG_FAULTLINE_HUGETLB */
@@ -194,6 +213,10 @@ static inline spinlock_t *hugetlb_entry_lock(struct vm_area_struct *vma,
 }
 
 static inline void hugetlb_entry_unlock(spinlock_t *ptl)
+{
+}
+
+static inline void hugetlb_entry_window(void)
 {
 }
 

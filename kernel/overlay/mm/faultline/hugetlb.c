@@ -230,6 +230,7 @@ void hugetlb_pmd_unshare_done(struct mm_struct *mm, unsigned long addr,
 
 	count_table_put(last);
 	count_vm_event(HUGETLB_PMD_UNSHARED);
+	hugetlb_check_notified(mm, addr);
 	if (last)
 		count_vm_event(HUGETLB_PMD_UNSHARE_LAST);
 	trace_hugetlb_pmd_unshare(mm, addr, last);
@@ -771,8 +772,11 @@ static bool map_neighbour(struct vm_fault *vmf, struct hstate *h,
 		return false;
 	if (folio_test_locked(folio) || !folio_try_get(folio))
 		return false;
+	if (folio != xas_reload(xas))
+		goto put;
+	hugetlb_around_window();
 	/* Do not wait: the holder of the folio lock may want the table. */
-	if (folio != xas_reload(xas) || !folio_trylock(folio))
+	if (!folio_trylock(folio))
 		goto put;
 	good = hugetlb_broken(HUGETLB_NO_NEIGHBOUR) ||
 	       (folio->mapping == mapping && folio_test_uptodate(folio) &&

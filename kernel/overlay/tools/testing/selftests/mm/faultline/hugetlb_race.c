@@ -13,6 +13,7 @@
  * table changed or busy; "flip", where the mode changes continuously.
  */
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <signal.h>
@@ -55,6 +56,8 @@ struct race_op {
 	bool faults;
 	/* Only the first process has touchers. */
 	bool lone;
+	/* The first process has an MMU notifier. */
+	bool notified;
 	/* Additional pool pages, for each process. */
 	long extra;
 };
@@ -83,6 +86,8 @@ struct player {
 	__u64 generation;
 	char *spare;		/* address space for mremap() */
 	int uffd;
+	int pagemap;
+	int nth;		/* fail-nth of this thread */
 };
 
 FIXTURE(hugetlb_race) {
@@ -248,8 +253,13 @@ static int play(struct world *w, int id)
 			.seed = 1000 * id + i + 1,
 			.loop = -1,
 			.uffd = -1,
+			.pagemap = -1,
+			.nth = -1,
 		};
 	}
+	/* Kernels without the file have no such checks. */
+	if (w->op->notified && !id)
+		write_text("/sys/kernel/debug/hugetlb_notifier", "1");
 	if (pipe(players[TOUCHERS].pipe))
 		return 1;
 	/* Not aligned, so that no whole table can be shared there. */
@@ -280,7 +290,7 @@ static void race(struct __test_metadata *_metadata,
 	struct world *w = self->w;
 	const char *why;
 	struct stat st;
-	char lost[32];
+	char text[32];
 	int i;
 
 	w->op = op;
@@ -345,9 +355,12 @@ static void race(struct __test_metadata *_metadata,
 		}
 	}
 
-	if (!read_text("/sys/kernel/debug/hugetlb_lost_tables", lost,
-		       sizeof(lost)))
-		EXPECT_EQ(0, atol(lost));
+	if (!read_text("/sys/kernel/debug/hugetlb_lost_tables", text,
+		       sizeof(text)))
+		EXPECT_EQ(0, atol(text));
+	if (!read_text("/sys/kernel/debug/hugetlb_unnotified", text,
+		       sizeof(text)))
+		EXPECT_EQ(0, atol(text));
 
 	/* At size 0, a file has no pages. */
 	EXPECT_EQ(0, ftruncate(w->fd, 0));
@@ -466,6 +479,34 @@ static bool act_punch_exact(struct player *p)
 }
 
 RACE(punch_exact, .loses = true)
+
+/*
+ * Pages that no process has mapped: removing them does not take the lock of the
+ * page table that a fault of the first process fills.
+ */
+static bool act_punch_unmapped(struct player *p)
+{
+	size_t n = any_page(p), end = page_offset(n) + 7 * huge_size(), m;
+
+	if (p->id) {
+		word_read(page_at(p->w, n));
+		must(p, !madvise(p->w->map, LENGTH, MADV_DONTNEED));
+		usleep(1000);
+		return true;
+	}
+	for (m = n; m < PAGES && page_offset(m) < end; m++)
+		word_write(own_word(p, m), ++p->generation);
+	must(p, !madvise(p->w->map, LENGTH, MADV_DONTNEED));
+	must(p, !fallocate(p->w->fd,
+			   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			   page_offset(n), end - page_offset(n)));
+	for (m = n; m < PAGES && page_offset(m) < end; m++)
+		if (word_read(own_word(p, m)))
+			atomic_fetch_add(&p->w->wrong, 1);
+	return true;
+}
+
+RACE(punch_unmapped, .loses = true, .lone = true)
 
 /* Zaps the entries of a page, or removes the page. */
 static bool act_forget(struct player *p)
@@ -644,6 +685,119 @@ static bool act_userfaultfd(struct player *p)
 }
 
 RACE(userfaultfd)
+
+/*
+ * The first process looks at a page table entry: its page is one of the file.
+ * Others remove that page from the file and use it as private memory.
+ */
+static bool act_scan(struct player *p)
+{
+	struct page_region region;
+	struct pm_scan_arg arg = {
+		.size = sizeof(arg),
+		.start = (uintptr_t)p->w->map,
+		.end = (uintptr_t)p->w->map + huge_size(),
+		.vec = (uintptr_t)&region,
+		.vec_len = 1,
+		.category_mask = PAGE_IS_PRESENT,
+		.return_mask = PAGE_IS_FILE,
+	};
+	char *q;
+	long n;
+
+	if (p->id) {
+		must(p, !fallocate(p->w->fd,
+				   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+				   0, huge_size()));
+		q = mmap(NULL, huge_size(), PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+		must(p, q != MAP_FAILED);
+		if (q == MAP_FAILED)
+			return true;
+		word_write(q, 1);
+		must(p, !munmap(q, huge_size()));
+		/* In the second page table, which may be shared. */
+		word_read(page_at(p->w, PAGES - 1));
+		return true;
+	}
+	if (p->pagemap < 0)
+		p->pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	word_read(p->w->map);
+	n = ioctl(p->pagemap, PAGEMAP_SCAN, &arg);
+	if (n < 0)
+		return false;
+	if (n && !(region.categories & PAGE_IS_FILE))
+		atomic_fetch_add(&p->w->wrong, 1);
+	return true;
+}
+
+RACE(scan, .loses = true, .lone = true, .extra = 2)
+
+/*
+ * mremap() runs out of memory halfway and moves the pages back, to a page table
+ * that another process may share by now.
+ */
+static bool act_move_fails(struct player *p)
+{
+	const size_t len = 100 * huge_size();
+	/* In two page tables: the second one cannot be allocated. */
+	char *to = p->spare + GIB - 10 * huge_size(), *got;
+	char text[16];
+	int err;
+
+	if (p->id) {
+		/* The first process shares this page table, or has it alone. */
+		must(p, !madvise(p->w->map, GIB, MADV_DONTNEED));
+		usleep(random_next(&p->seed) % 2000);
+		word_read(page_at(p->w, 0));
+		return true;
+	}
+	if (p->nth < 0)
+		p->nth = open("/proc/thread-self/fail-nth", O_RDWR | O_CLOEXEC);
+	snprintf(text, sizeof(text), "%d", (int)++p->generation);
+	if (pwrite(p->nth, text, strlen(text), 0) != (ssize_t)strlen(text))
+		return false;
+	got = mremap(p->w->map, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+	err = errno;
+	must(p, pwrite(p->nth, "0", 1, 0) == 1);
+	if (got == MAP_FAILED) {
+		must(p, err == ENOMEM);
+		return true;
+	}
+	/* That was more than all allocations.  Start with the first again. */
+	p->generation = 0;
+	must(p, !munmap(to, len));
+	must(p, !munmap(p->w->map, LENGTH));
+	must(p, map_again(p, 0, LENGTH));
+	return true;
+}
+
+#define PAGE_ALLOC	"fail_page_alloc"
+
+static const struct fault_setting page_tables_fail[] = {
+	{ "ignore-gfp-wait", "N" }, { "min-order", "0" }, { "verbose", "0" },
+};
+
+static const struct fault_setting page_tables_work[] = {
+	{ "ignore-gfp-wait", "Y" }, { "min-order", "1" },
+};
+
+TEST_F_TIMEOUT(hugetlb_race, move_fails, TIMEOUT)
+{
+	static const struct race_op op = {
+		.act = act_move_fails,
+		.faults = true,
+		.lone = true,
+		.notified = true,
+	};
+
+	if (!fault_attr_set(PAGE_ALLOC, page_tables_fail,
+			    ARRAY_SIZE(page_tables_fail)))
+		SKIP(return, "needs debugfs, root and CONFIG_FAIL_PAGE_ALLOC");
+	race(_metadata, self, variant, &op);
+	fault_attr_set(PAGE_ALLOC, page_tables_work,
+		       ARRAY_SIZE(page_tables_work));
+}
 
 /* To the other node and back; use numa=fake=2 to get one. */
 static bool act_migrate(struct player *p)

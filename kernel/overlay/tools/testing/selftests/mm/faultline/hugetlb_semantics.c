@@ -25,6 +25,7 @@
 struct rendezvous {
 	atomic_int stage;
 	atomic_int bad;
+	atomic_int tid;
 };
 
 FIXTURE(hugetlb) {
@@ -193,6 +194,124 @@ TEST_F_TIMEOUT(hugetlb, mapped_before_mode_0, TIMEOUT)
 	meet(m, 4);
 	EXPECT_EQ(0, reap(pid));
 	ASSERT_EQ(0, munmap(p, 2 * GIB));
+}
+
+#define FIND_WINDOW	"/sys/kernel/debug/hugetlb_find_window_us"
+/* With FIND_WINDOW at its maximum, a fault takes 25 ms on average. */
+#define SLOW_FAULTS	400
+#define BUSY_PAGES	8
+
+struct busy {
+	struct rendezvous *meet;
+	char *map;
+};
+
+static void *protect_until_stage_3(void *arg)
+{
+	struct busy *b = arg;
+
+	atomic_store(&b->meet->tid, syscall(SYS_gettid));
+	while (atomic_load(&b->meet->stage) < 3) {
+		mprotect(b->map, huge_size(), PROT_READ);
+		mprotect(b->map, huge_size(), PROT_READ | PROT_WRITE);
+	}
+	return NULL;
+}
+
+/*
+ * A process with a thread that holds mmap_lock for reading, again and again for
+ * the time of SLOW_FAULTS, and one that waits to have it for writing.
+ */
+static int hold_mmap_lock(struct rendezvous *m, int fd)
+{
+	struct busy b = { .meet = m, .map = free_huge_range(GIB) };
+	pthread_t thread;
+	size_t i;
+
+	/* One VMA each, so that a fault maps nothing in addition. */
+	for (i = 0; b.map && i < SLOW_FAULTS; i++)
+		if (mmap(b.map + i * huge_size(), huge_size(),
+			 PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+			 i % BUSY_PAGES * huge_size()) == MAP_FAILED)
+			return 1;
+	if (!b.map || write_text(FIND_WINDOW, "100000"))
+		return 2;
+	if (pthread_create(&thread, NULL, protect_until_stage_3, &b))
+		return 3;
+	/* The first page is for the other thread. */
+	while (atomic_load(&m->stage) < 3)
+		if (madvise(b.map + huge_size(),
+			    (SLOW_FAULTS - 1) * huge_size(),
+			    MADV_POPULATE_READ) ||
+		    madvise(b.map + huge_size(),
+			    (SLOW_FAULTS - 1) * huge_size(), MADV_DONTNEED))
+			return 4;
+	pthread_join(thread, NULL);
+	return 0;
+}
+
+/* Does the thread wait, and go on waiting? */
+static bool blocked(pid_t pid, int tid)
+{
+	char path[64], text[512], *state;
+	int i;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", pid, tid);
+	for (i = 0; i < 20; i++) {
+		if (read_text(path, text, sizeof(text)))
+			return false;
+		state = strrchr(text, ')');
+		if (!state || state[2] != 'D')
+			return false;
+		usleep(1000);
+	}
+	return true;
+}
+
+/* A process whose mmap_lock is busy is skipped, and does not stop the others. */
+TEST_F_TIMEOUT(hugetlb, unshare_busy, TIMEOUT)
+{
+	struct rendezvous *m = self->meet;
+	pid_t sharer, busy;
+	char *p;
+	int i;
+
+	if (!self->have || variant->mode == MODE_OFF)
+		SKIP(return, "starts from another mode");
+	if (access(FIND_WINDOW, W_OK))
+		SKIP(return, "needs debugfs, root and CONFIG_FAULTLINE_HUGETLB_TORTURE");
+	p = hugetlb_map(self->fd, GIB);
+	ASSERT_NE(NULL, p);
+	huge_fill(p, BUSY_PAGES);
+	sharer = fork_bound();
+	ASSERT_LE(0, sharer);
+	if (!sharer) {
+		word_read(p);
+		meet(m, 1);
+		wait_for(m, 4);
+		_exit(huge_bad(p, BUSY_PAGES) != 0);
+	}
+	wait_for(m, 1);
+	EXPECT_EQ(self->usage.tables_shared + 1,
+		  hugetlb_sysfs("pmd_tables_shared"));
+	ASSERT_EQ(0, vm_sysctl_write(HUGETLB_KNOB, MODE_OFF));
+	busy = fork_bound();
+	ASSERT_LE(0, busy);
+	if (!busy)
+		_exit(hold_mmap_lock(m, self->fd));
+	for (i = 0; i < 10000 && !blocked(busy, atomic_load(&m->tid)); i++)
+		usleep(1000);
+	EXPECT_EQ(-EBUSY, vm_sysctl_write(HUGETLB_TRIGGER, 1));
+	/* The others were not left out. */
+	EXPECT_EQ(self->usage.tables_shared,
+		  hugetlb_sysfs("pmd_tables_shared"));
+	EXPECT_EQ(0, write_text(FIND_WINDOW, "0"));
+	meet(m, 3);
+	EXPECT_EQ(0, reap(busy));
+	EXPECT_EQ(0, vm_sysctl_write(HUGETLB_TRIGGER, 1));
+	meet(m, 4);
+	EXPECT_EQ(0, reap(sharer));
+	ASSERT_EQ(0, munmap(p, GIB));
 }
 
 /* A mapping created in mode 0 never shares. */
