@@ -157,8 +157,9 @@ def fixture_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             make_host(folder / name, state)
             ports.append(free_port())
             run(exporter(), "--collector.disable-defaults", "--collector.vmstat",
-                "--collector.stat", "--collector.uname", "--collector.textfile", *(flag.replace("/var/lib/prometheus/node-exporter", str(folder / name / "textfile"))
-                  for flag in flags),
+                "--collector.stat", "--collector.uname", "--collector.textfile",
+                *(flag.replace("/var/lib/prometheus/node-exporter",
+                               str(folder / name / "textfile")) for flag in flags),
                 f"--path.procfs={folder / name / 'proc'}",
                 f"--web.listen-address=127.0.0.1:{ports[-1]}")
         config = folder / "prometheus.yml"
@@ -195,13 +196,18 @@ def wait_for_data(url: str, query: str) -> list[dict[str, dict[str, str]]]:
     return series
 
 
-@pytest.mark.parametrize("title,query", QUERIES, ids=lambda text: text[:60])
+def short(text: object) -> str:
+    """The beginning of a parameter, for the name of a test."""
+    return str(text)[:60]
+
+
+@pytest.mark.parametrize("title,query", QUERIES, ids=short)
 def test_dashboard(url: str, title: str, query: str) -> None:
     """Each query of the dashboard has data."""
     assert wait_for_data(url, query), f"{title}: no data for {query}"
 
 
-@pytest.mark.parametrize("title,query", QUERIES, ids=lambda text: text[:60])
+@pytest.mark.parametrize("title,query", QUERIES, ids=short)
 def test_dashboard_typo(url: str, title: str, query: str) -> None:
     """With a mistake in a metric's name it has none, so the test above can fail."""
     wait_for_data(url, "ALERTS")
