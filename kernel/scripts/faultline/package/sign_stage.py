@@ -8,6 +8,9 @@ own sign-file), and the certificate is written to SIGNED/doc/secureboot.der for 
 Packages made from SIGNED include all of this; to sign and package in one go:
 make packages SECUREBOOT_KEY=... SECUREBOOT_CERT=...
 
+A kernel that would load any module with Secure Boot on is refused: a signature on it would
+break the chain of trust of every host that knows the key.
+
 STAGE is not changed. SIGNED is made again if STAGE, SIGNED or the certificate has changed, and
 is replaced in one step. Signatures in STAGE are replaced. Only openssl, sbsign and sign-file
 read the key, which must not have a passphrase.
@@ -35,6 +38,8 @@ COMPRESS = {".xz": ("xz", "--threads=1", "--check=crc32", "--lzma2=dict=1MiB"),
 # Appended by sign-file: signature, struct module_signature, mark.
 MARK = b"~Module signature appended~\n"
 TRAILER = 12
+# What a kernel needs to refuse unsigned code with Secure Boot on.
+LOCKDOWN = ("MODULE_SIG", "SECURITY_LOCKDOWN_LSM", "LOCK_DOWN_IN_EFI_SECURE_BOOT")
 
 
 def run(*command: str | pathlib.Path, data: bytes | None = None, what: str = "") -> bytes:
@@ -107,10 +112,14 @@ class Stage:
         return sorted(path for path in self.modules.rglob("*.ko*")
                       if path.suffix in (".ko", *COMPRESS))
 
-    @property
-    def checks_modules(self) -> bool:
-        """Whether the kernel checks module signatures."""
-        return bool(re.search(r"(?m)^CONFIG_MODULE_SIG=y$", self.config))
+    def require_lockdown(self) -> None:
+        """Refuse a kernel that does not keep up the chain of trust."""
+        missing = [f"CONFIG_{name}=y" for name in LOCKDOWN
+                   if not re.search(rf"(?m)^CONFIG_{name}=y$", self.config)]
+        if missing:
+            raise Fail(f"{shown(self.path)}: with Secure Boot on, this kernel would load modules "
+                       f"without a signature, as it has no {', '.join(missing)}: sign one that "
+                       "locks itself down, such as flavour generic or cloud")
 
     @property
     def hash(self) -> str:
@@ -186,9 +195,6 @@ def sign_module(stage: Stage, owner: Owner, sign_file: pathlib.Path, path: pathl
 def sign_modules(stage: Stage, owner: Owner, given: str | None) -> str:
     """Sign all modules, one per CPU at a time; return a remark."""
     files = stage.module_files()
-    if not stage.checks_modules:
-        return (f"{len(files)} modules left unsigned, as the kernel has no CONFIG_MODULE_SIG and "
-                "does not check signatures")
     sign_file = stage.sign_file(given)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = [pool.submit(sign_module, stage, owner, sign_file, path) for path in files]
@@ -219,8 +225,8 @@ def sign(source: pathlib.Path, out: pathlib.Path, owner: Owner, given: str | Non
     part, old, known = (out.with_name(f".{out.name}.{end}") for end in ("part", "old", "inputs"))
     stage = Stage(source, part)
     # Check for everything that may be missing before the work begins.
-    if stage.checks_modules:
-        stage.sign_file(given)
+    stage.require_lockdown()
+    stage.sign_file(given)
     if out.exists() and not (out / "stage.env").is_file():
         raise Fail(f"{shown(out)} exists and is not a stage: name another folder")
     if source.resolve() == out.resolve() or source.resolve() in out.resolve().parents:
