@@ -5,8 +5,9 @@
 
 # The folder for everything generated.
 BUILD ?= build
-# What `make kernel` builds; see kernel/scripts/faultline/flavour.py.
-FLAVOUR ?= microvm
+# What to build; see kernel/scripts/faultline/flavour.py.  Empty: microvm, but an
+# error for packages, which have to be of a flavour that hosts can use.
+FLAVOUR ?=
 # The build number within one release: packages of REBUILD=2 are newer.
 REBUILD ?=
 export REBUILD
@@ -51,6 +52,7 @@ DEPS := packaging/build-deps/install
 # What a flavour for another architecture needs, and where its kernel is.
 CROSS := true
 IMAGE := arch/x86/boot/bzImage
+SMALL := $(or $(FLAVOUR),microvm)
 ifneq ($(filter ppc64le%,$(FLAVOUR)),)
 CROSS := $(DEPS) ppc64le && kernel/scripts/fl vm busybox ppc64le
 IMAGE := vmlinux
@@ -85,9 +87,15 @@ rebase: ## move the pin to another point release: VERSION=6.12.x
 .PHONY: kernel
 kernel: tree ## compile FLAVOUR=microvm, microvm-debug, ppc64le, ...
 	@$(CROSS)
-	@kernel/scripts/fl build $(FLAVOUR)
+	@kernel/scripts/fl build $(SMALL)
 
 # --- Packages
+
+# Not a target to call.
+has-flavour:
+ifeq ($(FLAVOUR),)
+	@echo 'make: error: packages are made of one flavour: add FLAVOUR=generic (bare metal, any VM), FLAVOUR=cloud (VMs of the large clouds) or FLAVOUR=microvm (tests only)' >&2; exit 1
+endif
 
 # A rebuild has its own folders.
 variant = $(FLAVOUR)$(if $(REBUILD),.$(REBUILD))
@@ -95,7 +103,7 @@ variant = $(FLAVOUR)$(if $(REBUILD),.$(REBUILD))
 staged = $(BUILD)/stage$(if $(SECUREBOOT_KEY)$(SECUREBOOT_CERT),.signed)/$(variant)
 
 .PHONY: stage
-stage: tree ## compile FLAVOUR with modules, perf and headers, ready to package
+stage: has-flavour tree ## compile FLAVOUR with modules, perf and headers, ready to package
 	@$(DEPS) package
 	@kernel/scripts/fl stage $(FLAVOUR)
 ifneq ($(SECUREBOOT_KEY)$(SECUREBOOT_CERT),)
@@ -104,11 +112,11 @@ ifneq ($(SECUREBOOT_KEY)$(SECUREBOOT_CERT),)
 endif
 
 .PHONY: deb
-deb: stage ## DEB packages of FLAVOUR=microvm or cloud, in build/packages
+deb: stage ## DEB packages of FLAVOUR=generic or cloud, in build/packages
 	@kernel/scripts/fl package deb $(staged) $(BUILD)/packages/$(variant)/deb
 
 .PHONY: rpm
-rpm: stage ## RPM packages of FLAVOUR=microvm or cloud, in build/packages
+rpm: stage ## RPM packages of FLAVOUR=generic or cloud, in build/packages
 	@kernel/scripts/fl package rpm $(staged) $(BUILD)/packages/$(variant)/rpm
 
 .PHONY: packages
@@ -117,7 +125,8 @@ packages: deb rpm ## both formats; REBUILD=2 makes the next build of a release
 .PHONY: source-packages
 source-packages: tree ## .dsc and .src.rpm, buildable without this repository
 	@$(DEPS) package
-	@kernel/scripts/fl package deb-source $(BUILD)/packages/source/deb
+	@kernel/scripts/fl package deb-source $(if $(FLAVOUR),--flavour $(FLAVOUR)) \
+		$(BUILD)/packages/source/deb
 	@kernel/scripts/fl package rpm-source $(BUILD)/packages/source/rpm
 
 .PHONY: repo
@@ -138,8 +147,8 @@ run: tree ## build microvm, boot it and demonstrate the switches
 shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@$(DEPS) vm
 	@$(CROSS)
-	@kernel/scripts/fl build $(FLAVOUR)
-	@kernel/scripts/fl vm shell --kernel $(BUILD)/$(FLAVOUR)/$(IMAGE)
+	@kernel/scripts/fl build $(SMALL)
+	@kernel/scripts/fl vm shell --kernel $(BUILD)/$(SMALL)/$(IMAGE)
 
 .PHONY: bench
 bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf or coherence against stock
@@ -177,9 +186,14 @@ test-upstream: deps tree ## compare upstream's mm selftests and stress-ng with s
 	@FULL=$(FULL) tests/run --limit 5400 upstream
 
 .PHONY: test-images
-test-images: deps tree ## install FLAVOUR=microvm or cloud in VMs; FORMAT=deb or rpm, FULL=1
-	@FLAVOUR=$(FLAVOUR) FULL=$(FULL) tests/run $(if $(FORMAT),\
+test-images: deps tree ## install FLAVOUR=microvm, cloud or generic in VMs; FORMAT=deb or rpm, FULL=1
+	@FLAVOUR=$(SMALL) FULL=$(FULL) tests/run $(if $(FORMAT),\
 		images/$(FORMAT)-lifecycle host-failures/$(FORMAT),images host-failures)
+
+.PHONY: test-release
+test-release: deps tree ## what is shipped: install and boot generic and cloud; takes hours
+	@FLAVOUR=generic FULL=$(FULL) tests/run images host-failures
+	@FLAVOUR=cloud FULL=$(FULL) tests/run images host-failures
 
 .PHONY: lint
 lint: test-lint ## check the style and consistency of all tracked files

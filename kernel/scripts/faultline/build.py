@@ -81,6 +81,7 @@ def make_command(flavour: lib.Flavour) -> list[str]:
         *(f"{name}={value}" for name, value in flavour.arch.variables.items()),
         # Set, even if empty: else the kernel appends a '+' for being past a tag.
         f"LOCALVERSION={flavour.localversion}",
+        *lib.debug_flags(flavour),
         f"KBUILD_BUILD_TIMESTAMP={build_date()}",
         "KBUILD_BUILD_USER=faultline", "KBUILD_BUILD_HOST=build", "KBUILD_BUILD_VERSION=1"]
 

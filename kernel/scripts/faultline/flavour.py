@@ -111,9 +111,10 @@ class Flavour:
 
 
 FAULTLINE_X86 = ("faultline.config", "faultline-x86.config")
+DISTRIBUTION = (*FAULTLINE_X86, "distribution.config")
 
 FLAVOURS = {flavour.name: flavour for flavour in (
-    Flavour("microvm", ("flavour-microvm.config", *FAULTLINE_X86)),
+    Flavour("microvm", ("flavour-microvm.config", *FAULTLINE_X86), ".microvm"),
     Flavour("microvm-debug",
             ("flavour-microvm.config", *FAULTLINE_X86, "kunit.config", "debug.config"), "-debug"),
     Flavour("microvm-kcsan", ("flavour-microvm.config", *FAULTLINE_X86, "kcsan.config"), "-kcsan"),
@@ -121,13 +122,28 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     # (allnoconfig is the base, so options that are not named are off).
     Flavour("microvm-off", ("flavour-microvm.config",), "-off"),
     Flavour("microvm-stock", ("flavour-microvm.config",), "-stock", stock=True),
-    Flavour("cloud", (*FAULTLINE_X86, "flavour-cloud.config"),
+    Flavour("generic", (*DISTRIBUTION, "flavour-generic.config"), ".generic",
+            base="config.amd64_none_amd64"),
+    Flavour("cloud", (*DISTRIBUTION, "flavour-cloud.config"), ".cloud",
             base="config.amd64_none_cloud-amd64"),
     Flavour("ppc64le", ("flavour-ppc64le.config", "faultline.config", "faultline-ppc64le.config",
                         "kunit.config"), "-ppc64le", arch=PPC64LE),
     Flavour("ppc64le-stock", ("flavour-ppc64le.config",), "-ppc64le-stock", stock=True,
             arch=PPC64LE),
 )}
+
+
+# What the flavours with packages are for, as their descriptions say it.
+AUDIENCE = {
+    "generic": "runs on bare metal and in virtual machines",
+    "cloud": "is for virtual machines of the large clouds and leaves out most drivers",
+    "microvm": "is for tests in small virtual machines",
+}
+
+
+def meta_suffix(flavour: str) -> str:
+    """What metapackages have behind their names, which without it follow generic."""
+    return "" if flavour == "generic" else f"-{flavour}"
 
 
 def find(name: str, rebuild: str | None = None) -> Flavour:
@@ -226,6 +242,17 @@ def host_tools(flavour: Flavour) -> str:
 def cc(flavour: Flavour) -> str:
     """The value of CC= for the build."""
     return f"{'ccache ' if shutil.which('ccache') else ''}{flavour.arch.cross}gcc"
+
+
+def debug_flags(flavour: Flavour) -> list[str]:
+    """The variables of make that keep the paths of the build out of debug information.
+
+    The build ID of a kernel is a hash of that as well.  ccache knows the option.
+    """
+    if read_config(flavour.config).get("DEBUG_INFO") != "y":
+        return []
+    flags = f"-fdebug-prefix-map={flavour.tree}=. -fdebug-prefix-map={flavour.out}=."
+    return [f"KCFLAGS={flags}", f"KAFLAGS={flags}"]
 
 
 def digest(*parts: bytes | str) -> str:

@@ -7,7 +7,9 @@ The result, build/stage/FLAVOUR, serves both DEB and RPM:
   vmlinuz config System.map
   modules/           /lib/modules/RELEASE, without the output of depmod
   headers/           for building external modules
-  tools/             perf, and the selftests of the features
+  tools/             perf
+  selftests/         the selftests of the features
+  debug/             vmlinux and modules with debug information, if the flavour has it
   doc/               pin, patches, configuration, CHANGELOG, bill of materials
 
 All files have the date of the release, so that packages are reproducible.
@@ -16,6 +18,7 @@ The folder is replaced in one step; after a failure the previous one is kept.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
 import os
 import pathlib
 import shutil
@@ -68,7 +71,7 @@ def kbuild(flavour: lib.Flavour, *words: str) -> list[str]:
     """
     return ["make", "-C", str(flavour.tree), f"O={flavour.out}", "--no-print-directory",
             f"-j{os.cpu_count() or 1}", f"CC={lib.cc(flavour)}", f"HOSTCC={lib.cc(flavour)}",
-            f"LOCALVERSION={flavour.localversion}", *words]
+            f"LOCALVERSION={flavour.localversion}", *lib.debug_flags(flavour), *words]
 
 
 def compile_kernel(flavour: lib.Flavour) -> None:
@@ -76,7 +79,7 @@ def compile_kernel(flavour: lib.Flavour) -> None:
     build(flavour, list(TARGETS))
     if lib.read_config(flavour.config).get("MODULES") != "y":
         raise Fail(f"flavour {flavour.name} has no modules (CONFIG_MODULES), so it cannot be "
-                   "packaged: use microvm or cloud")
+                   "packaged: use generic or cloud")
 
 
 def release_of(flavour: lib.Flavour) -> str:
@@ -86,8 +89,9 @@ def release_of(flavour: lib.Flavour) -> str:
 
 def describe(flavour: lib.Flavour) -> dict[str, str]:
     """The contents of stage.env."""
-    return make_env(Release.parse(release_of(flavour), f"flavour {flavour.name}"), flavour.name,
-                    lib.source_date_epoch())
+    release = Release.parse(release_of(flavour), flavour.name, f"flavour {flavour.name}")
+    return make_env(release, flavour.name, lib.source_date_epoch(),
+                    lib.read_config(flavour.config).get("DEBUG_INFO") == "y")
 
 
 def install_kernel(flavour: lib.Flavour, stage: pathlib.Path, kver: str,
@@ -143,6 +147,27 @@ def install_headers(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path
                        f"see {shown(log)}")
 
 
+def install_debug(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
+    """Install the debug information, laid out like the modules."""
+    debug = stage / "debug"
+    debug.mkdir()
+    # zlib is the one compression that crash, drgn and gdb all read.
+    compress = "--compress-debug-sections=zlib"
+    run("vmlinux", log, "objcopy", compress, flavour.out / "vmlinux", debug / "vmlinux")
+    modules = (flavour.out / "modules.order").read_text(encoding="utf-8").split()
+
+    def one(name: str) -> None:
+        module = (flavour.out / name).with_suffix(".ko")
+        target = debug / "kernel" / module.relative_to(flavour.out)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        run(f"the debug information of {name}", log, "objcopy", "--only-keep-debug", compress,
+            module, target.with_name(f"{target.name}.debug"))
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(one, modules):
+            pass
+
+
 def install_tools(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
     """Install perf and the selftests."""
     tools = stage / "tools"
@@ -161,11 +186,14 @@ def install_tools(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) 
         f"-j{os.cpu_count() or 1}", *PERF, f"CC={lib.cc(flavour)}", f"EXTRA_CFLAGS={prefix}",
         "perf")
     run("perf", log, "strip", "--strip-unneeded", "-o", tools / "perf", out / "perf")
+    for name in ("faultline-perf", "faultline-perf.1"):
+        shutil.copyfile(ROOT / "packaging/tools" / name, tools / name)
+    (tools / "faultline-perf").chmod(0o755)
     selftests = stage / "scratch"
     selftests.mkdir()
     run("the selftests", log, "make", "-C", flavour.tree / SELFTESTS, f"OUTPUT={selftests}",
         f"USERCFLAGS={prefix}")
-    target = tools / "selftests"
+    target = stage / "selftests"
     target.mkdir()
     for path in sorted(selftests.iterdir()):
         if path.is_file() and os.access(path, os.X_OK):
@@ -199,6 +227,7 @@ def inputs(flavour: lib.Flavour, env: dict[str, str]) -> str:
     """A digest of everything that determines the contents of the stage."""
     folders = [lib.PATHS.kernel / "patches", lib.PATHS.kernel / "overlay"]
     files = [flavour.config, flavour.image, pathlib.Path(__file__), ROOT / "CHANGELOG",
+             *sorted((ROOT / "packaging/tools").iterdir()),
              pathlib.Path(sbom.__file__), lib.PATHS.kernel / "upstream",
              flavour.out / "Module.symvers", flavour.out / "modules.order",
              *(path for folder in folders for path in sorted(folder.rglob("*"))
@@ -219,9 +248,9 @@ def inputs_file(stage: pathlib.Path) -> pathlib.Path:
 def make_stage(flavour: lib.Flavour) -> pathlib.Path:
     """Make the stage, unless it is up to date."""
     if flavour.stock:
-        raise Fail("stock kernels come from their distribution: use microvm or cloud")
+        raise Fail("stock kernels come from their distribution: use generic or cloud")
     if flavour.arch != lib.X86:
-        raise Fail(f"there are no packages for {flavour.name}: use microvm or cloud")
+        raise Fail(f"there are no packages for {flavour.name}: use generic or cloud")
     compile_kernel(flavour)
     env = describe(flavour)
     target = lib.PATHS.build / "stage" / flavour.out_name
@@ -240,6 +269,8 @@ def make_stage(flavour: lib.Flavour) -> pathlib.Path:
         install_kernel(flavour, stage, env["KVER"], log)
         install_headers(flavour, stage, log)
         install_tools(flavour, stage, log)
+        if env["DEBUG"] == "yes":
+            install_debug(flavour, stage, log)
         install_doc(flavour, stage, env)
         write_env(stage, env)
         normalise(stage, int(env["SOURCE_DATE_EPOCH"]))

@@ -13,22 +13,25 @@ from .release import Release
 FORMS = {
     "UPSTREAM": r"\d+\.\d+\.\d+",
     "RELEASE": r"\d+(\.\d+)?",
-    "FLAVOUR": r"[a-z0-9][a-z0-9-]*",
+    "FLAVOUR": r"[a-z][a-z0-9]*",
     "ARCH": r"[a-z0-9][a-z0-9-]*",
     "RPMARCH": r"[a-z0-9_]+",
     "SOURCE_DATE_EPOCH": r"\d+",
+    # Whether there are packages with debug information.
+    "DEBUG": r"yes|no",
 }
 PARTS = ("vmlinuz", "config", "System.map", "headers/Module.symvers", "tools/perf",
+         "tools/faultline-perf", "tools/faultline-perf.1", "selftests/run",
          "doc/sbom.spdx.json")
 MAKE_ONE = "make one with kernel/scripts/fl stage FLAVOUR"
 AGAIN = "make the stage again with kernel/scripts/fl stage"
 
 
-def make_env(release: Release, flavour: str, epoch: int) -> dict[str, str]:
+def make_env(release: Release, flavour: str, epoch: int, debug: bool) -> dict[str, str]:
     """The contents of stage.env."""
-    return {"KVER": release.kver, "UPSTREAM": release.upstream, "RELEASE": release.number,
+    return {"KVER": release.kver(flavour), "UPSTREAM": release.upstream, "RELEASE": release.number,
             "FLAVOUR": flavour, "ARCH": "amd64", "RPMARCH": "x86_64",
-            "SOURCE_DATE_EPOCH": str(epoch)}
+            "SOURCE_DATE_EPOCH": str(epoch), "DEBUG": "yes" if debug else "no"}
 
 
 def write_env(stage: Path, env: dict[str, str]) -> None:
@@ -46,7 +49,7 @@ def read_env(stage: Path) -> dict[str, str]:
         raise Fail(f"{shown(stage)} is not a stage (it has no stage.env): {MAKE_ONE}")
     lines = path.read_text(encoding="utf-8").splitlines()
     env = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-    release = Release.parse(env.get("KVER", ""), shown(path))
+    release = Release.parse(env.get("KVER", ""), env.get("FLAVOUR", ""), shown(path))
     for key, form in FORMS.items():
         if not re.fullmatch(form, env.get(key, "")):
             raise Fail(f"{shown(path)}: {key}={env.get(key, '')} is missing or not valid in a "
@@ -61,8 +64,10 @@ def check_stage(stage: Path) -> dict[str, str]:
     env = read_env(stage)
     if next((stage / "modules").rglob("*.ko*"), None) is None:
         raise Fail(f"flavour {env['FLAVOUR']} has no modules, so it cannot be packaged: use a "
-                   "flavour with CONFIG_MODULES=y, such as microvm or cloud")
+                   "flavour with CONFIG_MODULES=y, such as generic or cloud")
     for part in PARTS:
         if not (stage / part).exists():
             raise Fail(f"{shown(stage)} has no {part}: {AGAIN}")
+    if env["DEBUG"] == "yes" and not (stage / "debug/vmlinux").exists():
+        raise Fail(f"{shown(stage)} has no debug/vmlinux: {AGAIN}")
     return env

@@ -3,8 +3,8 @@
 #
 # The package manager of a DEB host.
 
-image=linux-image-faultline
-packages=(linux-image-faultline linux-tools-faultline faultline-profiles)
+image=linux-image-faultline$META
+packages=("$image" "linux-tools-faultline$META" faultline-profiles)
 
 # Add the repository to apt's sources.
 repository_add() {
@@ -45,6 +45,10 @@ refuse_foreign() {
 
 install_first() {
 	apt-get -y install "${packages[@]/%/=$VERSION1}"
+}
+
+install_selftests() {
+	apt-get -y install "linux-selftests-$KVER1"
 }
 
 upgrade() {
@@ -108,7 +112,7 @@ while_first_runs() {
 		"prerm $KVER2 /boot/vmlinuz-$KVER2 [remove]" "postrm $KVER2 /boot/vmlinuz-$KVER2 [remove]"
 	check 'dpkg keeps its configuration state' status_is "$KVER2" config-files
 	check 'the links in / lead to the first build' test "$(readlink /vmlinuz)" = "boot/vmlinuz-$KVER1"
-	check 'the second build is installed again' apt-get -y install linux-image-faultline
+	check 'the second build is installed again' apt-get -y install "$image"
 	check 'the links in / lead to it again' links_are "$KVER2" "$KVER1"
 	check 'the files in its boot entry exist' bootable "$KVER2"
 	rm -f "$calls"
@@ -164,15 +168,18 @@ sound() {
 }
 
 # linux-base asks; without a terminal the answer is no. With the noninteractive frontend it
-# removes the kernel without asking.
+# would remove the kernel without asking.
 refuse_removal() {
+	refused 'automation does not remove the running kernel' 'set FAULTLINE_REMOVE_RUNNING=1' \
+		env DEBIAN_FRONTEND=noninteractive apt-get -y purge "linux-image-$(uname -r)" "$image"
+	check 'apt repairs that' apt-get -y -f install
 	refused 'the running kernel is not removed without confirmation' 'Aborting removal of the running kernel' \
-		env -u DEBIAN_FRONTEND apt-get -y purge "linux-image-$(uname -r)" linux-image-faultline
+		env -u DEBIAN_FRONTEND apt-get -y purge "linux-image-$(uname -r)" "$image"
 }
 
 remove_all() {
-	apt-get -y purge 'linux-image-*faultline*' 'linux-headers-*faultline*' 'linux-tools-*faultline*' \
-		faultline-profiles
+	FAULTLINE_REMOVE_RUNNING=1 apt-get -y purge 'linux-image-*faultline*' 'linux-headers-*faultline*' 'linux-tools-*faultline*' \
+		'linux-selftests-*faultline*' faultline-perf faultline-profiles
 }
 
 after_install() {

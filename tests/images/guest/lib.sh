@@ -123,7 +123,7 @@ bootable() {
 # absent KVER: nothing is left of this kernel.
 absent() {
 	local left
-	left=$(find /boot /efi /usr/lib/modules /usr/lib/linux-tools /usr/src \( -name "$1" -o -name "*-$1" \
+	left=$(find /boot /efi /usr/lib/modules /usr/lib/linux-tools /usr/lib/linux-selftests /usr/src \( -name "$1" -o -name "*-$1" \
 		-o -name "*-$1[.+]*" \) 2>/dev/null)
 	[ -z "$left" ] || {
 		printf 'left behind: %s\n' "$left"

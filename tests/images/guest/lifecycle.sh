@@ -30,9 +30,10 @@ step_use() {
 		# The kernel logs at most ten changes in five seconds, and flip expects all of them.
 		sleep 5
 	done
+	check 'the selftests are installed' install_selftests
 	check 'the feature selftests pass' selftests "$KVER1"
-	check 'perf runs' "/usr/lib/linux-tools/$KVER1/perf" version
-	check 'perf counts speculative page faults' perf_counts "/usr/lib/linux-tools/$KVER1/perf"
+	check 'perf runs' faultline-perf version
+	check 'perf counts speculative page faults' perf_counts faultline-perf
 	for name in $(switches); do
 		echo "$name = $(other_value "$name")" >>/etc/sysctl.d/90-test.conf
 	done
@@ -46,10 +47,10 @@ step_use() {
 	check 'the first build still has its entry' bootable "$KVER1"
 }
 
-# The selftests of the tools package. Shorter than by default: this only checks that they are
+# The selftests are a package of their own. Shorter than by default: this only checks that they are
 # complete and run on a host. Failures are printed last, for the log.
 selftests() {
-	local status out=/run/selftests dir=/usr/lib/linux-tools/$1/selftests
+	local status out=/run/selftests dir=/usr/lib/linux-selftests/$1
 	# The races take minutes; tests/kernel has them.
 	set -- "$dir"/toggles "$dir"/*_semantics
 	[ -z "$FULL" ] || set --

@@ -4,8 +4,8 @@
 # The package manager of an RPM host.
 
 # shellcheck disable=SC2034 # lib.sh and the steps use it
-image=kernel-faultline
-packages=(kernel-faultline kernel-faultline-tools faultline-profiles)
+image=kernel-faultline$META
+packages=("$image" "$image-tools" faultline-profiles)
 
 repository_add() {
 	/usr/lib/apt/apt-helper download-file "$URL/good/rpm/faultline.repo" /etc/yum.repos.d/faultline.repo &&
@@ -43,6 +43,10 @@ install_first() {
 	dnf -y install "${packages[@]/%/-$VERSION1}"
 }
 
+install_selftests() {
+	dnf -y install "$image-selftests-$VERSION1"
+}
+
 upgrade() {
 	dnf -y --refresh upgrade
 }
@@ -76,11 +80,11 @@ releases_are() {
 kernels_are() {
 	local part
 	for part in '' -core -modules; do
-		releases_are "kernel-faultline$part" "$@" || return 1
+		releases_are "$image$part" "$@" || return 1
 	done
 }
 
-next_packages=("/run/kernel-faultline"{,-core,-modules}"-$VERSION3.x86_64.rpm")
+next_packages=("/run/$image"{,-core,-modules}"-$VERSION3.x86_64.rpm")
 
 download_third() {
 	local file
@@ -100,11 +104,11 @@ install_third() {
 # The second build runs.
 while_second_runs() {
 	check 'both builds and their tools are installed' kernels_are "$VERSION1" "$VERSION2"
-	check 'tools are of both builds' releases_are kernel-faultline-tools "$VERSION1" "$VERSION2"
+	check 'tools are of both builds' releases_are "$image-tools" "$VERSION1" "$VERSION2"
 	check 'a third kernel is downloaded' download_third
 	install_third --assumeno >"$log" 2>&1
 	sed -n '/^Removing/,$p' "$log" >"$log.part" && mv "$log.part" "$log"
-	told 'a third kernel would replace the oldest' "kernel-faultline-core .*${VERSION1//./\\.}[[:space:]]"
+	told 'a third kernel would replace the oldest' "$image-core .*${VERSION1//./\\.}[[:space:]]"
 }
 
 # The first build runs.
@@ -127,15 +131,18 @@ while_first_runs() {
 	check 'its modules are installed later' rpm --install --nosignature "${next_packages[2]}"
 	check 'then kernel-install is called, as early boot may need some' calls_are "add $KVER3"
 	check 'its boot entry is complete' bootable "$KVER3"
-	check 'that kernel can be removed' dnf -y remove "kernel-faultline-core-$VERSION3"
+	check 'that kernel can be removed' dnf -y remove "$image-core-$VERSION3"
 	check 'the removal calls kernel-install once' calls_are "remove $KVER3"
 	check 'nothing of it is left' absent "$KVER3"
 	check 'the others stay' kernels_are "$VERSION1" "$VERSION2"
 }
 
+# calls_are_sorted LINE...: exactly these calls, in any order.
 calls_are_sorted() {
+	local expected
 	[ ! -e "$calls" ] || sort -o "$calls" "$calls"
-	calls_are "$@"
+	mapfile -t expected < <(printf '%s\n' "$@" | sort)
+	calls_are "${expected[@]}"
 }
 
 after_removal() {
@@ -148,13 +155,13 @@ repair() {
 	local kver=$1 version=$2
 	dnf -y install "${packages[@]/%/-$version}" || return 1
 	if ! intact "$version" || ! bootable "$kver"; then
-		dnf -y reinstall "kernel-faultline-core-$version" "kernel-faultline-modules-$version" \
+		dnf -y reinstall "$image-core-$version" "$image-modules-$version" \
 			"${packages[@]/%/-$version}"
 	fi
 }
 
 intact() {
-	rpm --verify "kernel-faultline-core-$1" "kernel-faultline-modules-$1" "${packages[@]/%/-$1}"
+	rpm --verify "$image-core-$1" "$image-modules-$1" "${packages[@]/%/-$1}"
 }
 
 repair_first() {
@@ -171,11 +178,11 @@ sound() {
 
 refuse_removal() {
 	refused 'the running kernel is not removed without confirmation' 'protected|running kernel' \
-		dnf -y remove "kernel-faultline-core-$VERSION1"
+		dnf -y remove "$image-core-$VERSION1"
 }
 
 remove_all() {
-	dnf -y --setopt=protect_running_kernel=0 remove 'kernel-faultline*' faultline-profiles
+	dnf -y --setopt=protect_running_kernel=0 remove 'kernel-faultline*' faultline-perf faultline-profiles
 }
 
 left() {
@@ -201,7 +208,7 @@ says_full() {
 	upgrade >"$log" 2>&1
 	cp "$log" "$log.full"
 	told "$1" 'no space left on device'
-	check 'the error says what to do' grep -qF "run: dnf reinstall kernel-faultline-core-$VERSION2" "$log.full"
+	check 'the error says what to do' grep -qF "run: dnf reinstall $image-core-$VERSION2" "$log.full"
 	check 'the second build has no boot entry' test -z "$(entries_of "$KVER2")"
 	check 'no incomplete kernel is left in /efi' test ! -e "/efi/$token/$KVER2"
 }

@@ -42,11 +42,13 @@ def copy_stage(second: Path, third: Path) -> Path:
             shutil.copytree(second / name, third / name, copy_function=os.link, symlinks=True)
         else:
             os.link(second / name, third / name)
+    for name in ("tools/faultline-perf", "tools/faultline-perf.1", "selftests/run"):
+        (third / name).parent.mkdir(exist_ok=True)
+        os.link(second / name, third / name)
     # A static program: nothing here needs perf.
-    (third / "tools").mkdir()
-    os.link(second / "tools/selftests/toggles", third / "tools/perf")
+    os.link(second / "selftests/toggles", third / "tools/perf")
     env = (second / "stage.env").read_text(encoding="utf-8")
-    (third / "stage.env").write_text(re.sub(r"(?m)^((?:KVER|RELEASE)=.*)\.2$", r"\1.3", env),
+    (third / "stage.env").write_text(re.sub(r"(?m)^(KVER=.*|RELEASE=\d+)\.2\b", r"\1.3", env),
                                      encoding="utf-8")
     return third
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..common import ROOT, Fail, Paths, flag
+from ..flavour import meta_suffix
 from ..stage_env import read_env
 
 from . import repository
@@ -21,7 +22,7 @@ from .image import FORMATS, Images
 
 GUEST = ROOT / "tests/images/guest"
 # The glob of the package that contains the kernel.
-KERNEL_PACKAGE = {"deb": "linux-image-*-faultline*_*.deb", "rpm": "kernel-faultline-core-*.rpm"}
+KERNEL_PACKAGE = {"deb": "linux-image-*-faultline*_*.deb", "rpm": "kernel-faultline*-core-*.rpm"}
 
 
 def stages(paths: Paths, flavour: str) -> list[dict[str, str]]:
@@ -60,8 +61,9 @@ class Scenario:
                 "KVER1": first["KVER"], "KVER2": second["KVER"],
                 "VERSION1": f"{first['UPSTREAM']}-{first['RELEASE']}",
                 "VERSION2": f"{second['UPSTREAM']}-{second['RELEASE']}",
-                "KVER3": re.sub(r"\.2$", ".3", second["KVER"]),
+                "KVER3": re.sub(r"\.2(?=\.[a-z]+$)", ".3", second["KVER"]),
                 "VERSION3": f"{second['UPSTREAM']}-{re.sub(r'[.]2$', '.3', second['RELEASE'])}",
+                "META": meta_suffix(flavour),
                 "URL": self.server.url, "FULL": "yes" if self.full else "",
                 "SCENARIO": name,
             }.items()),

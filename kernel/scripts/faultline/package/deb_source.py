@@ -151,8 +151,10 @@ def make(flavour: str, out: pathlib.Path) -> None:
     source = obtain(lib.PATHS, choose(lib.PATHS))
     upstream = upstream_version(source)
     wanted = lib.find(flavour)
+    if wanted.name not in lib.AUDIENCE:
+        raise Fail(f"flavour {wanted.name} has no packages: use {', '.join(lib.AUDIENCE)}")
     env = make_env(Release.ours(lib.PATHS.kernel, upstream, wanted.rebuild), wanted.name,
-                   lib.source_date_epoch())
+                   lib.source_date_epoch(), bool(wanted.base))
     log = lib.LOGS / f"source-{env['KVER']}.log"
     log.unlink(missing_ok=True)
     existed = out.exists()
@@ -196,7 +198,8 @@ def main() -> None:
     """Parse the command line and do it."""
     parser = argparse.ArgumentParser(description=__doc__, epilog=ENVIRONMENT,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--flavour", default="cloud", help="the default flavour (%(default)s)")
+    parser.add_argument("--flavour", default="generic",
+                        help="the flavour that it builds (%(default)s)")
     parser.add_argument("outdir", type=pathlib.Path, metavar="OUTDIR")
     args = parser.parse_args()
     os.umask(0o022)

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 
 from ..common import ROOT, Fail, shown
+from ..flavour import AUDIENCE, meta_suffix
 from ..release import Release, changelog as read_changelog
 
 TEMPLATES = ROOT / "packaging/deb/debian"
@@ -78,7 +79,7 @@ def changelog(env: dict[str, str]) -> str:
         # A rebuild, or a kernel of another point release (UPSTREAM=).
         # Only seconds later than the release itself.
         later = datetime.timedelta(seconds=int(release.number.partition(".")[2] or 0))
-        text = [entry(release.version, f"  * A build of kernel {release.kver}.", made + later)]
+        text = [entry(release.version, f"  * A build of {release.name}.", made + later)]
     for older in entries.values():
         if subprocess.run(["dpkg", "--compare-versions", older.release.version, "lt",
                            release.version], check=False).returncode == 0:
@@ -101,6 +102,7 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
     if not (sysctl / "60-faultline.conf").is_file():
         raise Fail(f"{shown(sysctl)}/60-faultline.conf is missing: restore it with git")
     values = env | {"VERSION": version_of(env), "SOURCE": SOURCE,
+                    "META": meta_suffix(env["FLAVOUR"]), "FOR": AUDIENCE[env["FLAVOUR"]],
                     "BUILD_DEPENDS": build_depends(),
                     "RUN_HOOKS": (TEMPLATES / "run-hooks.in").read_text().rstrip("\n")}
     for path in sorted(TEMPLATES.rglob("*")):
@@ -110,7 +112,10 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
         new = target / name.removesuffix(".in")
         new.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".in":
-            new.write_text(fill(fill(path.read_text(), values, name), values, name))
+            text = fill(fill(path.read_text(), values, name), values, name)
+            if name == "control.in" and env["DEBUG"] == "no":
+                text = re.sub(r"(?ms)^Package: \S+-dbg\n.*?\n\n", "", text)
+            new.write_text(text)
             new.chmod(path.stat().st_mode & 0o777)
         else:
             shutil.copy(path, new)
@@ -122,7 +127,7 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
                 file.write(FIRST_RELEASE)
     # For debian/rules: the names, the default flavour, and the date, which the
     # changelog has only for the first build of a release.
-    names = ("KVER", "RELEASE", "FLAVOUR", "SOURCE_DATE_EPOCH")
+    names = ("KVER", "RELEASE", "FLAVOUR", "DEBUG", "SOURCE_DATE_EPOCH")
     (target / "release").write_text("".join(f"{name}={env[name]}\n" for name in names))
     shutil.copytree(sysctl, target / "faultline" / "sysctl")
     shutil.copytree(ROOT / "rollout" / "host", target / "faultline" / "rollout" / "host")

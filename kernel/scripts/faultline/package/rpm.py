@@ -22,7 +22,7 @@ def build(stage: pathlib.Path, out: pathlib.Path) -> None:
         "stage": str(stage), "repo": str(ROOT),
         "kver": values["KVER"], "upstream": values["UPSTREAM"],
         "faultline_release": values["RELEASE"], "flavour": values["FLAVOUR"],
-        "epoch_seconds": values["SOURCE_DATE_EPOCH"],
+        "epoch_seconds": values["SOURCE_DATE_EPOCH"], "debug": values["DEBUG"],
     }
     changes = rpmtool.changes(changelog(stage / "doc/CHANGELOG"), values["RELEASE"])
     defines = [word for name, value in macros.items() for word in ("--define", f"{name} {value}")]

@@ -88,14 +88,14 @@ def main() -> None:
     out, paths = args.outdir.absolute(), Paths.from_env()
     queue, source = Queue.load(paths.kernel), choose(paths)
     upstream = upstream_version(source)
-    rebuild = flavours.find("cloud").rebuild
+    rebuild = flavours.find("generic").rebuild
     release = Release.ours(paths.kernel, upstream, rebuild)
     epoch = flavours.source_date_epoch()
 
     with rpmtool.workspace(out) as work:
         sources = work / "SOURCES"
         tarball, folder = kernel_tarball(obtain(paths, source), sources)
-        ours = sources / f"faultline-{release.kver}.tar.gz"
+        ours = sources / f"faultline-{release.name}.tar.gz"
         our_tarball(ours, epoch)
         bases = sorted({flavour.base for flavour in flavours.FLAVOURS.values() if flavour.base})
         for name in bases:
@@ -106,7 +106,7 @@ def main() -> None:
         for name, data in patches:
             (sources / name).write_bytes(data)
 
-        macros = {"kver": release.kver, "upstream": upstream,
+        macros = {"faultline_name": release.name, "upstream": upstream,
                   "faultline_release": release.number,
                   "rebuild": rebuild, "epoch_seconds": str(epoch), "kernel_source": folder}
         macros["base_configs"] = " ".join(f"%{{SOURCE{number}}}"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ..common import ROOT, Fail, say, shown
 from ..release import Entry
 
-SPEC = ROOT / "packaging/rpm/kernel-faultline.spec"
+SPEC = ROOT / "packaging/rpm/linux-faultline.spec"
 # As in the patch queue.
 PACKAGER = "Faultline maintainers <maintainers@faultline.invalid>"
 LOG_LINES = 15
