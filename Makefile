@@ -15,6 +15,13 @@ export REBUILD
 # generated for testing), and the base URL of the repositories.
 REPO_KEY ?=
 REPO_URL ?=
+# Options of `fl package make-repo` for it; empty: as in the run before.  The days
+# that apt accepts it, the key that will sign next, the percentage of hosts with
+# apt that get the newest kernel, and OpenVEX documents to publish.
+REPO_VALID_DAYS ?=
+REPO_NEXT_KEY ?=
+REPO_PHASE ?=
+REPO_VEX ?=
 # Key and certificate (PEM) for Secure Boot; empty: unsigned.
 SECUREBOOT_KEY ?=
 SECUREBOOT_CERT ?=
@@ -130,9 +137,12 @@ source-packages: tree ## .dsc and .src.rpm, buildable without this repository
 	@kernel/scripts/fl package rpm-source $(BUILD)/packages/source/rpm
 
 .PHONY: repo
-repo: packages ## signed apt and dnf repositories with the packages of FLAVOUR
+repo: packages ## signed apt and dnf repositories of FLAVOUR (REPO_KEY, REPO_URL, REPO_VALID_DAYS)
 	@kernel/scripts/fl package make-repo --out $(BUILD)/repo/$(FLAVOUR) \
 		$(if $(REPO_KEY),--key $(REPO_KEY)) $(if $(REPO_URL),--url $(REPO_URL)) \
+		$(if $(REPO_VALID_DAYS),--valid-days $(REPO_VALID_DAYS)) \
+		$(if $(REPO_NEXT_KEY),--next-key $(REPO_NEXT_KEY)) \
+		$(if $(REPO_PHASE),--phase $(REPO_PHASE)) $(REPO_VEX:%=--vex %) \
 		--deb $(BUILD)/packages/$(variant)/deb --rpm $(BUILD)/packages/$(variant)/rpm
 
 # --- In a VM

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Make a signed apt repository and a signed dnf repository, or add to them.
 
-    DIR/deb   for apt: dists/SUITE, pool/, faultline.sources, faultline.asc
-    DIR/rpm   for dnf: Packages/, repodata/, faultline.repo, faultline.asc
+    DIR/deb        for apt: dists/SUITE, pool/, faultline.sources, faultline.asc
+    DIR/rpm        for dnf: Packages/, repodata/, faultline.repo, faultline.asc
+    DIR/security   SPDX documents of the kernels, OpenVEX documents, signed SHA256SUMS
 
-Each half exists if there are packages for it. Packages already in DIR are kept, so old
+Each half exists if there are packages for it. With --url, each half has a package with the
+public keys and the address of the repository (faultline-archive-keyring, faultline-release).
+ Packages already in DIR are kept, so old
 versions can still be installed. To drop some, delete their files and run this again.
 DIR is replaced in one step once the new state is complete and signed: readers, and any
 interruption, see either the old state or the new one. Files named by the previous metadata
 can still be fetched, for clients in the middle of an update.
+
+What --next-key, --phase, --valid-days and --url set stays until they are given again.
 
 Without --key, a throw-away key is made in build/keys: for tests, not for a fleet.
 
@@ -18,7 +23,6 @@ packages alone. Signatures have their own dates.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import dataclasses
 import lzma
@@ -26,139 +30,20 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import tempfile
-import textwrap
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from email.utils import formatdate, parsedate_to_datetime
 
-from ..common import Fail, Paths, lock, say, sha256, shown
+from ..common import Fail, lock, say, sha256, shown
+from . import documents, keyring
+from .keyring import COMPONENT, SUITE, Place
+from .keys import Key, fingerprints, run, run_test, signing_key, trust
 
 PLACEHOLDER_URL = "https://packages.example/faultline"
-TEST_KEY_NAME = "Faultline throw-away test key (trust nothing that it signs)"
-SUITE = "stable"
-COMPONENT = "main"
+DAY = 24 * 60 * 60
 # Names that are valid in a URL, a path and a package list.
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+~_^-]*")
-PROGRAMS = {"apt-ftparchive": "apt-utils", "dpkg-deb": "dpkg", "createrepo_c": "createrepo-c",
-            "rpm": "rpm", "rpmsign": "rpm", "rpmkeys": "rpm", "gpg": "gnupg"}
-
-
-# --- Running programs
-
-def run(*command: str | pathlib.Path, cwd: pathlib.Path | None = None,
-        env: dict[str, str] | None = None, what: str = "") -> str:
-    """The output of a program that must succeed; `what` describes its purpose."""
-    try:
-        done = subprocess.run([str(word) for word in command], cwd=cwd, check=False, text=True,
-                              errors="replace", capture_output=True, stdin=subprocess.DEVNULL,
-                              env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})})
-    except FileNotFoundError:
-        program = str(command[0])
-        raise Fail(f"{program} is not installed: run 'make deps' (package "
-                   f"{PROGRAMS.get(program, program)})") from None
-    if done.returncode != 0:
-        words = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
-        raise Fail(f"{what or ' '.join(map(str, command[:2]))}: {words[-1].strip()}")
-    return done.stdout
-
-
-# --- The key
-
-class Key:
-    """The signing key and its GnuPG folder."""
-
-    def __init__(self, home: str, fingerprint: str, test: bool) -> None:
-        self._env = {"GNUPGHOME": home} if home else {}
-        self.home = home
-        self.fingerprint = fingerprint
-        self.test = test
-
-    def gpg(self, *args: str | pathlib.Path, what: str = "") -> str:
-        """Run gpg with the key's folder."""
-        return run("gpg", "--batch", "--no-tty", "--quiet", *args, env=self._env,
-                   what=what or "gpg")
-
-    def sign(self, mode: str, source: pathlib.Path, target: pathlib.Path) -> None:
-        """Sign a file: --clearsign or --detach-sign."""
-        self.gpg("--yes", "--armor", "--digest-algo", "SHA512", "--local-user",
-                 f"{self.fingerprint}!", "--output", target, mode, source,
-                 what=f"signing {source.name}")
-
-    def public(self) -> str:
-        """The public key for clients, without third-party signatures."""
-        return self.gpg("--armor", "--export-options", "export-minimal", "--export",
-                        self.fingerprint)
-
-    def stop_agent(self) -> None:
-        """Stop the agent started for a test key; leave an owner's agent alone."""
-        if self.test:
-            subprocess.run(["gpgconf", "--kill", "gpg-agent"], check=False,
-                           env={**os.environ, **self._env}, capture_output=True)
-
-
-@contextlib.contextmanager
-def short_path(folder: pathlib.Path) -> Iterator[str]:
-    """A short name for a folder: the path of the agent's socket is limited to 107 characters."""
-    with tempfile.TemporaryDirectory(prefix="faultline-gpg-") as place:
-        link = pathlib.Path(place) / "home"
-        link.symlink_to(folder, target_is_directory=True)
-        yield str(link)
-
-
-def check_key(home: str, wanted: str) -> str:
-    """Check that `wanted` names one usable secret key; return its fingerprint."""
-    probe = Key(home, wanted, test=False)
-    where = f"in {home}" if home else "in your GnuPG folder (is it in another? --gnupghome)"
-    try:
-        listing = probe.gpg("--with-colons", "--fixed-list-mode", "--list-secret-keys", wanted)
-    except Fail:
-        listing = ""
-    records = [line.split(":") for line in listing.splitlines()]
-    primary = [record for record in records if record[0] == "sec"]
-    prints = [record[9] for record in records if record[0] == "fpr"]
-    if not primary:
-        raise Fail(f"no secret key '{wanted}' {where}: list them with gpg --list-secret-keys")
-    if len(primary) > 1:
-        raise Fail(f"'{wanted}' matches {len(primary)} keys: give the fingerprint")
-    validity, bits, algorithm, uses = (primary[0][i] for i in (1, 2, 3, 11))
-    if validity in "edr" and validity:
-        state = {"e": "has expired", "d": "is disabled", "r": "is revoked"}[validity]
-        raise Fail(f"key {prints[0]} {state}: use another one")
-    # rpm uses the primary key; rpm of EL 8 and 9 supports RSA, but no curves.
-    if algorithm != "1" or int(bits or 0) < 2048:
-        raise Fail(f"key {prints[0]} is not RSA with 2048 bits or more, which rpm of EL 8 and 9 "
-                   "requires: make one with gpg --quick-generate-key NAME rsa4096 sign")
-    if "s" not in uses:
-        raise Fail(f"the primary key of {prints[0]} cannot sign, which rpm requires: make one "
-                   "with gpg --quick-generate-key NAME rsa4096 sign")
-    return prints[0]
-
-
-@contextlib.contextmanager
-def signing_key(wanted: str | None, home: str | None) -> Iterator[Key]:
-    """The owner's key, or a test key, which is made the first time."""
-    if wanted:
-        if home and not pathlib.Path(home).is_dir():
-            raise Fail(f"no folder {home}: --gnupghome is the folder with the owner's keyring")
-        home = str(pathlib.Path(home).absolute()) if home else ""
-        yield Key(home, check_key(home, wanted), test=False)
-        return
-    folder = Paths.from_env().build / "keys" / "throw-away"
-    with lock(folder.parent / "lock"):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with short_path(folder) as short:
-            key = Key(short, "", test=True)
-            try:
-                if TEST_KEY_NAME not in key.gpg("--with-colons", "--list-secret-keys"):
-                    say(f"making a throw-away key in {shown(folder)}: for tests, not for a fleet")
-                    key.gpg("--passphrase", "", "--quick-generate-key", TEST_KEY_NAME,
-                            "rsa3072", "sign", "never", what="making the throw-away key")
-                key.fingerprint = check_key(short, f"={TEST_KEY_NAME}")
-                yield key
-            finally:
-                key.stop_agent()
 
 
 # --- Packages
@@ -256,10 +141,14 @@ class Job:
     """Parameters of both halves."""
 
     key: Key
-    url: str
+    place: Place
     epoch: int
     old: pathlib.Path
     rekey: bool
+    # Days for which apt accepts the metadata; 0: forever.  None: as before.
+    valid_days: int | None
+    # Percentage of hosts that upgrade to the newest kernel.  None: as before.
+    phase: int | None
 
 
 def write(path: pathlib.Path, text: str) -> None:
@@ -285,13 +174,80 @@ def old_packages(folder: pathlib.Path, reader: str) -> list[Package]:
     return [Package(path, path.name, sha256(path)) for path in files]
 
 
-def release_date(path: pathlib.Path) -> int:
-    """The date in a Release file; 0 if there is no file."""
+def release_date(path: pathlib.Path, field: str = "Date") -> int:
+    """A date in a Release file; 0 if there is no file or no such field."""
     try:
-        found = re.search(r"(?m)^Date: (.*)", path.read_text(encoding="utf-8"))
+        found = re.search(rf"(?m)^{field}: (.*)", path.read_text(encoding="utf-8"))
         return int(parsedate_to_datetime(found[1]).timestamp()) if found else 0
     except FileNotFoundError:
         return 0
+
+
+def dates(job: Job, old: pathlib.Path) -> str:
+    """The lines of Release with its date and, if it has one, its last day."""
+    # apt treats a Release older than its current one as an attack, and ignores it.
+    epoch = max(job.epoch, release_date(old))
+    span = (job.valid_days or 0) * DAY
+    if job.valid_days is None:
+        span = max(0, release_date(old, "Valid-Until") - release_date(old))
+    text = f"Date: {formatdate(epoch, usegmt=True)}"
+    if not span:
+        return text
+    if epoch + span <= time.time():
+        raise Fail(f"SOURCE_DATE_EPOCH is {span // DAY} days old or more: apt would refuse the "
+                   "repository from the beginning; unset it, or give more --valid-days")
+    return f"{text}\nValid-Until: {formatdate(epoch + span, usegmt=True)}"
+
+
+# --- Phased upgrades
+
+def field(stanza: str, name: str) -> str:
+    """A field of a stanza of Packages; "" if there is none."""
+    found = re.search(rf"(?m)^{name}: (.*)", stanza)
+    return found[1] if found else ""
+
+
+def source(stanza: str) -> tuple[str, str]:
+    """The source package and its version, by which apt draws hosts."""
+    name, _, version = (field(stanza, "Source") or field(stanza, "Package")).partition(" ")
+    return name, version.strip("()") or field(stanza, "Version")
+
+
+def newest_kernel(stanzas: list[str]) -> tuple[str, str]:
+    """The source package of the newest kernel, and its version."""
+    newest = ("", "")
+    for stanza in stanzas:
+        name, version = source(stanza)
+        if field(stanza, "Package").startswith("linux-image-") and (not newest[1] or run_test(
+                "dpkg", "--compare-versions", version, "gt", newest[1])):
+            newest = name, version
+    return newest
+
+
+def phased(text: str, phase: int | None, old: str) -> str:
+    """Packages with Phased-Update-Percentage: the newest kernel's, or that of the old file."""
+    stanzas = [stanza for stanza in text.split("\n\n") if stanza.strip()]
+    if phase is None:
+        shares = {source(stanza): field(stanza, "Phased-Update-Percentage")
+                  for stanza in old.split("\n\n") if "\nPhased-Update-Percentage: " in stanza}
+    else:
+        newest = newest_kernel(stanzas)
+        if not newest[0]:
+            raise Fail("--phase: the repository has no package linux-image-*, so no kernel")
+        shares = {newest: str(phase)} if phase < 100 else {}
+    out = []
+    for stanza in stanzas:
+        share = shares.get(source(stanza))
+        line = f"\nPhased-Update-Percentage: {share}" if share else ""
+        out.append(f"{stanza.strip()}{line}\n\n")
+    return "".join(out)
+
+
+def architectures(packages: Iterable[str]) -> list[str]:
+    """The architectures of an apt repository with these files."""
+    archs = sorted({name.rpartition("_")[2].removesuffix(".deb") for name in packages
+                    if name.endswith(".deb")} - {"all"})
+    return archs or [run("dpkg", "--print-architecture").strip()]
 
 
 def make_deb(job: Job, folder: pathlib.Path, packages: dict[str, Package]) -> None:
@@ -299,9 +255,7 @@ def make_deb(job: Job, folder: pathlib.Path, packages: dict[str, Package]) -> No
     pool, dist, old = folder / "pool", folder / "dists" / SUITE, job.old / "dists" / SUITE
     for package in packages.values():
         add(package, pool / package.name, link=package.path.is_relative_to(job.old))
-    archs = sorted({name.rpartition("_")[2].removesuffix(".deb") for name in packages
-                    if name.endswith(".deb")} - {"all"})
-    archs = archs or [run("dpkg", "--print-architecture").strip()]
+    archs = architectures(packages)
     hashes = [word for kind in ("MD5", "SHA1", "SHA512")
               for word in ("-o", f"APT::FTPArchive::{kind}=false")]
     indexes: dict[str, tuple[str, ...]] = {
@@ -310,19 +264,20 @@ def make_deb(job: Job, folder: pathlib.Path, packages: dict[str, Package]) -> No
         indexes["source/Sources"] = ("sources", "pool")
     for name, command in indexes.items():
         text = run("apt-ftparchive", "-q", *hashes, *command, cwd=folder, what="apt-ftparchive")
+        if name.endswith("/Packages"):
+            there = old / COMPONENT / name
+            text = phased(text, job.phase,
+                          there.read_text(encoding="utf-8") if there.is_file() else "")
         write(dist / COMPONENT / name, text)
         (dist / COMPONENT / f"{name}.xz").write_bytes(lzma.compress(text.encode()))
 
-    # apt treats a Release older than its current one as an attack, and ignores it.
-    epoch = max(job.epoch, release_date(old / "Release"))
     fields = {"Origin": "Faultline", "Label": "Faultline", "Suite": SUITE, "Codename": SUITE,
               "Architectures": " ".join(archs), "Components": COMPONENT,
               "Description": "Faultline kernel", "Acquire-By-Hash": "yes"}
     options = [word for field, value in fields.items()
                for word in ("-o", f"APT::FTPArchive::Release::{field}={value}")]
     text = run("apt-ftparchive", "-q", *hashes, *options, "release", dist, what="apt-ftparchive")
-    date = formatdate(epoch, usegmt=True)
-    write(dist / "Release", re.sub(r"(?m)^Date: .*$", f"Date: {date}", text))
+    write(dist / "Release", re.sub(r"(?m)^Date: .*$", dates(job, old / "Release"), text))
     job.key.sign("--clearsign", dist / "Release", dist / "InRelease")
     job.key.sign("--detach-sign", dist / "Release", dist / "Release.gpg")
 
@@ -336,19 +291,8 @@ def make_deb(job: Job, folder: pathlib.Path, packages: dict[str, Package]) -> No
                 os.link(source, target)
 
     types = "deb deb-src" if "source/Sources" in indexes else "deb"
-    public = job.key.public()
-    write(folder / "faultline.asc", public)
-    inline = textwrap.indent(re.sub(r"(?m)^$", ".", public.rstrip()), " ")
-    write(folder / "faultline.sources", f"""\
-# The Faultline kernel, for apt: put this file into /etc/apt/sources.list.d.
-{warning(job.key)}Types: {types}
-URIs: {job.url}/deb
-Suites: {SUITE}
-Components: {COMPONENT}
-Architectures: {' '.join(archs)}
-Signed-By:
-{inline}
-""")
+    write(folder / "faultline.asc", job.place.trust.joined)
+    write(folder / "faultline.sources", job.place.sources(types, archs))
 
 
 def release_files(path: pathlib.Path) -> list[tuple[str, str]]:
@@ -358,15 +302,9 @@ def release_files(path: pathlib.Path) -> list[tuple[str, str]]:
     return re.findall(r"(?m)^ ([0-9a-f]{64}) +\d+ (\S+)$", path.read_text(encoding="utf-8"))
 
 
-def warning(key: Key) -> str:
-    """A comment for configuration files of a repository signed with a throw-away key."""
-    return "# Signed with a THROW-AWAY TEST KEY: not for hosts that matter.\n" if key.test else ""
-
-
 def make_rpm(job: Job, folder: pathlib.Path, packages: dict[str, Package]) -> None:
     """The dnf repository: signed packages, signed repodata."""
-    public = job.key.public()
-    write(folder / "faultline.asc", public)
+    write(folder / "faultline.asc", job.place.trust.separate)
     targets = []
     for package in packages.values():
         target = folder / "Packages" / package.name
@@ -404,16 +342,7 @@ def make_rpm(job: Job, folder: pathlib.Path, packages: dict[str, Package]) -> No
             if not (folder / "repodata" / name).exists() and (old.parent / name).is_file():
                 os.link(old.parent / name, folder / "repodata" / name)
 
-    write(folder / "faultline.repo", f"""\
-# The Faultline kernel, for dnf: put this file into /etc/yum.repos.d.
-{warning(job.key)}[faultline]
-name=Faultline kernel
-baseurl={job.url}/rpm
-enabled=1
-gpgcheck=1
-repo_gpgcheck=1
-gpgkey={job.url}/rpm/faultline.asc
-""")
+    write(folder / "faultline.repo", job.place.repo())
 
 
 # --- Replacing
@@ -448,8 +377,9 @@ def check_out(out: pathlib.Path) -> None:
     """Refuse to replace a folder with files that are not ours."""
     if out.exists() and not out.is_dir():
         raise Fail(f"--out {shown(out)} is not a folder")
-    strange = sorted(path.name for path in out.glob("*") if path.name not in ("deb", "rpm"))
-    for half, mark in (("deb", "faultline.sources"), ("rpm", "faultline.repo")):
+    strange = sorted({path.name for path in out.glob("*")} - {"deb", "rpm", "security"})
+    for half, mark in (("deb", "faultline.sources"), ("rpm", "faultline.repo"),
+                       ("security", "SHA256SUMS")):
         if (out / half).exists() and not (out / half / mark).is_file():
             strange.append(half)
     if strange:
@@ -457,15 +387,12 @@ def check_out(out: pathlib.Path) -> None:
                    "it replaces the whole folder, so give it a separate one")
 
 
-def old_fingerprint(out: pathlib.Path) -> str:
-    """The key that a repository is signed with; "" if there is none yet."""
-    for half in ("deb", "rpm"):
+def old_keys(out: pathlib.Path) -> pathlib.Path | None:
+    """The file with the public keys of a repository, its signing key first; None if new."""
+    for half in ("rpm", "deb"):
         if (out / half / "faultline.asc").is_file():
-            with tempfile.TemporaryDirectory(prefix="faultline-gpg-") as home:
-                text = run("gpg", "--homedir", home, "--batch", "--with-colons", "--show-keys",
-                           out / half / "faultline.asc")
-            return str(re.findall(r"(?m)^fpr:+([0-9A-F]+):", text)[0])
-    return ""
+            return out / half / "faultline.asc"
+    return None
 
 
 def old_url(out: pathlib.Path) -> str:
@@ -478,12 +405,31 @@ def old_url(out: pathlib.Path) -> str:
     return PLACEHOLDER_URL
 
 
+def with_keyring(args: argparse.Namespace, out: pathlib.Path, place: Place, epoch: int,
+                 wanted: dict[str, dict[str, Package]], work: pathlib.Path) -> None:
+    """Add the packages with the keys; --fresh does not drop them, as their version must rise."""
+    for half, folder, form in (("deb", "pool", f"{keyring.DEB}_*.deb"),
+                               ("rpm", "Packages", f"{keyring.RPM}-*.rpm")):
+        if not wanted[half]:
+            continue
+        old = max((out / half / folder).glob(form), default=None)
+        if half == "deb":
+            made = keyring.deb(place, architectures(wanted[half]), old, epoch, work)
+        else:
+            made = keyring.rpm(place, old, epoch, work)
+        package = read_deb(made) if half == "deb" else read_rpm(made)
+        wanted[half].setdefault(package.name, package)
+
+
 def make(args: argparse.Namespace, out: pathlib.Path, key: Key) -> None:
     """Make the new state beside the old one, then swap them."""
-    there = old_fingerprint(out)
+    old = old_keys(out)
+    there = fingerprints(old)[0] if old else ""
     if there and there != key.fingerprint and not args.rekey:
         raise Fail(f"{shown(out)} is signed with key {there}: give --key {there}, or --rekey to "
                    f"sign all of it with {key.fingerprint}, which its hosts must then trust")
+    rekey = args.rekey and there != key.fingerprint
+    trusted = trust(key, args.next_key, None if rekey else old)
     debs = [package for path in inputs("--deb", args.deb, ".deb", ".dsc")
             for package in (read_dsc(path) if path.suffix == ".dsc" else [read_deb(path)])]
     rpms = [read_rpm(path) for path in inputs("--rpm", args.rpm, ".rpm")]
@@ -494,13 +440,21 @@ def make(args: argparse.Namespace, out: pathlib.Path, key: Key) -> None:
         raise Fail(f"{shown(out)} has no packages yet: give some with --deb DIR or --rpm DIR")
 
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
+    place = Place(args.url or old_url(out), trusted, key.test)
     new = out.with_name(f".{out.name}.part")
     shutil.rmtree(new, ignore_errors=True)  # left by an interrupted run
     try:
-        for half, maker in (("deb", make_deb), ("rpm", make_rpm)):
-            if wanted[half]:
-                job = Job(key, args.url or old_url(out), epoch, out / half, args.rekey)
-                maker(job, new / half, wanted[half])
+        with tempfile.TemporaryDirectory(prefix="faultline-keyring-") as work:
+            if place.url == PLACEHOLDER_URL:
+                say("no packages with the keys: give the repository's address with --url")
+            else:
+                with_keyring(args, out, place, epoch, wanted, pathlib.Path(work))
+            for half, maker in (("deb", make_deb), ("rpm", make_rpm)):
+                if wanted[half]:
+                    job = Job(key, place, epoch, out / half, args.rekey, args.valid_days,
+                              args.phase)
+                    maker(job, new / half, wanted[half])
+        documents.publish(key, out, new, args.vex)
         for path in (new, *new.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
         replace(out, new)
@@ -510,6 +464,15 @@ def make(args: argparse.Namespace, out: pathlib.Path, key: Key) -> None:
         if packages:
             say(f"{shown(out / half)}: {len(packages)} package files, "
                 f"signed by {'the THROW-AWAY test key ' if key.test else ''}{key.fingerprint}")
+
+
+def number(option: str, low: int, high: int) -> Callable[[str], int]:
+    """A reader of a number in a range, for an option."""
+    def read(text: str) -> int:
+        if not re.fullmatch(r"\d{1,9}", text) or not low <= int(text) <= high:
+            raise Fail(f"{option} {text}: give a number from {low} to {high}")
+        return int(text)
+    return read
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -528,6 +491,16 @@ def main(arguments: list[str] | None = None) -> None:
                         "change without a new version)")
     parser.add_argument("--rekey", action="store_true",
                         help="sign everything in DIR with a new key")
+    parser.add_argument("--next-key", metavar="FINGERPRINT",
+                        help="the key that will sign after this one (public part, in the same "
+                        "folder): hosts learn to trust it with an upgrade; 'none': forget it")
+    parser.add_argument("--valid-days", metavar="N", type=number("--valid-days", 0, 3650),
+                        help="apt refuses the repository N days after the last run of this "
+                        "program, so that nobody can withhold updates; 0: never (the default)")
+    parser.add_argument("--phase", metavar="N", type=number("--phase", 0, 100),
+                        help="let N percent of the hosts with apt upgrade to the newest kernel")
+    parser.add_argument("--vex", action="append", default=[], metavar="FILE",
+                        help="publish this OpenVEX document (see fl package vex)")
     parser.add_argument("--url", metavar="URL",
                         help="URL of DIR for hosts; used in faultline.sources and .repo "
                         f"(default: as before, initially {PLACEHOLDER_URL})")

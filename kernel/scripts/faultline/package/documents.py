@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The documents beside a repository: SPDX and OpenVEX, and a signed list of their checksums.
+
+    DIR/security/PACKAGE-FILE.spdx.json   the bill of materials in a kernel package
+    DIR/security/*.openvex.json           as given with --vex; they stay
+    DIR/security/SHA256SUMS(.asc)         checksums, and their signature
+"""
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+
+from ..common import Fail, sha256, shown
+from .keys import Key, run
+
+NAME = "security"
+SPDX, VEX = ".spdx.json", ".openvex.json"
+# The packages with a kernel and its sbom.spdx.json.
+KERNELS = (("deb/pool", "linux-image-*.deb"),
+           ("rpm/Packages", "kernel-faultline*-core-*.rpm"))
+
+
+def unpack(path: pathlib.Path) -> bytes:
+    """The sbom.spdx.json in a package; empty if it has none."""
+    if path.suffix == ".deb":
+        writer, reader = ["dpkg-deb", "--fsys-tarfile"], ["tar", "-xO", "--wildcards"]
+        names = run("dpkg-deb", "--contents", path).splitlines()
+        found = [line.split()[5] for line in names if line.endswith("/sbom.spdx.json")]
+    else:
+        writer, reader = ["rpm2cpio"], ["cpio", "-i", "--quiet", "--to-stdout"]
+        names = run("rpm", "-qpl", "--nosignature", path).splitlines()
+        found = [f".{name}" for name in names if name.endswith("/sbom.spdx.json")]
+    if not found:
+        return b""
+    try:
+        with subprocess.Popen([*writer, str(path)], stdout=subprocess.PIPE) as one:
+            done = subprocess.run([*reader, found[0]], stdin=one.stdout, check=False,
+                                  capture_output=True)
+    except FileNotFoundError as error:
+        raise Fail(f"{error.filename} is not installed: run 'make deps'") from None
+    if done.returncode != 0 or not done.stdout:
+        raise Fail(f"{shown(path)}: cannot read {found[0]}: the package is damaged")
+    return done.stdout
+
+
+def check_vex(path: pathlib.Path) -> None:
+    """Refuse a file that is not an OpenVEX document."""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Fail(f"--vex {path}: no such file") from None
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        body = None
+    if not isinstance(body, dict) or "openvex" not in str(body.get("@context")):
+        raise Fail(f"--vex {path} is not an OpenVEX document: make one with fl package vex")
+    if not path.name.endswith(VEX):
+        raise Fail(f"--vex {path}: its name must end in {VEX}")
+
+
+def publish(key: Key, old: pathlib.Path, new: pathlib.Path, vex: list[str]) -> None:
+    """Fill NEW/security: what is there, and the documents of new kernels."""
+    folder, before = new / NAME, old / NAME
+    found: dict[str, bytes | pathlib.Path] = {}
+    for place, form in KERNELS:
+        for path in sorted((new / place).glob(form)):
+            name = f"{path.name}{SPDX}"
+            # The package is the same file then, and need not be unpacked.
+            if (before / name).is_file() and (old / place / path.name).is_file():
+                found[name] = before / name
+            elif text := unpack(path):
+                found[name] = text
+    found.update({path.name: path for path in sorted(before.glob(f"*{VEX}"))})
+    for given in map(pathlib.Path, vex):
+        check_vex(given)
+        found[given.name] = given
+    if not found:
+        return
+    folder.mkdir(parents=True)
+    for name, data in found.items():
+        (folder / name).write_bytes(data if isinstance(data, bytes) else data.read_bytes())
+    sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in sorted(found))
+    (folder / "SHA256SUMS").write_text(sums, encoding="utf-8")
+    key.sign("--detach-sign", folder / "SHA256SUMS", folder / "SHA256SUMS.asc")
