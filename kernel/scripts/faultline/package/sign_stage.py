@@ -14,6 +14,9 @@ break the chain of trust of every host that knows the key.
 STAGE is not changed. SIGNED is made again if STAGE, SIGNED or the certificate has changed, and
 is replaced in one step. Signatures in STAGE are replaced. Only openssl, sbsign and sign-file
 read the key, which must not have a passphrase.
+
+The key may be in a token (HSM, smart card): --key 'pkcs11:token=T;object=KEY;pin-source=file:PIN'.
+openssl and sbsign then use OpenSSL's engine pkcs11, and sign-file attaches the signatures.
 """
 from __future__ import annotations
 
@@ -38,6 +41,8 @@ COMPRESS = {".xz": ("xz", "--threads=1", "--check=crc32", "--lzma2=dict=1MiB"),
 # Appended by sign-file: signature, struct module_signature, mark.
 MARK = b"~Module signature appended~\n"
 TRAILER = 12
+# How openssl and sbsign reach a token.
+ENGINE = ("-engine", "--engine")
 # What a kernel needs to refuse unsigned code with Secure Boot on.
 LOCKDOWN = ("MODULE_SIG", "SECURITY_LOCKDOWN_LSM", "LOCK_DOWN_IN_EFI_SECURE_BOOT")
 
@@ -45,8 +50,10 @@ LOCKDOWN = ("MODULE_SIG", "SECURITY_LOCKDOWN_LSM", "LOCK_DOWN_IN_EFI_SECURE_BOOT
 def run(*command: str | pathlib.Path, data: bytes | None = None, what: str = "") -> bytes:
     """The output of a program that must succeed; `what` describes its purpose."""
     try:
+        # Without a terminal, as the engine would ask there for a missing PIN.
         done = subprocess.run([str(word) for word in command], check=False, capture_output=True,
-                              input=data if data is not None else b"")
+                              input=data if data is not None else b"",
+                              start_new_session=any(word in ENGINE for word in command))
     except FileNotFoundError:
         program = str(command[0])
         raise Fail(f"{program} is not installed: run 'make deps' (package "
@@ -58,24 +65,68 @@ def run(*command: str | pathlib.Path, data: bytes | None = None, what: str = "")
 
 
 class Owner:
-    """The key and its certificate."""
+    """The key, as a PEM file or in a token, and its certificate."""
 
-    def __init__(self, key: pathlib.Path, cert: pathlib.Path) -> None:
-        for option, path, kind in (("--key", key, "PRIVATE KEY"), ("--cert", cert, "CERTIFICATE")):
+    def __init__(self, key: str, cert: pathlib.Path) -> None:
+        self.token = key.startswith("pkcs11:")
+        files = [("--cert", cert, "CERTIFICATE")]
+        if not self.token:
+            files.insert(0, ("--key", pathlib.Path(key), "PRIVATE KEY"))
+        for option, path, kind in files:
             if not path.is_file():
                 raise Fail(f"{option} {path}: no such file")
             if f"{kind}-----".encode() not in path.read_bytes():
                 raise Fail(f"{option} {path}: no {kind.lower()} in PEM form "
                            "('openssl x509 -inform der' reads a certificate in DER form)")
-        self.key, self.cert = key.absolute(), cert.absolute()
-        # Without -passin it would prompt; an empty passphrase fails if the key has one.
-        of_key = run("openssl", "pkey", "-in", key, "-passin", "pass:", "-pubout",
-                     what=f"cannot read --key {key} (does it have a passphrase?)")
+        self.key = key if self.token else str(pathlib.Path(key).absolute())
+        self.cert = cert.absolute()
+        of_key = self.token_key() if self.token else run(
+            # Without -passin it would prompt; an empty passphrase fails if the key has one.
+            "openssl", "pkey", "-in", key, "-passin", "pass:", "-pubout",
+            what=f"cannot read --key {key} (does it have a passphrase?)")
         of_cert = run("openssl", "x509", "-in", cert, "-noout", "-pubkey",
                       what=f"cannot read --cert {cert}")
         if of_key != of_cert:
             raise Fail(f"--key {key} is not the key of --cert {cert}: "
                        "its signatures could not be verified")
+
+    def token_key(self) -> bytes:
+        """The public key of the key in a token."""
+        if "pin-value=" in self.key:
+            raise Fail("--key has the PIN in it, which every user of this host could read in the "
+                       "list of processes: use pin-source=file:PATH instead of pin-value=PIN")
+        if b"[ available ]" not in run("openssl", "engine", "-t", "pkcs11",
+                                       what="--key pkcs11: OpenSSL has no engine pkcs11: install "
+                                       "libengine-pkcs11-openssl (Fedora: openssl-pkcs11)"):
+            raise Fail("--key pkcs11: OpenSSL's engine pkcs11 does not start: see "
+                       "openssl engine -t pkcs11")
+        try:
+            return run("openssl", "pkey", "-engine", "pkcs11", "-inform", "engine",
+                       "-in", self.key, "-pubout")
+        except Fail:
+            raise Fail(f"cannot use --key {self.key}: is the token there (pkcs11-tool "
+                       "--list-slots), does it have this object, and is its PIN in the file "
+                       "of pin-source=file:PATH?") from None
+
+    def sign_image(self, image: pathlib.Path, signed: pathlib.Path) -> None:
+        """Sign an EFI program."""
+        run("sbsign", *(["--engine", "pkcs11"] if self.token else []), "--key", self.key,
+            "--cert", self.cert, "--output", signed, image, what="signing vmlinuz")
+
+    def sign_module(self, sign_file: pathlib.Path, algorithm: str, module: pathlib.Path,
+                    name: str) -> None:
+        """Sign a module."""
+        if not self.token:
+            run(sign_file, algorithm, self.key, self.cert, module, what=f"signing {name}")
+            return
+        # sign-file would use OpenSSL's provider pkcs11, which Debian 12 does not have.
+        signature = module.with_suffix(".sig")
+        run("openssl", "cms", "-sign", "-engine", "pkcs11", "-keyform", "engine", "-inkey",
+            self.key, "-signer", self.cert, "-md", algorithm, "-binary", "-nocerts", "-noattr",
+            "-nosmimecap", "-outform", "DER", "-in", module, "-out", signature,
+            what=f"signing {name}")
+        run(sign_file, "-s", signature, algorithm, self.cert, module,
+            what=f"attaching the signature of {name}")
 
 
 class Stage:
@@ -152,8 +203,7 @@ def sign_vmlinuz(stage: Stage, owner: Owner) -> None:
                 "sbverify", "--list", image,
                 what=f"{shown(stage.vmlinuz)} is not an EFI program")):
             run("sbattach", "--remove", image, what="removing another signature of vmlinuz")
-        run("sbsign", "--key", owner.key, "--cert", owner.cert, "--output", signed, image,
-            what="signing vmlinuz")
+        owner.sign_image(image, signed)
         run("sbverify", "--cert", owner.cert, signed, what="the signature of vmlinuz is bad")
         stage.write(stage.vmlinuz, signed.read_bytes())
 
@@ -183,7 +233,7 @@ def sign_module(stage: Stage, owner: Owner, sign_file: pathlib.Path, path: pathl
     with tempfile.TemporaryDirectory(prefix="faultline-sign-") as place:
         module = pathlib.Path(place) / "module.ko"
         module.write_bytes(bare)
-        run(sign_file, stage.hash, owner.key, owner.cert, module, what=f"signing {name}")
+        owner.sign_module(sign_file, stage.hash, module, name)
         data = module.read_bytes()
     if split(data)[0] != bare:
         raise Fail(f"{shown(sign_file)} did not sign {name}, but reported success")
@@ -262,10 +312,11 @@ def main() -> None:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stage", metavar="STAGE", help="a folder made by kernel/scripts/fl stage")
     parser.add_argument("signed", metavar="SIGNED", help="output folder; it is replaced")
-    parser.add_argument("--key", required=True, help="private key, PEM, without a passphrase")
+    parser.add_argument("--key", required=True, help="private key: PEM without a passphrase, or "
+                        "pkcs11:... with pin-source")
     parser.add_argument("--cert", required=True, help="its certificate, PEM")
     parser.add_argument("--sign-file", metavar="PROGRAM",
                         help="the kernel's sign-file, if missing from the stage's headers")
     args = parser.parse_args()
     sign(pathlib.Path(args.stage).absolute(), pathlib.Path(args.signed).absolute(),
-         Owner(pathlib.Path(args.key), pathlib.Path(args.cert)), args.sign_file)
+         Owner(args.key, pathlib.Path(args.cert)), args.sign_file)
