@@ -120,6 +120,24 @@ def test_statement(name: str, tmp_path: Path) -> None:
     assert word in " ".join(found.values())
 
 
+@pytest.mark.parametrize(("end", "status"), [("6.12.40", "fixed"), ("6.12.118", "affected"),
+                                             ("", "affected")])
+def test_backport(end: str, status: str, tmp_path: Path) -> None:
+    """A bug that came with a backport is seen, though `affected` has the mainline's range only."""
+    body = record("CVE-2099-0001", since("6.13"), before("6.13"), mainline("6.15"))
+    match = {"vulnerable": True, "versionStartIncluding": "6.12.5"}
+    mainline_match = {"vulnerable": True, "versionStartIncluding": "6.13",
+                      "versionEndExcluding": "6.15"}
+    if end:
+        match["versionEndExcluding"] = end
+    body["containers"]["cna"]["cpeApplicability"] = [
+        {"nodes": [{"operator": "OR", "cpeMatch": [match, mainline_match]}]}]
+    path = tmp_path / "CVE-2099-0001.json"
+    path.write_text(json.dumps(body))
+    loaded = vex.Record.load(path)
+    assert loaded and loaded.statement("6.12.117")["status"] == status
+
+
 def test_order() -> None:
     """Versions sort as the kernel's do."""
     names = ["2.6.20", "5.8", "6.12-rc1", "6.12", "6.12.1", "6.12.117", "6.12.*", "6.13-rc1",

@@ -100,12 +100,14 @@ class Record:
                 raise ValueError(f"its name is {name}")
             if meta["state"] != "PUBLISHED":
                 return None
-            for product in body["containers"]["cna"].get("affected", []):
+            cna = body["containers"]["cna"]
+            for product in cna.get("affected", []):
                 if (product.get("vendor"), product.get("product")) != ("Linux", "Linux"):
                     continue
                 entries = [Range.of(entry) for entry in product.get("versions", [])
                            if entry.get("versionType") != "git"]
                 if entries:
+                    entries += backports(cna)
                     for entry in entries:
                         _ = parse(entry.first), parse(entry.last)
                     return cls(name, str(product.get("defaultStatus", "unknown")),
@@ -139,6 +141,19 @@ class Record:
         if not fixes:
             return {"status": "not_affected", "justification": "vulnerable_code_not_present"}
         return {"status": "fixed", "status_notes": f"fixed in {max(fixes, key=parse)}"}
+
+
+def backports(cna: dict[str, Any]) -> list[Range]:
+    """The ranges of a bug that came with a backport: `affected` may have the mainline's only."""
+    found = []
+    for block in cna.get("cpeApplicability", []):
+        for match in (match for node in block["nodes"] for match in node["cpeMatch"]):
+            first = str(match.get("versionStartIncluding", "0"))
+            if parse(first)[2] and parse(first)[0] >= 3:
+                end = match.get("versionEndExcluding")
+                series = ".".join(first.split(".")[:2])
+                found.append(Range(first, str(end or f"{series}.*"), not end, "affected"))
+    return found
 
 
 def reaches(start: Version, version: Version) -> bool:
