@@ -22,7 +22,7 @@ REPO_VALID_DAYS ?=
 REPO_NEXT_KEY ?=
 REPO_PHASE ?=
 REPO_VEX ?=
-# Key and certificate (PEM) for Secure Boot; empty: unsigned.
+# Key (PEM, or pkcs11:...) and certificate (PEM) for Secure Boot; empty: unsigned.
 SECUREBOOT_KEY ?=
 SECUREBOOT_CERT ?=
 # The hosts that `make test-images` boots, deb or rpm (empty: both), and whether
