@@ -65,8 +65,9 @@ def publish(key: Key, old: pathlib.Path, new: pathlib.Path, vex: list[str]) -> N
     for place, form in KERNELS:
         for path in sorted((new / place).glob(form)):
             name = f"{path.name}{SPDX}"
-            # The package is the same file then, and need not be unpacked.
-            if (before / name).is_file() and (old / place / path.name).is_file():
+            there = old / place / path.name
+            # An unchanged package is a link, and need not be unpacked again.
+            if (before / name).is_file() and there.is_file() and there.samefile(path):
                 found[name] = before / name
             elif text := unpack(path):
                 found[name] = text
