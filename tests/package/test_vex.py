@@ -92,6 +92,7 @@ CASES = {
         [dirty("6.12.5", "6.12.40")], "unaffected", "fixed", "fixed in 6.12.40"),
     "came with a backport to this series, fixed later": (
         [dirty("6.12.100", "6.12.130")], "unaffected", "affected", "based on 6.12.130"),
+    "in this very version only": ([since("6.12.117")], "unaffected", "affected", "No fix"),
     "came with a later point release": (
         [dirty("6.12.120", "6.12.130")], "unaffected", "not_affected",
         "vulnerable_code_not_present"),
@@ -161,7 +162,7 @@ def fixture_cves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (kernel / "patches/fixes").mkdir(parents=True)
     (kernel / "patches/series").write_text("fixes/one.patch\n")
     (kernel / "patches/fixes/one.patch").write_text(
-        "Subject: [PATCH] one\n\nCVE: CVE-2099-0004\n---\n+CVE: CVE-2099-0003\n")
+        "Subject: [PATCH] one\n\nCVE: CVE-2099-0004\n---\nCVE: CVE-2099-0003\n")
     monkeypatch.setenv("FAULTLINE_KERNEL_DIR", str(kernel))
     folder = tmp_path / "published"
     late = (since("5.8"), before("5.8"), fixed("6.12.60"), mainline("7.0"))

@@ -7,6 +7,7 @@
 """
 from __future__ import annotations
 
+import gzip
 import json
 import pathlib
 import subprocess
@@ -22,15 +23,16 @@ KERNELS = (("deb/pool", "linux-image-*.deb"),
 
 
 def unpack(path: pathlib.Path) -> bytes:
-    """The sbom.spdx.json in a package; empty if it has none."""
+    """The sbom.spdx.json in a package, which debhelper compresses; empty if it has none."""
+    ends = ("/sbom.spdx.json", "/sbom.spdx.json.gz")
     if path.suffix == ".deb":
         writer, reader = ["dpkg-deb", "--fsys-tarfile"], ["tar", "-xO", "--wildcards"]
         names = run("dpkg-deb", "--contents", path).splitlines()
-        found = [line.split()[5] for line in names if line.endswith("/sbom.spdx.json")]
+        found = [line.split()[5] for line in names if line.endswith(ends)]
     else:
         writer, reader = ["rpm2cpio"], ["cpio", "-i", "--quiet", "--to-stdout"]
         names = run("rpm", "-qpl", "--nosignature", path).splitlines()
-        found = [f".{name}" for name in names if name.endswith("/sbom.spdx.json")]
+        found = [f".{name}" for name in names if name.endswith(ends)]
     if not found:
         return b""
     try:
@@ -41,7 +43,7 @@ def unpack(path: pathlib.Path) -> bytes:
         raise Fail(f"{error.filename} is not installed: run 'make deps'") from None
     if done.returncode != 0 or not done.stdout:
         raise Fail(f"{shown(path)}: cannot read {found[0]}: the package is damaged")
-    return done.stdout
+    return gzip.decompress(done.stdout) if found[0].endswith(".gz") else done.stdout
 
 
 def check_vex(path: pathlib.Path) -> None:

@@ -243,10 +243,11 @@ def sign_module(stage: Stage, owner: Owner, sign_file: pathlib.Path, path: pathl
 
 
 def sign_modules(stage: Stage, owner: Owner, given: str | None) -> str:
-    """Sign all modules, one per CPU at a time; return a remark."""
+    """Sign all modules, one per CPU at a time or one with a token; return a remark."""
     files = stage.module_files()
     sign_file = stage.sign_file(given)
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    # Tokens have few sessions, and softhsm2 has been seen to fail with two at a time.
+    with concurrent.futures.ThreadPoolExecutor(1 if owner.token else os.cpu_count()) as pool:
         jobs = [pool.submit(sign_module, stage, owner, sign_file, path) for path in files]
         try:
             for job in jobs:
