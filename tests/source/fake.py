@@ -24,6 +24,7 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "kernel" / "scripts"
 PACKAGE = "linux-source-6.12"
+CONFIG = "linux-config-6.12"
 NEEDED = ("apt-get", "apt-cache", "dpkg", "dpkg-deb", "gpg", "git", "tar", "xz")
 
 
@@ -126,9 +127,14 @@ def source_package(folder: Path, version: str) -> Path:
 
 
 class Archive:
-    """A signed Debian archive: <top>/debian and <top>/debian-security."""
+    """A signed Debian archive: <top>/debian and <top>/debian-security.
 
-    def __init__(self, folder: Path, suites: dict[str, list[str]]) -> None:
+    It lists configs, versions of the package of configurations, without their files.
+    """
+
+    def __init__(self, folder: Path, suites: dict[str, list[str]],
+                 configs: tuple[str, ...] = ()) -> None:
+        self.configs = configs
         self.top = folder / "www"
         self.keyring = folder / "keyring.gpg"
         self.packages: dict[str, Path] = {}
@@ -162,6 +168,12 @@ class Archive:
                 f"Size: {package.stat().st_size}\nSHA256: {digest(package)}\n"
                 "Description: a small kernel\n")
         arch = run("dpkg", "--print-architecture").strip()
+        for version in self.configs if suite.endswith("-security") else ():
+            stanzas.append(
+                f"Package: {CONFIG}\nVersion: {version}\nArchitecture: {arch}\n"
+                f"Maintainer: nobody\nFilename: pool/{CONFIG}_{version}_{arch}.deb\n"
+                f"Size: 1000\nSHA256: {hashlib.sha256(version.encode()).hexdigest()}\n"
+                "Description: its configurations\n")
         dist = root / "dists" / suite
         index = dist / "main" / f"binary-{arch}" / "Packages"
         index.parent.mkdir(parents=True, exist_ok=True)
@@ -299,6 +311,16 @@ class Host:
                                                  for key, value in values.items()),
             encoding="utf-8")
 
+    def pin_config(self, version: str) -> Path:
+        """Write kernel/upstream-config for a version; returns it."""
+        path = self.kernel / "upstream-config"
+        path.write_text(
+            f"# a comment that stays\npackage={CONFIG}\nversion={version}\n"
+            f"upstream={version.partition('-')[0]}\nfile={CONFIG}_{version}_amd64.deb\n"
+            f"size=1000\nsha256={hashlib.sha256(version.encode()).hexdigest()}\n",
+            encoding="utf-8")
+        return path
+
     def cached(self, package: Path) -> Path:
         """The package's place in the cache."""
         return self.build / "cache" / package.name
@@ -306,7 +328,7 @@ class Host:
     def script(self, name: str, *args: str, **env: str) -> Result:
         """Run one of the scripts on this machine."""
         clean = {key: value for key, value in os.environ.items() if key not in (
-            "UPSTREAM", "UPSTREAM_TARBALL", "FORCE", "DRY_RUN", "CONTINUE", "VERSION")}
+            "UPSTREAM", "UPSTREAM_TARBALL", "FORCE", "DRY_RUN", "CONFIG", "CONTINUE", "VERSION")}
         full = {**clean, "FAULTLINE_KERNEL_DIR": str(self.kernel), "BUILD": str(self.build),
                 "FAULTLINE_APT_ETC": str(self.folder / "etc"),
                 "APT_CONFIG": str(self.folder / "apt.conf"), **self.env, **env}

@@ -15,7 +15,8 @@ from source.fake import Archive, Host, snapshot, has
 def archive(place: Path) -> Archive:
     """Debian's archive."""
     return Archive(place, {"trixie": ["6.12.94-1"],
-                           "trixie-security": ["6.12.118-1", "6.12.117-1", "6.12.116-2"]})
+                           "trixie-security": ["6.12.118-1", "6.12.117-1", "6.12.116-2"]},
+                   configs=("6.12.120-1", "6.12.118-1", "6.12.114-1"))
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,49 @@ def test_latest(machine: Host) -> None:
         assert snapshot(machine.kernel) == before
     machine.script("rebase", "latest").good()
     assert "version=6.12.118-1" in (machine.kernel / "upstream").read_text()
+
+
+@pytest.mark.parametrize("version, config", [("6.12.118-1", "6.12.118-1"),
+                                             ("6.12.116-2", "6.12.118-1"),
+                                             ("6.12.94-1", "6.12.114-1")])
+def test_config_moves(machine: Host, version: str, config: str) -> None:
+    """The configurations move along, or to the nearest version; of two to the newer one."""
+    path = machine.pin_config("6.12.117-1")
+    gone = f"configuration: linux-config-6.12 {version} is not in the registry (any more); "
+    before = snapshot(machine.kernel)
+    out = machine.script("rebase", version, DRY_RUN="1").good().out
+    has(out, "2 of 2 patches apply", *([] if version == config else [
+        f"{gone}{config} is the nearest"]))
+    assert (gone in out) == (version != config)
+    assert snapshot(machine.kernel) == before
+    machine.script("rebase", version).good()
+    has(path.read_text(), "# a comment that stays", f"version={config}\n",
+        f"file=linux-config-6.12_{config}_")
+    assert f"version={version}" in (machine.kernel / "upstream").read_text()
+
+
+def test_config_alone(machine: Host) -> None:
+    """CONFIG=nearest moves only the pin of the configurations, once."""
+    path = machine.pin_config("6.12.117-1")
+    before = snapshot(machine.kernel)
+    has(machine.script("rebase", CONFIG="nearest", DRY_RUN="1").good().out,
+        "would move to 6.12.118-1", "nothing was changed")
+    assert snapshot(machine.kernel) == before
+    machine.script("rebase", "--config").good()
+    assert "version=6.12.118-1\n" in path.read_text()
+    assert "version=6.12.117-1\n" in (machine.kernel / "upstream").read_text()
+    has(machine.script("rebase", CONFIG="nearest").good().out, "is pinned already")
+
+
+def test_config_gone(machine: Host) -> None:
+    """A build whose pinned configuration is gone names the command that moves the pin."""
+    machine.pin_config("6.12.117-1")
+    (machine.kernel / "config").mkdir(exist_ok=True)
+    for name in ("faultline.config", "faultline-x86.config", "flavour-cloud.config"):
+        (machine.kernel / "config" / name).write_text("")
+    machine.script("tree").good()
+    machine.script("configure", "cloud").bad("linux-config-6.12 6.12.117-1", "not in the registry",
+                                             "make rebase CONFIG=nearest")
 
 
 def test_failing_patch(machine: Host) -> None:

@@ -281,6 +281,24 @@ class Package:
                    "with `make rebase VERSION=`")
 
 
+    def nearest(self, upstream: str) -> Pin:
+        """The pin of a point release or, if it is gone, of the nearest one that is there.
+
+        Of two at the same distance it is the newer one.
+        """
+        wanted = upstream.rpartition(".")
+        same = [pin for pin in self.pins if pin.upstream.rpartition(".")[0] == wanted[0]]
+        if not same:
+            return self.find(upstream)
+
+        def distance(pin: Pin) -> tuple[int, bool]:
+            steps = int(pin.upstream.rpartition(".")[2]) - int(wanted[2])
+            return abs(steps), steps < 0
+
+        # The newest revision comes first, and min() takes the first of equals.
+        return min(same, key=distance)
+
+
 def archive_pin(package: str, fields: dict[str, str]) -> Pin:
     """The pin for one of the archive's entries."""
     version = fields["Version"]

@@ -5,6 +5,9 @@ The overlay and each patch are tried on it in build/rebase-VERSION. The report s
 patch whether it applies, with what offset, or where it fails. If all apply, the pins and the
 refreshed patches are written; otherwise nothing in kernel/ changes, and build/rebase-VERSION
 holds the branch up to the failure: apply the rest there with `git am -3`, then --continue.
+
+If the registry does not have the distribution's configurations of that version any more, those
+of the nearest point release are pinned.
 """
 
 import argparse
@@ -25,6 +28,7 @@ from .worktree import WorkTree
 CONFIG_PIN = "upstream-config"
 MORE = """\
   DRY_RUN=1               only report, like --dry-run
+  CONFIG=nearest          move only the pin of the configurations, like --config
   CONTINUE=1              continue after applying the rest by hand, like --continue
 """
 
@@ -112,13 +116,41 @@ def config_pin(paths: Paths, new: Pin) -> Pin | None:
     if not (paths.kernel / CONFIG_PIN).exists():
         return None
     old = Pin.load(paths.kernel, CONFIG_PIN)
-    return Apt(paths).package(old.package, old.series).find(new.version)
+    package = Apt(paths).package(old.package, old.series)
+    if any(pin.version == new.version for pin in package.pins):
+        return package.find(new.version)
+    nearest = package.nearest(new.upstream)
+    say(f"configuration: {old.package} {new.version} is not in the registry (any more); "
+        f"{nearest.version} is the nearest")
+    return nearest
+
+
+def write_config_pin(paths: Paths, config: Pin) -> None:
+    """Write the pin of the configurations."""
+    path = paths.kernel / CONFIG_PIN
+    write_atomic(path, config.rewrite(path.read_text(encoding="utf-8")).encode())
+    say(f"{shown(path)} written")
+
+
+def move_config(paths: Paths, dry: bool) -> None:
+    """Move only the pin of the configurations: to that of the pinned release, or the nearest."""
+    config = config_pin(paths, Pin.load(paths.kernel))
+    if not config:
+        raise Fail(f"there is no {shown(paths.kernel / CONFIG_PIN)} to move")
+    if config == Pin.load(paths.kernel, CONFIG_PIN):
+        say(f"configuration: {config.package} {config.version} is pinned already")
+    elif dry:
+        say(f"configuration: would move to {config.version}; dry run: nothing was changed")
+    else:
+        write_config_pin(paths, config)
 
 
 def move(paths: Paths, repo: Repo, queue: Queue, new: Pin, dry: bool) -> None:
     """Write the refreshed queue and the pins."""
-    config = config_pin(paths, new)
     exported = Exporter(repo, queue).export()
+    config = config_pin(paths, new)
+    if config and config.version == new.version:
+        say(f"configuration: {config.package} {config.version} is there")
     if dry:
         say("dry run: nothing was changed")
         return
@@ -126,9 +158,7 @@ def move(paths: Paths, repo: Repo, queue: Queue, new: Pin, dry: bool) -> None:
     for name in exported.save(paths.kernel, pin_text):
         say(f"{shown(paths.kernel / name)} written")
     if config:
-        path = paths.kernel / CONFIG_PIN
-        write_atomic(path, config.rewrite(path.read_text(encoding="utf-8")).encode())
-        say(f"{shown(path)} written")
+        write_config_pin(paths, config)
     say(f"the pin is now {new.version}; `make tree` updates build/tree")
 
 
@@ -193,7 +223,13 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="only report; change nothing")
     parser.add_argument("--continue", action="store_true", dest="continued",
                         help="continue with the branch in build/rebase-VERSION")
+    parser.add_argument("--config", action="store_true",
+                        help="move only the pin of the configurations: to the pinned release, "
+                        "or the nearest one that the registry has")
     args = parser.parse_args()
+    if args.config or os.environ.get("CONFIG") == "nearest":
+        move_config(Paths.from_env(), args.dry_run or flag("DRY_RUN"))
+        return
     if not args.version:
         raise Fail("which version? run `make rebase VERSION=6.12.x` (or latest)")
     rebase(Paths.from_env(), args.version, args.dry_run or flag("DRY_RUN"),

@@ -144,7 +144,14 @@ def debian_config(paths: Paths, name: str) -> Path:
     target = paths.cache / "config" / pin.sha256[:12] / name
     if target.is_file():
         return target
-    source = obtain(paths, pinned(pin))
+    try:
+        source = obtain(paths, pinned(pin))
+    except Fail as error:
+        if "is not in the registry" not in str(error):
+            raise
+        raise Fail(f"{pin.package} {pin.version}, which kernel/upstream-config names, is not in "
+                   "the registry (any more): move this pin with `make rebase CONFIG=nearest`, "
+                   "and commit it") from None
     assert source.path is not None
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(source.path)],
                           stdout=subprocess.PIPE) as deb:
