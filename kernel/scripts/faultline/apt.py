@@ -280,7 +280,6 @@ class Package:
                    f"{self.versions()}: use the newest with UPSTREAM=latest, or move the pin "
                    "with `make rebase VERSION=`")
 
-
     def nearest(self, upstream: str) -> Pin:
         """The pin of a point release or, if it is gone, of the nearest one that is there.
 
