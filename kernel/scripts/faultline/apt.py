@@ -251,6 +251,10 @@ class Apt:
         return "\n".join(lines) + "\n"
 
 
+class Gone(Fail):
+    """The lists were read, but do not have this version."""
+
+
 @dataclass
 class Package:
     """The versions of one package that the mirrors currently have, the newest first."""
@@ -276,26 +280,21 @@ class Package:
         if not self.pins:
             raise Fail(f"the mirrors in apt's sources have no {self.title}: "
                        f"add a mirror with trixie-security to apt's sources, or {instead}")
-        raise Fail(f"{self.name} {version} is not in the registry (any more); it has "
+        raise Gone(f"{self.name} {version} is not in the registry (any more); it has "
                    f"{self.versions()}: use the newest with UPSTREAM=latest, or move the pin "
                    "with `make rebase VERSION=`")
 
-    def nearest(self, upstream: str) -> Pin:
-        """The pin of a point release or, if it is gone, of the nearest one that is there.
+    def nearest(self, wanted: Pin) -> Pin:
+        """The version of another package's pin, else the nearest one that is there.
 
-        Of two at the same distance it is the newer one.
+        Nearest is the fewest point releases away, the newer of two at the same distance, and
+        its newest revision.  Incomplete lists are an error: they may lack the version itself.
         """
-        wanted = upstream.rpartition(".")
-        same = [pin for pin in self.pins if pin.upstream.rpartition(".")[0] == wanted[0]]
-        if not same:
-            return self.find(upstream)
-
-        def distance(pin: Pin) -> tuple[int, bool]:
-            steps = int(pin.upstream.rpartition(".")[2]) - int(wanted[2])
-            return abs(steps), steps < 0
-
-        # The newest revision comes first, and min() takes the first of equals.
-        return min(same, key=distance)
+        try:
+            return self.find(wanted.version)
+        except Gone:
+            # min() takes the first of equals; the newest version is the first.
+            return min(self.pins, key=lambda pin: abs(pin.point - wanted.point))
 
 
 def archive_pin(package: str, fields: dict[str, str]) -> Pin:

@@ -36,6 +36,11 @@ class Pin:
         """The kernel series, such as 6.12."""
         return self.upstream.rpartition(".")[0]
 
+    @property
+    def point(self) -> int:
+        """The number of the point release: 117 of 6.12.117."""
+        return int(self.upstream.rpartition(".")[2])
+
     @classmethod
     def parse(cls, values: dict[str, str], origin: str) -> Pin:
         """Validate the values and make a pin from them."""

@@ -116,12 +116,10 @@ def config_pin(paths: Paths, new: Pin) -> Pin | None:
     if not (paths.kernel / CONFIG_PIN).exists():
         return None
     old = Pin.load(paths.kernel, CONFIG_PIN)
-    package = Apt(paths).package(old.package, old.series)
-    if any(pin.version == new.version for pin in package.pins):
-        return package.find(new.version)
-    nearest = package.nearest(new.upstream)
-    say(f"configuration: {old.package} {new.version} is not in the registry (any more); "
-        f"{nearest.version} is the nearest")
+    nearest = Apt(paths).package(old.package, old.series).nearest(new)
+    if nearest.version != new.version:
+        say(f"configuration: {old.package} {new.version} is not in the registry (any more); "
+            f"{nearest.version} is the nearest")
     return nearest
 
 

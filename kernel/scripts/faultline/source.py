@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from .apt import Apt, Package, verify
+from .apt import Apt, Gone, Package, verify
 from .common import Fail, Paths, lock, say, shown, write_atomic
 from .pin import Pin
 
@@ -146,9 +146,7 @@ def debian_config(paths: Paths, name: str) -> Path:
         return target
     try:
         source = obtain(paths, pinned(pin))
-    except Fail as error:
-        if "is not in the registry" not in str(error):
-            raise
+    except Gone:
         raise Fail(f"{pin.package} {pin.version}, which kernel/upstream-config names, is not in "
                    "the registry (any more): move this pin with `make rebase CONFIG=nearest`, "
                    "and commit it") from None
