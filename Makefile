@@ -91,6 +91,10 @@ rebase: ## move the pin to another point release: VERSION=6.12.x (CONFIG=nearest
 	@$(DEPS) build
 	@kernel/scripts/fl rebase $(VERSION)
 
+.PHONY: release
+release: ## newest point release: rebase, test, test-release, repo; goes on where it stopped
+	@kernel/scripts/fl release
+
 .PHONY: kernel
 kernel: tree ## compile FLAVOUR=microvm, microvm-debug, ppc64le, ...
 	@$(CROSS)

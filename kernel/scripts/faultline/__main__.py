@@ -27,6 +27,7 @@ VERBS = {
     "package make-repo": ("package.make_repo:main", "make signed apt and dnf repositories"),
     "package vex": ("package.vex:main", "state which CVEs concern our kernel, as OpenVEX"),
     "package sign-stage": ("package.sign_stage:main", "sign a stage for Secure Boot"),
+    "release": ("make_release:main", "take the newest point release to tested repositories"),
     "vm run": ("vm.cli:run", "boot a kernel in a VM and run a command in it"),
     "vm shell": ("vm.cli:shell", "boot a kernel in a VM with a shell"),
     "vm kunit": ("vm.kunit:main", "boot a kernel in a VM and print its KUnit results"),
