@@ -8,13 +8,14 @@ import datetime
 import json
 import math
 import pathlib
+import re
 import shlex
 import signal
 import sys
 import time
 from typing import Any
 
-from . import Error, design, experiment, planning, report
+from . import Error, design, experiment, planning, report, trial
 from .design import Plan
 from .experiment import in_words
 from .hosts import Answer, Host, Transport, inventory, with_file
@@ -137,6 +138,43 @@ def command_plan(args: argparse.Namespace) -> int:
         say(f"  warning: effects below {chosen.detectable:.2%} may stay INCONCLUSIVE, and the "
             f"margin is {exp.primary.margin:.2%}: use more hosts, or more history and time")
     say(f"{out} is written; next: faultline-rollout start {out} --dry-run")
+    return 0
+
+
+# --- trial
+
+def command_trial(args: argparse.Namespace) -> int:
+    """Take a fleet to another kernel, ring by ring."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*", args.kernel):
+        raise Error(f"'{args.kernel}' is no kernel release: write what uname -r prints")
+    exp, _ = experiment.load(args.file)
+    every = trial.order(args.kernel, inventory(args.file.parent / exp.inventory))
+    sizes = trial.rings(args.rings, len(every))
+    work = trial.Trial(args.kernel, every, Transport(exp.transport), args.reboot,
+                       experiment.seconds(args.wait), args.every, say)
+    if args.dry_run:
+        states = work.ask(every)
+        for number, (first, last) in enumerate(zip([0, *sizes], sizes), start=1):
+            say(f"ring {number}: " + ", ".join(
+                f"{host.name} ({states[host.name].kind})" for host in every[first:last]))
+        say("Nothing was changed.")
+        return 0
+    begun = 0
+    for number, size in enumerate(sizes, start=1):
+        if exp.alerts and (firing := Prometheus(exp.prometheus, exp.host_label).firing(
+                exp.alerts)):
+            raise Error(f"these alerts fire: {', '.join(firing)}: ring {number} was not started")
+        problems = work.ring(number, every[begun:size], not args.no_promote)
+        if problems:
+            say(f"ring {number} failed, no other host was touched:")
+            for problem in problems:
+                say(f"  {problem}")
+            return 10
+        begun = size
+        if size < sizes[-1]:
+            time.sleep(args.soak)
+    say(f"{args.kernel}: {begun} of {len(every)} hosts have it"
+        + ("; it is not their default" if args.no_promote else ""))
     return 0
 
 
@@ -444,6 +482,11 @@ def duration(text: str) -> str:
     return text
 
 
+def pause(text: str) -> float:
+    """A duration in seconds, or 0."""
+    return 0 if text == "0" else experiment.seconds(duration(text))
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     main_parser = argparse.ArgumentParser(
@@ -462,6 +505,25 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--seed", default="", help="default: drawn from the system")
     plan.add_argument("--force", action="store_true", help="overwrite a plan")
     plan.set_defaults(run=command_plan)
+
+    ring = verbs.add_parser("trial", help="take the fleet to another kernel, ring by ring")
+    ring.add_argument("kernel", metavar="KERNEL", help="what uname -r prints")
+    ring.add_argument("file", type=path, metavar="FILE",
+                      help="the experiment file, for inventory, transport and alerts")
+    ring.add_argument("--rings", default=trial.RINGS, metavar="LIST",
+                      help=f"hosts that have it after each ring (default: {trial.RINGS})")
+    ring.add_argument("--soak", type=pause, default="10min", metavar="TIME",
+                      help="pause between rings (default: 10min)")
+    ring.add_argument("--wait", type=duration, default="20min", metavar="TIME",
+                      help="how long a host may take to come back (default: 20min)")
+    ring.add_argument("--every", type=int, default=10, metavar="SECONDS",
+                      help="pause between looks (default: 10)")
+    ring.add_argument("--reboot", default=trial.REBOOT, metavar="COMMAND",
+                      help=f"how a host reboots (default: {trial.REBOOT})")
+    ring.add_argument("--no-promote", action="store_true",
+                      help="the next boot is the old default again")
+    ring.add_argument("--dry-run", action="store_true", help="show the rings, change nothing")
+    ring.set_defaults(run=command_trial)
 
     start = verbs.add_parser("start", help="start a plan on its hosts")
     start.add_argument("plan", type=path, metavar="PLAN")

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""faultline-rollout trial: rings, failures, and going on after them.
+
+A host is a folder; faultline-boot on it is a small program that keeps its states there.
+"""
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+import subprocess
+
+import pytest
+
+from rollout import fleet_lab
+
+from faultline_rollout import Error, trial
+from faultline_rollout.hosts import Answer, Host
+
+KERNEL = "6.12.117-faultline1.generic"
+BOOT = r"""#!/bin/sh
+# A host's faultline-boot: its state is in files of $HOST_FOLDER.
+cd "$HOST_FOLDER" || exit
+echo "$*" >>boot.calls
+value() { cat "$1" 2>/dev/null || echo "$2"; }
+case $1 in
+status)
+    printf '{"loader": "GRUB", "running": "%s", "default": "%s", "next": "", "pinned": false, ' \
+        "$(value running old)" "$(value default old)"
+    printf '"trial": {"kernel": "%s", "state": "%s", "reason": "%s"}, "rollbacks": 0}\n' \
+        "$(value kernel '')" "$(value state none)" "$(value reason '')"
+    ;;
+next)
+    [ ! -e refuse ] || { cat refuse >&2; exit 1; }
+    echo "$2" >kernel; echo requested >state
+    ;;
+pin) [ ! -e full ] || { cat full >&2; exit 1; }; echo "$2" >default; echo promoted >state ;;
+esac
+"""
+AB = r"""#!/bin/sh
+if [ -e "$HOST_FOLDER/experiment" ]; then
+    echo '{"experiments": [{"name": "x"}]}'
+else
+    echo '{"experiments": []}'
+fi
+"""
+LATER = r"""#!/bin/sh
+# systemd-run --quiet --on-active=3s sh -c COMMAND
+shift 2
+exec "$@"
+"""
+REBOOT = r"""#!/bin/sh
+# systemctl reboot: the host comes back as its file `outcome` says.
+cd "$HOST_FOLDER" || exit
+echo reboot >>boot.calls
+case $(cat outcome 2>/dev/null) in
+fails) echo rolled-back >state; echo 'a unit has failed' >reason ;;
+gone) touch gone ;;
+*) cp kernel running; echo passed >state ;;
+esac
+"""
+SSH = r"""#!/bin/sh
+HOST_FOLDER=$FLEET_FOLDER/$1
+export HOST_FOLDER
+[ ! -e "$HOST_FOLDER/gone" ] || { echo "ssh: connect to host $1: No route to host" >&2; exit 255; }
+PATH=$FLEET_FOLDER/bin:$PATH exec sh -c "$2"
+"""
+HOSTS = 12
+NAMES = [f"host{number:02}" for number in range(HOSTS)]
+
+
+@dataclasses.dataclass
+class Lab:
+    """Hosts in a folder, and an experiment file for them."""
+
+    folder: pathlib.Path
+    file: pathlib.Path
+
+    def run(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """Run faultline-rollout trial."""
+        return fleet_lab.rollout("trial", "--soak", 0, "--every", 0, "--wait", "1s", *words,
+                                 KERNEL, self.file, FLEET_FOLDER=str(self.folder))
+
+    def with_kernel(self, name: str = "running") -> list[str]:
+        """The hosts that run the kernel, or have it as default."""
+        return [path.parent.name for path in sorted(self.folder.glob(f"host*/{name}"))
+                if path.read_text().strip() == KERNEL]
+
+    def calls(self) -> int:
+        """How many hosts were told to boot the kernel."""
+        return sum(path.read_text().count(f"next {KERNEL}")
+                   for path in self.folder.glob("host*/boot.calls"))
+
+
+@pytest.fixture(name="lab")
+def fixture_lab(tmp_path: pathlib.Path) -> Lab:
+    """Twelve hosts that run an old kernel."""
+    (tmp_path / "bin").mkdir()
+    for name, text in (("faultline-boot", BOOT), ("faultline-ab", AB), ("systemd-run", LATER),
+                       ("systemctl", REBOOT), ("ssh", SSH)):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+    (tmp_path / "inventory.ini").write_text("\n".join(NAMES) + "\n")
+    file = tmp_path / "lab.toml"
+    file.write_text(f"""\
+name = "lab"
+switch = "vm.speculative_page_fault"
+a = 0
+b = 1
+slot = "5min"
+washout = "1min"
+duration = "2h"
+expires = "48h"
+prometheus = "http://127.0.0.1:9"
+[transport]
+command = ["{tmp_path}/bin/ssh", "{{address}}", "{{command}}"]
+[primary]
+query = "avg_over_time(latency[$slot])"
+better = "lower"
+margin = "1%"
+[mechanism]
+query = "rate(node_vmstat_spf_anon[$slot])"
+min = 1
+""")
+    return Lab(tmp_path, file)
+
+
+def first(count: int) -> list[str]:
+    """The names of the first hosts in the order of the rings."""
+    return [host.name for host in trial.order(KERNEL, [Host(name, name, name, {})
+                                                       for name in NAMES])[:count]]
+
+
+def test_all_rings(lab: Lab) -> None:
+    """Every host boots the kernel once, ring by ring, and keeps it."""
+    done = lab.run("--rings", "1,25%,100%")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert lab.with_kernel() == lab.with_kernel("default") == NAMES
+    assert lab.calls() == HOSTS
+    said = done.stdout.splitlines()
+    assert f"ring 1: 1 hosts boot {KERNEL}, once: {first(1)[0]}" in said
+    assert "ring 2: passed on 2 hosts" in said and "ring 3: passed on 9 hosts" in said
+    done = lab.run()
+    assert done.returncode == 0 and lab.calls() == HOSTS
+
+
+def test_failure_ends_it(lab: Lab) -> None:
+    """A host that fails ends the trial: later hosts and the default of its ring stay."""
+    one, bad, good = first(3)
+    (lab.folder / bad / "outcome").write_text("fails")
+    done = lab.run("--rings", "1,3,100%")
+    assert done.returncode == 10
+    assert f"  {bad}: a unit has failed" in done.stdout
+    assert "ring 2 failed, no other host was touched" in done.stdout
+    assert lab.with_kernel() == sorted([one, good])
+    assert lab.with_kernel("default") == [one] and lab.calls() == 3
+    # It is refused until somebody has looked at the host.
+    assert lab.run("--rings", "1,3,100%").returncode == 10 and lab.calls() == 3
+    (lab.folder / bad / "outcome").unlink()
+    (lab.folder / bad / "state").unlink()
+    assert lab.run("--rings", "1,3,100%").returncode == 0
+    assert lab.with_kernel("default") == NAMES
+
+
+def test_host_stays_away(lab: Lab) -> None:
+    """A host that does not come back ends the trial."""
+    (lab.folder / first(1)[0] / "outcome").write_text("gone")
+    done = lab.run()
+    assert done.returncode == 10 and lab.calls() == 1
+    assert "does not answer after 1 s: ssh: connect to host" in done.stdout
+
+
+@pytest.mark.parametrize("name, text, message", [
+    ("refuse", "error: the command line has no panic=", "has no panic="),
+    ("experiment", "", "an experiment runs: stop it first"),
+    ("full", "error: cannot write", "cannot write"),
+    ("gone", "", "No route to host"),
+])
+def test_refusals(lab: Lab, name: str, text: str, message: str) -> None:
+    """What a host refuses is reported, and no other ring begins."""
+    (lab.folder / first(1)[0] / name).write_text(text)
+    done = lab.run()
+    assert done.returncode == 10 and message in done.stdout
+    assert set(lab.with_kernel()) <= set(first(1)) and not lab.with_kernel("default")
+
+
+def test_no_promote(lab: Lab) -> None:
+    """With --no-promote the default stays."""
+    assert lab.run("--no-promote", "--rings", "2").returncode == 0
+    assert lab.with_kernel() == sorted(first(2)) and not lab.with_kernel("default")
+
+
+def test_reboot_command(lab: Lab) -> None:
+    """The user's command reboots the host."""
+    marker = 'touch "$HOST_FOLDER/drained" && systemctl reboot'
+    assert lab.run("--reboot", marker, "--rings", "1").returncode == 0
+    assert (lab.folder / first(1)[0] / "drained").exists()
+
+
+def test_dry_run(lab: Lab) -> None:
+    """A dry run shows the rings and changes nothing."""
+    (lab.folder / first(2)[1] / "gone").touch()
+    done = lab.run("--dry-run")
+    assert done.returncode == 0 and lab.calls() == 0
+    one, two = first(2)
+    assert f"ring 1: {one} (to do)\nring 2: {two} (does not answer), " in done.stdout
+    assert "Nothing was changed." in done.stdout
+
+
+def test_alerts(lab: Lab) -> None:
+    """If Prometheus cannot say which alerts fire, nothing begins."""
+    lab.file.write_text('alerts = ["HighLatency"]\n' + lab.file.read_text())
+    done = lab.run()
+    assert done.returncode == 2 and "cannot be reached" in done.stderr and lab.calls() == 0
+
+
+@pytest.mark.parametrize("text, sizes", [("1,5%,25%,100%", [1, 2, 10, 40]), ("3", [3]),
+                                         ("100%,50%", [40]), ("1%,1", [1]), ("500", [40])])
+def test_rings(text: str, sizes: list[int]) -> None:
+    """Rings of 40 hosts."""
+    assert trial.rings(text, 40) == sizes
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "101%", "1,,2", "half", "1.5"])
+def test_bad_rings(text: str) -> None:
+    """What is no list of rings is refused."""
+    with pytest.raises(Error, match="neither a number of hosts nor a percentage"):
+        trial.rings(text, 40)
+
+
+@pytest.mark.parametrize("kernel", ["-x", "a b", "a;reboot", ""])
+def test_bad_kernel(lab: Lab, kernel: str) -> None:
+    """What is no kernel release is refused."""
+    done = fleet_lab.rollout("trial", "--", kernel, lab.file)
+    assert done.returncode == 2 and "is no kernel release" in done.stderr
+
+
+def status(running: str, default: str, kernel: str, state: str) -> Answer:
+    """An answer of faultline-boot status."""
+    return Answer(Host("h", "h", "h", {}), 0, json.dumps({
+        "running": running, "default": default,
+        "trial": {"kernel": kernel, "state": state, "reason": ""}}), "")
+
+
+@pytest.mark.parametrize("answer, kind", [
+    (status("old", "old", "", "none"), trial.TO_DO),
+    (status("old", "old", "other", "failed"), trial.TO_DO),
+    (status("old", "old", KERNEL, "requested"), trial.BUSY),
+    (status(KERNEL, "old", KERNEL, "trying"), trial.BUSY),
+    (status(KERNEL, "old", KERNEL, "passed"), trial.PASSED),
+    (status(KERNEL, KERNEL, KERNEL, "promoted"), trial.DEFAULT),
+    (status(KERNEL, KERNEL, "", "none"), trial.DEFAULT),
+    (status("old", "old", KERNEL, "rolled-back"), trial.FAILED),
+    (status(KERNEL, "old", "", "none"), trial.FAILED),
+    (Answer(Host("h", "h", "h", {}), 0, "{}", ""), trial.GONE),
+    (Answer(Host("h", "h", "h", {}), 127, "", ""), trial.GONE),
+])
+def test_states(answer: Answer, kind: str) -> None:
+    """Each answer of a host has one meaning."""
+    assert trial.state_of(KERNEL, answer).kind == kind
