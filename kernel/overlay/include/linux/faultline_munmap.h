@@ -24,23 +24,17 @@ extern unsigned long munmap_section_min_len;
 
 /**
  * struct munmap_section - an operation that unmaps section by section
- * @mm:     The address space, that of current.
- * @start:  Start of the range that the operation may unmap.
- * @end:    End of that range.
- * @nr:     The bit of @mm->munmap_ops, and of vma->munmap_pending, that
- *          stands for this operation.
- * @whole:  Memory is short: end sections at VMA boundaries only.
- * @floor:  Budget that the sysctl asks for, in units of work.
- * @budget: Budget of the next section.
+ * @mm:    The address space, that of current.
+ * @start: Start of the range that the operation may unmap.
+ * @end:   End of that range.
+ * @nr:    The bit of @mm->munmap_ops, and of vma->munmap_pending, that
+ *         stands for this operation.
  */
 struct munmap_section {
 	struct mm_struct	*mm;
 	unsigned long		start;
 	unsigned long		end;
 	unsigned int		nr;
-	bool			whole;
-	long			floor;
-	long			budget;
 };
 
 bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
@@ -52,7 +46,7 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 			  unsigned long start, unsigned long end);
 void munmap_section_mark(struct munmap_section *op,
 			 struct vm_area_struct *vma);
-int munmap_section_run(struct munmap_section *op, struct list_head *uf);
+void munmap_section_run(struct munmap_section *op, struct list_head *uf);
 
 bool __munmap_section_retry(struct mm_struct *mm, bool *retried);
 bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
@@ -80,10 +74,11 @@ static inline bool munmap_section_wanted(struct mm_struct *mm,
 
 /**
  * vma_munmap_pending - is this VMA marked by a munmap in progress?
- * @vma: The VMA, its mm locked for writing.
+ * @vma: The VMA, it or its mm locked for reading or writing.
  *
- * A marked VMA counts as unmapped: it does not merge, is not inherited by
- * fork() and can be neither remapped nor sealed.
+ * A marked VMA is dead: for calls that map, copy or change memory it is a hole.
+ * It does not merge, is on no account, and no page is faulted in.  It is in the
+ * tree, and its address space is occupied, until the munmap is complete.
  *
  * Return: true if it is.
  */
@@ -129,9 +124,10 @@ static inline gfp_t vma_munmap_gfp(const struct vm_area_struct *vma)
  * @err:     The error that the call is about to return.
  * @retried: Initially false; set to true once this has waited.
  *
- * Limits such as RLIMIT_AS are given back section by section.  On upstream, a
- * call that comes after the munmap() waits for mmap_lock and then finds all of
- * it given back.  So wait for the munmaps in progress, with the lock released.
+ * Address space and map_count are given back at the end of a munmap.  On
+ * upstream, a call that comes after the munmap() waits for mmap_lock and then
+ * finds them given back.  So wait for the munmaps in progress, with the lock
+ * released.
  *
  * Return: true if @mm was unlocked and locked again, so the call must look at
  * everything anew; false if nothing was done.

@@ -22,7 +22,6 @@
 	E(MUNMAP_SECTION_SECTIONS, "munmap_section_sections")		\
 	E(MUNMAP_SECTION_CONTENDED, "munmap_section_contended")		\
 	E(MUNMAP_SECTION_ATOMIC, "munmap_section_atomic")		\
-	E(MUNMAP_SECTION_WIDENED, "munmap_section_widened")		\
 	E(MUNMAP_SECTION_FOREIGN, "munmap_section_foreign_skipped")
 #else
 #define FAULTLINE_MUNMAP_EVENTS(E)

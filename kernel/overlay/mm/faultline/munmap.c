@@ -4,14 +4,24 @@
  *
  * Upstream holds mmap_lock, at least for reading, until the last page of a
  * range is freed, and every thread that wants to map, unmap or protect
- * anything waits for it.  Here a large range is unmapped in sections.  Each
- * section is a complete upstream munmap, and the lock is free in between.
+ * anything waits for it.  Here a large munmap holds the lock twice, and not
+ * while it frees pages:
  *
- * The ownership mark
+ *  1. Held for writing: split the edges of the range, lock and mark its VMAs,
+ *     and take them off the accounts.  From here the VMAs are dead.
+ *  2. Not held: zap the VMAs section by section, each under the lock of its VMA,
+ *     as page faults hold it.
+ *  3. Held for writing, then downgraded: upstream's munmap of the VMAs, which
+ *     frees the page tables.
  *
- * While the lock is free, other threads may map into the part that is already
- * gone, and their mappings must survive.  So the first lock hold marks each
- * VMA of the range, and only marked VMAs are ever unmapped:
+ * Step 2 is an optimization.  It zaps as MADV_DONTNEED does, and step 3 removes
+ * whatever it has left.
+ *
+ * Dead VMAs
+ *
+ * A VMA with a mark (vma->munmap_pending) is dead.  For calls that map, copy or
+ * change memory it is a hole, and no page is faulted in.  See
+ * vma_munmap_pending().  As address space it is occupied until it is gone.
  *
  *  I1. A VMA gets the mark of an operation only in the first lock hold of
  *      that operation, or by being split off a VMA that has it.  New VMAs and
@@ -19,46 +29,38 @@
  *  I2. All marked VMAs of an operation lie in its [start, end): the edges are
  *      split before marking, and VMAs that grow by themselves are not marked.
  *  I3. vma->munmap_pending is a subset of mm->munmap_ops; a bit of the latter
- *      is released only after the last VMA with that mark has left the tree
- *      or lost the mark.
+ *      is released only after the last VMA with that mark has left the tree.
+ *  I4. A mark is set with mmap_lock held for writing and the VMA write-locked,
+ *      after the VMAs that were being read have been waited for.  So it is
+ *      stable under mmap_lock or the VMA lock, and no fault that began before
+ *      the mark is still running when the zap begins.  Speculative faults see
+ *      it in their copy of the VMA or fail to validate the copy.
+ *  I5. A dead VMA is on no account but map_count.  Whatever adds up or gives
+ *      back the accounts of a VMA leaves out dead ones.
  *
- * munmap_pending, and setting a bit of munmap_ops, are protected by mmap_lock
- * held for writing.  When the first lock hold ends, the munmap has happened for
- * calls that derive anything from the VMAs, such as fork() and mremap(); see
- * vma_munmap_pending().  As address space the range is occupied until it is
- * gone.  Calls that change a marked part that is still there, such as
- * mprotect() or madvise(), act as if they had come before the munmap.  The
- * documentation has the list.
+ * Code that does not go through handle_mm_fault() can still change or add entries
+ * of a dead VMA, for example swapoff, the end of a migration, or a driver that
+ * inserts a page.  Step 3 removes them like those of any other VMA.
  *
  * One mm has room for MUNMAP_SECTION_MAX_OPS marks, so operations whose ranges
  * overlap stay independent: either may unmap a VMA that has both marks.
  *
- * A marked VMA must be unmapped, so nothing that follows may fail.  Cutting a
- * VMA can fail; then the section ends at the end of the VMA instead.  Without a
- * cut, only maple nodes are allocated, with __GFP_NOFAIL (see vma_munmap_gfp())
- * and with mmap_lock held for writing.  This adds no lock dependency to
- * upstream's GFP_KERNEL, which for such a size fails only if the task is an OOM
- * victim and the reserves for victims are used up as well.  Even then others
- * can free memory: the OOM reaper only trylocks mmap_lock and gives up after a
- * second, and the OOM killer picks another victim.
+ * A dead VMA must be unmapped, so step 3 may not fail.  It allocates only maple
+ * nodes, with __GFP_NOFAIL (see vma_munmap_gfp()) and with mmap_lock held for
+ * writing.  This adds no lock dependency to upstream's GFP_KERNEL, which for
+ * such a size fails only if the task is an OOM victim and the reserves for
+ * victims are used up as well.  Even then others can free memory: the OOM
+ * reaper only trylocks mmap_lock and gives up after a second, and the OOM killer
+ * picks another victim.
  *
- * Charges against a limit (RLIMIT_AS, commit charge, map_count ...) are given
- * back section by section.  A call that fails at a limit waits for the
- * operations in progress and retries once, see munmap_section_retry().
- *
- * The size of a section
- *
- * A section is an amount of work, not of address space: a page of page-table
- * entries takes some 48 times as long to zap as a huge page, and a hole takes
- * no time.  vm.munmap_section_kbytes is the size of a section of memory mapped
- * with base pages.  Fast sections make the next one larger, and sections get
- * shorter while others wait for the lock.
+ * Address space and map_count are given back by step 3 only.  A call that fails
+ * for want of them waits for the operations in progress and retries once, see
+ * munmap_section_retry().
  *
  * See Documentation/admin-guide/mm/faultline/munmap.rst.
  */
 
 #include <linux/bitops.h>
-#include <linux/delay.h>
 #include <linux/faultline_munmap.h>
 #include <linux/hugetlb.h>
 #include <linux/kernel.h>
@@ -67,14 +69,16 @@
 #include <linux/mm_inline.h>
 #include <linux/mman.h>
 #include <linux/mmap_lock.h>
+#include <linux/mmu_notifier.h>
 #include <linux/pgtable.h>
 #include <linux/sched.h>
-#include <linux/sched/signal.h>
-#include <linux/shm.h>
 #include <linux/sizes.h>
+#include <linux/swap.h>
 #include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
 #include <linux/wait_bit.h>
+
+#include <asm/tlb.h>
 
 #include <trace/events/faultline.h>
 
@@ -92,14 +96,14 @@ DEFINE_STATIC_KEY_FALSE(munmap_section_key);
  */
 DEFINE_STATIC_KEY_FALSE(munmap_section_marks_key);
 
-/* A shorter range cannot be two sections. */
+/* A shorter range is unmapped as upstream. */
 unsigned long munmap_section_min_len __read_mostly;
 
 static void munmap_section_apply(unsigned long kbytes)
 {
 	/* Pairs with READ_ONCE() in munmap_section_wanted(). */
 	WRITE_ONCE(munmap_section_min_len,
-		   2 * ALIGN(kbytes * SZ_1K, PMD_SIZE));
+		   ALIGN(kbytes * SZ_1K, PMD_SIZE));
 	if (kbytes) {
 		/* First, so that the key is on when the first mark is set. */
 		static_branch_enable(&munmap_section_marks_key);
@@ -133,27 +137,23 @@ struct faultline_toggle munmap_section_toggle = {
 #define WORK_LEAF		1L
 
 /*
- * A budget grows to at most this multiple of the size in the sysctl.  Memory
- * that is slow to zap may follow memory that is fast to zap (zero page), and
- * nothing ends such a section early.
+ * A section is at most this large: one mmu_gather takes the pages of so much
+ * memory, so that they are freed after the VMA lock has been released.
  */
-#define BUDGET_GROWTH_MAX	4
-
-/* Double the budget after a fast section, halve it after a slow one. */
-#define SECTION_FAST_NS		(2 * NSEC_PER_MSEC)
-#define SECTION_SLOW_NS		(4 * NSEC_PER_MSEC)
-
-/* While others wait, a section should take no longer than this. */
-#define SECTION_CONTENDED_NS	(1 * NSEC_PER_MSEC)
-/* If they wait from the start, the first section is smaller by this factor. */
-#define BUDGET_CONTENDED	4
+#define SECTION_MAX		((unsigned long)SZ_32M)
 
 /*
- * How long to let a waiter wake up: spin first, then sleep, so that it can run
- * on this CPU, then take the lock back.
+ * Step 2 leaves shorter VMAs to step 3: locking one and flushing the TLB for it
+ * would cost more than it saves.
  */
-#define YIELD_SPIN_NS		(50 * NSEC_PER_USEC)
-#define YIELD_MAX_NS		(1 * NSEC_PER_MSEC)
+#define SECTION_VMA_MIN		PMD_SIZE
+
+/*
+ * Step 3 lets go of mmap_lock after the VMA in which it has reached this many
+ * pages.  Scanning an empty table takes about as long as zapping 4 pages.
+ */
+#define FINISH_PAGES		2048UL
+#define FINISH_TABLE_PAGES	4UL
 
 static_assert(MUNMAP_SECTION_MAX_OPS <=
 	      BITS_PER_BYTE * sizeof_field(struct vm_area_struct, munmap_pending));
@@ -200,7 +200,7 @@ bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 		return false;
 	if (mm != current->mm || atomic_read(&mm->mm_users) == 1)
 		return false;
-	return mm_mapped_pages(mm) >= 2 * section / PAGE_SIZE;
+	return mm_mapped_pages(mm) >= section / PAGE_SIZE;
 }
 
 /* === Sizing a section ===================================================== */
@@ -226,10 +226,10 @@ static long pmd_work(pmd_t pmd, unsigned long addr, unsigned long end)
  * it ran out, a multiple of PMD_SIZE, or @end if it did not.  Holes are skipped
  * at the level that they are in.
  *
- * The caller holds mmap_lock for writing, so no table above the last level can
- * go away.  Entries for the last level can change (khugepaged retracts tables
- * of file mappings under the i_mmap lock only, rmap unmaps huge pages), so read
- * them once: this is an estimate.
+ * The caller holds mmap_lock for writing, or the lock of the VMA that [addr, end)
+ * lies in, so no table above the last level can go away.  Entries for the last
+ * level can change (khugepaged retracts tables of file mappings under the i_mmap
+ * lock only, rmap unmaps huge pages), so read them once: this is an estimate.
  */
 static unsigned long spend_budget(struct mm_struct *mm, unsigned long addr,
 				  unsigned long end, long *budget)
@@ -280,10 +280,11 @@ skip:
 
 /* The same for a hugetlb VMA. */
 static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
+					  unsigned long addr, unsigned long end,
 					  long *budget)
 {
 	unsigned long size = huge_page_size(hstate_vma(vma));
-	unsigned long pages = (vma->vm_end - vma->vm_start) / size;
+	unsigned long pages = (end - addr) / size;
 	unsigned long cut;
 
 	/*
@@ -292,51 +293,17 @@ static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
 	 */
 	if (pages < *budget) {
 		*budget -= pages;
-		return vma->vm_end;
+		return end;
 	}
-	cut = vma->vm_start + *budget * size;
+	cut = addr + *budget * size;
 	*budget = 0;
 
-	/* A cut inside a shared PMD table would have to unshare it first. */
+	/* Zap shared PMD tables as a whole: each is unshared in one go. */
 	if (IS_ENABLED(CONFIG_HUGETLB_PMD_PAGE_TABLE_SHARING) &&
 	    vma->vm_flags & VM_MAYSHARE)
 		size = max(size, PUD_SIZE);
 	cut = ALIGN(cut, size);
-	return min(cut, vma->vm_end);
-}
-
-/*
- * May the VMA be cut?  Not if its pieces are counted (drivers with open() or
- * close(), userfaultfd) or if it cannot be split at all.
- */
-static bool vma_can_be_cut(struct vm_area_struct *vma)
-{
-	const struct vm_operations_struct *ops = vma->vm_ops;
-
-	if (vma->vm_flags & (VM_PFNMAP | VM_IO | VM_MIXEDMAP | VM_SHADOW_STACK))
-		return false;
-	if (userfaultfd_armed(vma))
-		return false;
-	/* Their open() and close() only keep balanced reference counts. */
-	if (is_vm_hugetlb_page(vma) || vma_is_sysv_shm(vma))
-		return true;
-	if (vma->vm_flags & VM_DONTEXPAND)
-		return false;
-	return !ops || (!ops->open && !ops->close && !ops->may_split);
-}
-
-/* Where to end a section that has reached @vma with *@budget left. */
-static unsigned long section_end(struct munmap_section *op,
-				 struct vm_area_struct *vma, long *budget)
-{
-	unsigned long cut;
-
-	if (is_vm_hugetlb_page(vma))
-		cut = spend_budget_hugetlb(vma, budget);
-	else
-		cut = spend_budget(op->mm, vma->vm_start, vma->vm_end, budget);
-
-	return op->whole || !vma_can_be_cut(vma) ? vma->vm_end : cut;
+	return min(cut, end);
 }
 
 static bool section_owns(struct munmap_section *op, struct vm_area_struct *vma)
@@ -344,158 +311,20 @@ static bool section_owns(struct munmap_section *op, struct vm_area_struct *vma)
 	return vma->munmap_pending & BIT(op->nr);
 }
 
-/*
- * Find the next section at or above *@start: marked VMAs, up to the first
- * unmarked one or until the budget is used up.  Returns false if no marked VMA
- * is left.  *@work is set to the part of the budget that is used.
- */
-static bool section_plan(struct munmap_section *op, unsigned long *start,
-			 unsigned long *end, long *work)
+/* === Step 1: mark ========================================================= */
+
+/* Take a VMA off the accounts (@sign is -1), or put it back (1). */
+static void section_account(struct vm_area_struct *vma, long sign)
 {
-	VMA_ITERATOR(vmi, op->mm, *start);
-	long budget = op->budget;
-	struct vm_area_struct *vma;
-	bool found = false;
+	struct mm_struct *mm = vma->vm_mm;
+	const long pages = sign * (long)vma_pages(vma);
 
-	for_each_vma_range(vmi, vma, op->end) {
-		if (!section_owns(op, vma)) {
-			if (found)
-				break;
-			count_vm_event(MUNMAP_SECTION_FOREIGN);
-			continue;
-		}
-		if (!found) {
-			found = true;
-			*start = vma->vm_start;
-		}
-		*end = section_end(op, vma, &budget);
-		/* The VMA itself is work too, even if it is empty. */
-		budget -= WORK_LEAF;
-		if (*end < vma->vm_end || budget <= 0)
-			break;
-	}
-
-	*work = op->budget - budget;
-	return found;
-}
-
-/*
- * Choose the budget of the next section: larger if the fixed cost of a section,
- * and of getting the lock back, would be out of proportion to the work, but not
- * so large that others wait for longer than SECTION_SLOW_NS.  A section that
- * did not use up its budget says nothing about larger ones.
- *
- * While others do wait, shrink the budget, down to one page table, as long as
- * getting the lock back takes less than an eighth of the time of zapping.  If it
- * takes more than a quarter of that time, grow the budget again, up to the floor:
- * otherwise the whole munmap would take many times as long.
- */
-static void section_adapt(struct munmap_section *op, long work, u64 zap_ns,
-			  u64 wait_ns, bool contended)
-{
-	if (contended) {
-		op->budget = min(op->budget, op->floor);
-		if (zap_ns > SECTION_CONTENDED_NS && wait_ns < zap_ns / 8)
-			op->budget = max(op->budget / 2, WORK_PTE_TABLE);
-		else if (wait_ns > zap_ns / 4)
-			op->budget = min(op->budget * 2, op->floor);
-	} else if (op->budget < op->floor) {
-		op->budget = min(op->budget * 2, op->floor);
-	} else if (work >= op->budget && zap_ns < SECTION_FAST_NS) {
-		op->budget = min(op->budget * 2, op->floor * BUDGET_GROWTH_MAX);
-	} else if (zap_ns > SECTION_SLOW_NS) {
-		op->budget = max(op->budget / 2, op->floor);
-	}
-}
-
-/* === Running an operation ================================================= */
-
-#ifndef CONFIG_PREEMPT_RT	/* RT hands over the lock by priority. */
-
-/* Changes whenever mmap_lock is taken or released for writing. */
-static unsigned int writers(struct mm_struct *mm)
-{
-#ifdef CONFIG_PER_VMA_LOCK
-	return READ_ONCE(mm->mm_lock_seq.sequence);
-#else
-	return 0;
-#endif
-}
-
-/*
- * Let a waiter in.  We have just released the lock and want it again, and would
- * steal it from the waiter that is being woken up, for another section.
- * Readers at the head of the queue got the lock when we released it, so the
- * waiter is a writer.
- */
-static void yield_to_waiter(struct mm_struct *mm)
-{
-	unsigned int seen = writers(mm);
-	u64 since = ktime_get_ns(), waited = 0;
-
-	while (mmap_lock_is_contended(mm) && !mmap_lock_has_writer(mm) &&
-	       writers(mm) == seen && waited < YIELD_MAX_NS) {
-		if (waited < YIELD_SPIN_NS)
-			cpu_relax();
-		else
-			usleep_range(50, 100);
-		waited = ktime_get_ns() - since;
-	}
-}
-
-#else
-
-static void yield_to_waiter(struct mm_struct *mm)
-{
-}
-
-#endif
-
-/*
- * Is current's thread group being killed, or replaced by exec(), and the only
- * user of the mm?  Then exit_mmap() is about to unmap all of it, faster, and
- * marks no longer matter.
- */
-static bool mm_is_dying(struct mm_struct *mm)
-{
-	struct signal_struct *signal = current->signal;
-	bool killed;
-
-	if (!fatal_signal_pending(current))
-		return false;
-
-	spin_lock_irq(&current->sighand->siglock);
-	killed = (signal->flags & SIGNAL_GROUP_EXIT || signal->group_exec_task) &&
-		 !signal->core_state;
-	spin_unlock_irq(&current->sighand->siglock);
-
-	/*
-	 * An exiting thread drops live before mm_users.  The acquire pairs with
-	 * mmput(), which orders the two: a thread that no longer counts in
-	 * mm_users does not count in live either.  No thread can be added.
-	 */
-	return killed && atomic_read_acquire(&mm->mm_users) <=
-			 atomic_read(&signal->live);
-}
-
-/* Unmap [start, end) like munmap() of that range; unlocks on success. */
-static int section_unmap(struct mm_struct *mm, unsigned long start,
-			 unsigned long end, struct list_head *uf)
-{
-	VMA_ITERATOR(vmi, mm, start);
-	struct vm_area_struct *vma = vma_find(&vmi, end);
-
-	return do_vmi_align_munmap(&vmi, vma, mm, start, end, uf, true);
-}
-
-/* Drop the marks that are left: these VMAs are ordinary mappings again. */
-static void section_unmark(struct munmap_section *op)
-{
-	VMA_ITERATOR(vmi, op->mm, op->start);
-	struct vm_area_struct *vma;
-
-	for_each_vma_range(vmi, vma, op->end)
-		vma->munmap_pending &= ~BIT(op->nr);
+	update_hiwater_vm(mm);
+	vm_stat_account(mm, vma->vm_flags, pages);
+	if (vma->vm_flags & VM_LOCKED)
+		mm->locked_vm += pages;
+	if (vma->vm_flags & VM_ACCOUNT)
+		vm_acct_memory(pages);
 }
 
 /**
@@ -506,7 +335,7 @@ static void section_unmark(struct munmap_section *op)
  * @end:   End of the range, page aligned.
  *
  * On success the caller marks VMAs, all in one hold of the lock, and then
- * calls munmap_section_run().
+ * calls munmap_section_run(), even if it has marked none.
  *
  * Return: false if too many operations are in flight in @mm, or if the
  * feature is being switched off: unmap as usual.
@@ -514,14 +343,13 @@ static void section_unmark(struct munmap_section *op)
 bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 			  unsigned long start, unsigned long end)
 {
-	const unsigned long section = munmap_section_bytes();
 	/* Pairs with clear_and_wake_up_bit() in munmap_section_run(). */
 	unsigned long ops = READ_ONCE(mm->munmap_ops);
 	unsigned int nr;
 
 	mmap_assert_write_locked(mm);
 
-	if (!section)
+	if (!munmap_section_bytes())
 		return false;
 	nr = find_first_zero_bit(&ops, MUNMAP_SECTION_MAX_OPS);
 	if (nr >= MUNMAP_SECTION_MAX_OPS)
@@ -534,11 +362,7 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 		.start	= start,
 		.end	= end,
 		.nr	= nr,
-		.floor	= section_budget(section),
 	};
-	op->budget = op->floor;
-	if (mmap_lock_is_contended(mm))
-		op->budget = max(op->floor / BUDGET_CONTENDED, WORK_PTE_TABLE);
 
 	count_vm_event(MUNMAP_SECTION_CALLS);
 	trace_munmap_section_begin(mm, start, end, mm_mapped_pages(mm));
@@ -550,15 +374,322 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
  * @op:  The operation, begun in this hold of the lock.
  * @vma: The VMA, entirely inside the range of @op.
  *
- * A sealed VMA is left alone.
+ * A sealed VMA is left alone.  Waits for the readers of the VMA.
  */
 void munmap_section_mark(struct munmap_section *op, struct vm_area_struct *vma)
 {
 	mmap_assert_write_locked(op->mm);
 	VM_WARN_ON_ONCE(vma->vm_start < op->start || vma->vm_end > op->end);
 
-	if (can_modify_vma(vma))
-		vma->munmap_pending |= BIT(op->nr);
+	if (!can_modify_vma(vma))
+		return;
+	vma_start_write(vma);
+	/* The first operation to mark it takes it off the accounts (I5). */
+	if (!vma->munmap_pending)
+		section_account(vma, -1);
+	vma->munmap_pending |= BIT(op->nr);
+}
+
+/* === Step 2: zap ========================================================== */
+
+/*
+ * Find the first VMA at or above *@addr that is worth a lock.  With mmap_lock or
+ * RCU held; with RCU only, the sizes are a guess.
+ */
+static struct vm_area_struct *section_next_vma(struct mm_struct *mm,
+					       unsigned long *addr,
+					       unsigned long end)
+{
+	MA_STATE(mas, &mm->mm_mt, *addr, *addr);
+	struct vm_area_struct *vma;
+
+	mas_for_each(&mas, vma, end - 1) {
+		unsigned long vm_start = READ_ONCE(vma->vm_start);
+
+		if (READ_ONCE(vma->vm_end) - vm_start < SECTION_VMA_MIN)
+			continue;
+		*addr = max(*addr, vm_start);
+		return vma;
+	}
+
+	return NULL;
+}
+
+/*
+ * Lock for reading the first VMA at or above *@addr that is worth it, and move
+ * *@addr into it.
+ */
+static struct vm_area_struct *section_lock_vma(struct mm_struct *mm,
+					       unsigned long *addr,
+					       unsigned long end)
+{
+	struct vm_area_struct *vma;
+	unsigned long start = *addr;
+
+	rcu_read_lock();
+	vma = section_next_vma(mm, &start, end);
+	rcu_read_unlock();
+	if (vma && start < end) {
+		vma = lock_vma_under_rcu(mm, start);
+		if (vma) {
+			*addr = start;
+			return vma;
+		}
+	}
+
+	/* It is being changed, or the tree was: look again, with the lock. */
+	mmap_read_lock(mm);
+	vma = section_next_vma(mm, addr, end);
+	/* Nobody can write-lock it now, so this does not wait. */
+	if (vma)
+		down_read(&vma->vm_lock->lock);
+	mmap_read_unlock(mm);
+	return vma;
+}
+
+/* Can an entry of the PUD level map memory in this VMA? */
+static bool vma_may_map_puds(struct vm_area_struct *vma)
+{
+	return vma_is_dax(vma) || vma->vm_flags & VM_MIXEDMAP;
+}
+
+/* Does such an entry map memory on both sides of @addr? */
+static bool splits_huge_pud(struct mm_struct *mm, unsigned long addr)
+{
+	pgd_t *pgd = pgd_offset(mm, addr);
+	p4d_t *p4d;
+	pud_t pud;
+
+	if (IS_ALIGNED(addr, PUD_SIZE) || pgd_none(*pgd) || pgd_bad(*pgd))
+		return false;
+	p4d = p4d_offset(pgd, addr);
+	if (p4d_none(*p4d) || p4d_bad(*p4d))
+		return false;
+	pud = pudp_get(pud_offset(p4d, addr));
+	return pud_leaf(pud);
+}
+
+/*
+ * Choose the part [*@start, *@end) of a VMA to zap as one section; *@start and
+ * *@end are its limits before.  Returns the work that it is, or 0 if all of it
+ * is left to step 3.
+ */
+static long section_choose(struct vm_area_struct *vma, unsigned long *start,
+			   unsigned long *end)
+{
+	unsigned long size = munmap_section_bytes();
+	long budget, left;
+
+	/* 0: switched off since the operation has begun. */
+	budget = section_budget(size ? min(size, SECTION_MAX) : SECTION_MAX);
+	left = budget;
+
+	/*
+	 * There are no pages to free, and untrack_pfn() of step 3 reads an entry
+	 * to find what was mapped.
+	 */
+	if (vma->vm_flags & VM_PFNMAP)
+		return 0;
+	if (is_vm_hugetlb_page(vma)) {
+		*end = spend_budget_hugetlb(vma, *start, *end, &left);
+		return budget - left;
+	}
+	if (vma_may_map_puds(vma)) {
+		/* Splitting a huge PUD takes mmap_lock. */
+		if (splits_huge_pud(vma->vm_mm, *start))
+			*start = ALIGN(*start, PUD_SIZE);
+		if (splits_huge_pud(vma->vm_mm, *end))
+			*end = ALIGN_DOWN(*end, PUD_SIZE);
+		if (*start >= *end)
+			return 0;
+	}
+	*end = spend_budget(vma->vm_mm, *start, *end, &left);
+	return budget - left;
+}
+
+/* How much work to do before looking for a waiter. */
+static long section_step(struct vm_area_struct *vma)
+{
+	/* tlb_end_vma() flushes the TLB after each step. */
+	if (!IS_ENABLED(CONFIG_MMU_GATHER_MERGE_VMAS) ||
+	    vma->vm_flags & VM_MIXEDMAP)
+		return 4 * WORK_PTE_TABLE;
+	return WORK_PTE_TABLE;
+}
+
+/*
+ * Zap [start, end) of a VMA that is locked for reading, and unlock it.  Ends
+ * early if a writer waits for the VMA lock.  Returns where it ended.
+ *
+ * The same as zap_page_range_single(), except that pages are freed after the VMA
+ * has been unlocked, since a writer of the VMA holds mmap_lock.  They are neither
+ * in a page table nor in a TLB by then.  uprobe_munmap() is left to step 3: it
+ * does not look at entries.
+ */
+static unsigned long section_zap(struct vm_area_struct *vma,
+				 unsigned long start, unsigned long end)
+{
+	struct zap_details details = {
+		.zap_flags	= ZAP_FLAG_DROP_MARKER,
+		.even_cows	= true,
+	};
+	struct mm_struct *mm = vma->vm_mm;
+	struct mmu_notifier_range range;
+	unsigned long addr = start;
+	struct mmu_gather tlb;
+
+	if (is_vm_hugetlb_page(vma)) {
+		zap_page_range_single(vma, start, end - start, &details);
+		vma_end_read(vma);
+		return end;
+	}
+
+	mmu_notifier_range_init(&range, MMU_NOTIFY_CLEAR, 0, mm, start, end);
+	tlb_gather_mmu(&tlb, mm);
+	update_hiwater_rss(mm);
+	mmu_notifier_invalidate_range_start(&range);
+	do {
+		long step = section_step(vma);
+		unsigned long next = spend_budget(mm, addr, end, &step);
+
+		unmap_page_range(&tlb, vma, addr, next, &details);
+		addr = next;
+	} while (addr < end && !rwsem_is_contended(&vma->vm_lock->lock));
+	/* zap_pte_range() has left no delayed rmap work. */
+	tlb_flush_mmu_tlbonly(&tlb);
+	mmu_notifier_invalidate_range_end(&range);
+	vma_end_read(vma);
+	tlb_finish_mmu(&tlb);
+
+	return addr;
+}
+
+/* Zap all marked VMAs.  Returns the number of sections. */
+static unsigned long section_zap_all(struct munmap_section *op)
+{
+	unsigned long addr = op->start, sections = 0;
+
+	lru_add_drain();
+	while (addr < op->end) {
+		u64 begin = ktime_get_ns(), locked;
+		unsigned long start, end, reached;
+		struct vm_area_struct *vma;
+		long work;
+
+		vma = section_lock_vma(op->mm, &addr, op->end);
+		if (!vma)
+			break;
+		start = addr;
+		end = min(vma->vm_end, op->end);
+		addr = end;
+		if (!section_owns(op, vma)) {
+			vma_end_read(vma);
+			count_vm_event(MUNMAP_SECTION_FOREIGN);
+			continue;
+		}
+		work = section_choose(vma, &start, &end);
+		if (!work) {
+			vma_end_read(vma);
+			continue;
+		}
+		locked = ktime_get_ns();
+		reached = section_zap(vma, start, end);
+		if (reached < end)
+			count_vm_event(MUNMAP_SECTION_CONTENDED);
+		count_vm_event(MUNMAP_SECTION_SECTIONS);
+		sections++;
+		trace_munmap_section(op->mm, start, reached, work,
+				     ktime_get_ns() - locked, locked - begin,
+				     reached < end);
+		addr = reached;
+		cond_resched();
+	}
+
+	return sections;
+}
+
+/* === Step 3: unmap ======================================================== */
+
+/*
+ * Find the next run of marked VMAs at or above *@start, up to the first unmarked
+ * one or until it is enough for one hold of the lock.
+ */
+static bool section_next_run(struct munmap_section *op, unsigned long *start,
+			     unsigned long *end)
+{
+	VMA_ITERATOR(vmi, op->mm, *start);
+	struct vm_area_struct *vma;
+	unsigned long work = 0;
+
+	for_each_vma_range(vmi, vma, op->end) {
+		unsigned long len = vma->vm_end - vma->vm_start;
+
+		if (!section_owns(op, vma)) {
+			if (work)
+				break;
+			continue;
+		}
+		if (!work)
+			*start = vma->vm_start;
+		*end = vma->vm_end;
+		work += len < SECTION_VMA_MIN ? len / PAGE_SIZE :
+			FINISH_TABLE_PAGES * (len >> PMD_SHIFT);
+		if (work >= FINISH_PAGES)
+			break;
+	}
+
+	return work;
+}
+
+/* Unmap [start, end) like munmap() of that range; unlocks on success. */
+static int section_unmap(struct mm_struct *mm, unsigned long start,
+			 unsigned long end, struct list_head *uf)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	struct vm_area_struct *vma = vma_find(&vmi, end);
+
+	return do_vmi_align_munmap(&vmi, vma, mm, start, end, uf, true);
+}
+
+/*
+ * Make the VMAs that are left ordinary mappings again, after a bug: their content
+ * is lost, but a mark without an operation would stay forever.
+ */
+static void section_unmark(struct munmap_section *op)
+{
+	VMA_ITERATOR(vmi, op->mm, op->start);
+	struct vm_area_struct *vma;
+
+	for_each_vma_range(vmi, vma, op->end) {
+		if (!section_owns(op, vma))
+			continue;
+		vma_start_write(vma);
+		vma->munmap_pending &= ~BIT(op->nr);
+		if (!vma->munmap_pending)
+			section_account(vma, 1);
+	}
+}
+
+/* Unmap all marked VMAs; takes and releases mmap_lock. */
+static void section_finish(struct munmap_section *op, struct list_head *uf)
+{
+	struct mm_struct *mm = op->mm;
+	unsigned long start = op->start, end;
+
+	while (start < op->end) {
+		cond_resched();
+		mmap_write_lock(mm);
+		if (!section_next_run(op, &start, &end)) {
+			mmap_write_unlock(mm);
+			break;
+		}
+		if (WARN_ON_ONCE(section_unmap(mm, start, end, uf))) {
+			section_unmark(op);
+			mmap_write_unlock(mm);
+			break;
+		}
+		start = end;
+	}
 }
 
 /**
@@ -566,80 +697,29 @@ void munmap_section_mark(struct munmap_section *op, struct vm_area_struct *vma)
  * @op: The operation; its mm is locked for writing.
  * @uf: As for do_vmi_align_munmap().
  *
- * Always returns with mmap_lock released.  A fatal signal ends it early only
- * if it kills all users of the mm.
- *
- * Return: 0, or -EINTR if nobody is left to see the difference.
+ * Returns with mmap_lock released.  A signal does not end it early: it frees
+ * memory, which exit would have to do otherwise.
  */
-int munmap_section_run(struct munmap_section *op, struct list_head *uf)
+void munmap_section_run(struct munmap_section *op, struct list_head *uf)
 {
 	struct mm_struct *mm = op->mm;
-	unsigned long start = op->start, end, sections = 0;
-	u64 begin = ktime_get_ns();
-	bool locked = true;
-	int err = 0;
-	long work;
+	unsigned long sections;
+	u64 begin;
 
-	while (locked && section_plan(op, &start, &end, &work)) {
-		bool contended = false;
-		u64 zapped, now;
-
-		err = section_unmap(mm, start, end, uf);
-		if (err) {
-			/* Nothing was unmapped. */
-			if (WARN_ON_ONCE(op->whole)) {
-				section_unmark(op);
-				break;
-			}
-			/* Try again without a cut, which cannot fail. */
-			count_vm_event(MUNMAP_SECTION_WIDENED);
-			op->whole = true;
-			continue;
-		}
-		zapped = ktime_get_ns();
-		count_vm_event(MUNMAP_SECTION_SECTIONS);
-		sections++;
-		op->whole = false;
-
-		locked = end < op->end;
-		if (locked && mm_is_dying(mm)) {
-			locked = false;
-			err = -EINTR;
-		}
-		if (locked) {
-			contended = mmap_lock_is_contended(mm);
-			if (contended) {
-				count_vm_event(MUNMAP_SECTION_CONTENDED);
-				/* If killed: others wait for us to exit. */
-				if (!fatal_signal_pending(current))
-					yield_to_waiter(mm);
-			}
-			cond_resched();
-			mmap_write_lock(mm);
-		}
-
-		now = ktime_get_ns();
-		trace_munmap_section(mm, start, end, work, zapped - begin,
-				     now - zapped, contended);
-		section_adapt(op, work, zapped - begin, now - zapped,
-			      contended);
-		begin = now;
-		start = end;
-	}
-	if (locked)
-		mmap_write_unlock(mm);
+	mmap_write_unlock(mm);
+	sections = section_zap_all(op);
+	begin = ktime_get_ns();
+	section_finish(op, uf);
 
 	/*
-	 * No VMA has the mark any more, unless the mm is dying: then the bit
-	 * goes away with the mm.  A reader of the bit that holds mmap_lock
-	 * (READ_ONCE() in munmap_section_begin(), munmap_section_retry() and
-	 * vma_munmap_mark_stale()) has seen our changes under that lock.
-	 * Wakes up the waiters in munmap_section_retry().
+	 * No VMA has the mark any more.  A reader of the bit that holds
+	 * mmap_lock (READ_ONCE() in munmap_section_begin(),
+	 * munmap_section_retry() and vma_munmap_mark_stale()) has seen our
+	 * changes under that lock.  Wakes up the waiters in
+	 * munmap_section_retry().
 	 */
-	if (err != -EINTR)
-		clear_and_wake_up_bit(op->nr, &mm->munmap_ops);
-	trace_munmap_section_end(mm, err, sections);
-	return err;
+	clear_and_wake_up_bit(op->nr, &mm->munmap_ops);
+	trace_munmap_section_end(mm, sections, ktime_get_ns() - begin);
 }
 
 /* === Limits =============================================================== */
@@ -669,8 +749,22 @@ bool __munmap_section_retry(struct mm_struct *mm, bool *retried)
 	return true;
 }
 
+/* Is there memory that is not dead in [start, end)? */
+static bool range_has_live_vma(struct mm_struct *mm, unsigned long start,
+			       unsigned long end)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	struct vm_area_struct *vma;
+
+	for_each_vma_range(vmi, vma, end)
+		if (!vma_munmap_pending(vma))
+			return true;
+
+	return false;
+}
+
 /*
- * See munmap_section_retry_mmap().  If a failed MAP_FIXED has left a hole,
+ * See munmap_section_retry_mmap().  If MAP_FIXED fails where there is a hole,
  * others can map there before the second try, which must not replace theirs.
  */
 bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
@@ -678,7 +772,7 @@ bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
 {
 	bool retried = false;
 
-	if (flags & MAP_FIXED && !find_vma_intersection(mm, addr, addr + len))
+	if (flags & MAP_FIXED && !range_has_live_vma(mm, addr, addr + len))
 		return false;
 	return __munmap_section_retry(mm, &retried);
 }
@@ -697,7 +791,7 @@ static bool vma_wants_unmap_event(const struct vm_area_struct *vma)
 #endif
 }
 
-/* Does the whole range fit into one section?  Then upstream does better. */
+/* Is the range less work than a section?  Then upstream does better. */
 static bool range_fits_section(struct mm_struct *mm, unsigned long start,
 			       unsigned long end)
 {
@@ -734,7 +828,7 @@ static bool range_is_atomic(struct mm_struct *mm, unsigned long start,
 	for_each_vma_range(vmi, vma, end) {
 		if (!can_modify_vma(vma))
 			return true;
-		/* A fault could grow it back into a finished section. */
+		/* It could grow out of the range, and onto the accounts. */
 		if (vma->vm_flags & (VM_GROWSDOWN | VM_GROWSUP))
 			return true;
 		if (vma_wants_unmap_event(vma))
@@ -780,10 +874,8 @@ static int range_split_edges(struct mm_struct *mm, unsigned long start,
  * @len:   Its length in bytes, not 0.
  * @uf:    As for do_vmi_munmap().
  *
- * Always returns with mmap_lock released.
- *
- * Return: 0 or an error of do_vmi_munmap(), with nothing unmapped; or -EINTR
- * of munmap_section_run().
+ * Return: 0, with mmap_lock released; or an error of do_vmi_munmap(), with
+ * nothing unmapped and mmap_lock held for writing all the time.
  */
 int munmap_sectioned(struct mm_struct *mm, unsigned long start, size_t len,
 		     struct list_head *uf)
@@ -801,23 +893,19 @@ int munmap_sectioned(struct mm_struct *mm, unsigned long start, size_t len,
 
 	err = range_split_edges(mm, start, end);
 	if (err)
-		goto unlock;
+		return err;
 
 	if (!munmap_section_begin(&op, mm, start, end))
 		goto atomic;
 
 	for_each_vma_range(vmi, vma, end)
 		munmap_section_mark(&op, vma);
-	return munmap_section_run(&op, uf);
+	munmap_section_run(&op, uf);
+	return 0;
 
 atomic:
 	count_vm_event(MUNMAP_SECTION_ATOMIC);
 upstream:
 	vma_iter_init(&vmi, mm, start);
-	err = do_vmi_munmap(&vmi, mm, start, len, uf, true);
-	if (!err)
-		return 0;
-unlock:
-	mmap_write_unlock(mm);
-	return err;
+	return do_vmi_munmap(&vmi, mm, start, len, uf, true);
 }

@@ -69,6 +69,7 @@
 #include <linux/sched.h>
 #include <linux/delayacct.h>
 #include <linux/extable.h>
+#include <linux/faultline_munmap.h>
 #include <linux/faultline_spf.h>
 #include <linux/highmem.h>
 #include <linux/huge_mm.h>
@@ -267,6 +268,9 @@ static void copy_vma_fields(struct fault *f, const struct vm_area_struct *vma,
 	snap->vm_mm = f->mm;
 	snap->vm_page_prot = vma->vm_page_prot;
 	snap->detached = vma->detached;
+#ifdef CONFIG_FAULTLINE_MUNMAP
+	snap->munmap_pending = vma->munmap_pending;
+#endif
 	/* Set once, without write-locking the VMA. */
 	snap->anon_vma = READ_ONCE(vma->anon_vma);
 	snap->vm_ops = vma->vm_ops;
@@ -334,6 +338,8 @@ static enum outcome spf_snapshot_vma(struct fault *f)
 	 * which ends the write section.  Only then does it free the memory.
 	 */
 	if (f->snapshot.detached && !spf_broken(SPF_NO_DETACHED))
+		return ABORT_NO_VMA;
+	if (vma_munmap_pending(&f->snapshot))
 		return ABORT_NO_VMA;
 
 	return GO_ON;

@@ -17,9 +17,9 @@ SMALL = "16384"
 OFF = "off"
 
 # Aims of the feature.
-STALL_1G, STALL_4G = 0.15, 0.06
-WALL_HAMMERED = 1.5
-COST_ON_OFF, COST_OFF_STOCK = 0.005, 0.001
+STALL_1G, STALL_4G = 0.01, 0.01
+WALL_HAMMERED = 1.1
+COST_ON_OFF, COST_OFF_STOCK = 0.010, 0.001
 
 _SOURCE = ROOT / "tests/bench/munmap.c"
 

@@ -33,9 +33,9 @@ TRACE_EVENT(munmap_section_begin,
 );
 
 /*
- * One section is done.  @work is its size in units (a page of page-table
- * entries is 32, a huge page 1); @wait_ns is how long it took to get mmap_lock
- * back for the next section.
+ * One section is zapped.  @work is its size in units (a page of page-table
+ * entries is 32, a huge page 1), before it was cut short if @contended; @wait_ns
+ * is how long it took to find and lock the VMA.
  */
 TRACE_EVENT(munmap_section,
 	TP_PROTO(struct mm_struct *mm, unsigned long start, unsigned long end,
@@ -64,22 +64,25 @@ TRACE_EVENT(munmap_section,
 		  __entry->zap_ns, __entry->wait_ns, __entry->contended)
 );
 
-/* An operation is over: @ret is its result, @sections the sections it had. */
+/*
+ * An operation is over: @sections were zapped; @finish_ns is how long it then
+ * took to unmap the VMAs and to free their page tables.
+ */
 TRACE_EVENT(munmap_section_end,
-	TP_PROTO(struct mm_struct *mm, int ret, unsigned long sections),
-	TP_ARGS(mm, ret, sections),
+	TP_PROTO(struct mm_struct *mm, unsigned long sections, u64 finish_ns),
+	TP_ARGS(mm, sections, finish_ns),
 	TP_STRUCT__entry(
 		__field(struct mm_struct *,	mm)
-		__field(int,			ret)
 		__field(unsigned long,		sections)
+		__field(u64,			finish_ns)
 	),
 	TP_fast_assign(
 		__entry->mm		= mm;
-		__entry->ret		= ret;
 		__entry->sections	= sections;
+		__entry->finish_ns	= finish_ns;
 	),
-	TP_printk("mm=%p ret=%d sections=%lu",
-		  __entry->mm, __entry->ret, __entry->sections)
+	TP_printk("mm=%p sections=%lu finish_ns=%llu",
+		  __entry->mm, __entry->sections, __entry->finish_ns)
 );
 
 #endif /* CONFIG_FAULTLINE_MUNMAP */

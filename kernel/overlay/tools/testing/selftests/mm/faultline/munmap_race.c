@@ -2,11 +2,10 @@
 /*
  * Section-wise munmap against other calls of the same process.
  *
- * The race window lasts from the removal of the first section to that of the
- * last one.  Sections run from low to high, so a thread is inside the window
- * when the first page of the range is unmapped and the last page is still
- * mapped.  A test counts how often it acted inside; with the switch on, a test
- * that never did fails, because it has not tested anything.
+ * The race window lasts from the moment that the range is dead (calls such as
+ * madvise() find a hole) to its removal from the address space.  A test counts
+ * how often it acted inside; with the switch on, a test that never did fails,
+ * because it has not tested anything.
  *
  * Variants: "off" (the test itself must hold on stock), "on" (the smallest
  * sections, so the most windows), "flip" (the knob changes continuously).
@@ -14,15 +13,17 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/mempolicy.h>
+#include <linux/userfaultfd.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/ioctl.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
 #include "../../kselftest_harness.h"
 #include "munmap_util.h"
@@ -125,16 +126,34 @@ FIXTURE_TEARDOWN(race)
 	idle_thread_stop(&self->s.idle);
 }
 
+/* Whether calls that act on memory find a hole: it is dead, or unmapped. */
+static bool is_hole(char *addr)
+{
+	/* It takes mmap_lock for reading only, and does nothing here. */
+	return madvise(addr, page_size(), MADV_WILLNEED) && errno == ENOMEM;
+}
+
+static char *last_page(struct race *r)
+{
+	return r->start + r->len - page_size();
+}
+
+/* Whether the range is dead, but still there. */
+static bool in_window(struct race *r)
+{
+	return is_hole(last_page(r)) && page_is_mapped(last_page(r));
+}
+
 /*
- * Waits until munmap() has begun to remove the range.  Returns true if the rest
- * of it is still mapped, so that the caller is inside the window.
+ * Waits until munmap() has begun.  Returns true if the range is still there, so
+ * that the caller is inside the window.
  */
 static bool wait_for_window(struct race *r)
 {
-	while (page_is_mapped(r->start))
+	while (!is_hole(last_page(r)))
 		if (atomic_load(&r->done))
 			return false;
-	return page_is_mapped(r->start + r->len - page_size());
+	return page_is_mapped(last_page(r));
 }
 
 /*
@@ -340,6 +359,7 @@ static void mmap_racer(struct race *r, int id)
 	while (!ended && n < KEPT_MAX) {
 		struct kept_mapping *k = &m->kept[id][n];
 		void *hint = NULL;
+		bool inside;
 
 		/* One more after the end, so that each round has one. */
 		ended = atomic_load(&r->done);
@@ -348,8 +368,10 @@ static void mmap_racer(struct race *r, int id)
 		/*
 		 * Nothing is freed before the round ends, so the holes above
 		 * fill up and the range is next.  Half of the calls pass an
-		 * address in it as a hint, which is used if it is free.
+		 * address in it as a hint, which is used if it is free: not
+		 * before all of the range is gone.
 		 */
+		inside = in_window(r);
 		if (k->tag & 2)
 			hint = r->start + random_next(&m->seed[id]) %
 			       (r->len / page_size()) * page_size();
@@ -362,9 +384,11 @@ static void mmap_racer(struct race *r, int id)
 		fill_pages(k->addr, k->len, k->tag);
 		n++;
 		atomic_fetch_add(&r->acts, 1);
-		if (k->addr >= r->start && k->addr < r->start + r->len &&
-		    last_page_is_old(r))
-			atomic_fetch_add(&r->hits, 1);
+		if (!inside || !last_page_is_old(r))
+			continue;
+		atomic_fetch_add(&r->hits, 1);
+		if (k->addr >= r->start && k->addr < r->start + r->len)
+			atomic_fetch_add(&r->errors, 1);
 	}
 	m->n[id] = n;
 }
@@ -653,7 +677,7 @@ static void *seal_racer(void *arg)
 
 	while (!atomic_load(&s->go))
 		;
-	while (s->order == SEAL_INSIDE && page_is_mapped(s->start))
+	while (s->order == SEAL_INSIDE && !is_hole(s->start))
 		;
 	s->result->mseal_errno =
 		syscall(SYS_mseal, last, page_size(), 0) ? errno : 0;
@@ -727,6 +751,21 @@ TEST_F_TIMEOUT(race, mseal, TIMEOUT)
 
 /* --- fork: the child has all of the range, or none of it */
 
+/* The size of the process without the range, in kB. */
+static bool prepare_fork(struct race *r)
+{
+	*(long *)r->data = status_kb("VmSize");
+	return prepare_anon(r);
+}
+
+/* The child counts what it has, once. */
+static bool size_is_right(struct race *r, bool there)
+{
+	long size = *(long *)r->data + (there ? (long)(r->len / KIB) : 0);
+
+	return labs(status_kb("VmSize") - size) < (long)(r->len / KIB) / 4;
+}
+
 static void fork_racer(struct race *r, int id)
 {
 	bool inside = r->rounds % 4 ? wait_for_window(r) : false;
@@ -741,6 +780,8 @@ static void fork_racer(struct race *r, int id)
 				there += page_is_mapped(r->start + off);
 			if (there && there != n)
 				_exit(1);
+			if (!size_is_right(r, there))
+				_exit(2);
 			_exit(there && bad_pages(r->start, r->len, r->tag));
 		}
 		atomic_fetch_add(&r->acts, 1);
@@ -756,10 +797,11 @@ static void fork_racer(struct race *r, int id)
 TEST_F_TIMEOUT(race, fork, TIMEOUT)
 {
 	static const struct race_ops ops = {
-		.racers = 1, .racer = fork_racer,
+		.racers = 1, .prepare = prepare_fork, .racer = fork_racer,
 	};
+	long size;
 
-	race_test(_metadata, &self->s, &ops, NULL);
+	race_test(_metadata, &self->s, &ops, &size);
 }
 
 /* --- readers: the old content or SIGSEGV, never zeros */
@@ -822,10 +864,9 @@ static void change_racer(struct race *r, int id)
 		char *p = r->start + first * page_size();
 		size_t len = n * page_size();
 		long ret = 0;
-		bool began;
+		bool inside = in_window(r);
 
-		began = !page_is_mapped(r->start);
-		switch (random_next(&seed) % 6) {
+		switch (random_next(&seed) % 8) {
 		case 0:
 			ret = mprotect(p, len, PROT_READ);
 			break;
@@ -838,6 +879,13 @@ static void change_racer(struct race *r, int id)
 			break;
 		case 3:
 			ret = munlock(p, len);
+			break;
+		case 6:
+			/* Locks nothing that is dead, so that VmLck stays right. */
+			ret = mlockall(MCL_CURRENT | MCL_ONFAULT);
+			break;
+		case 7:
+			ret = munlockall();
 			break;
 		case 4:
 			if (!have_mbind)
@@ -854,7 +902,7 @@ static void change_racer(struct race *r, int id)
 		if (ret && !expected_errno(errno))
 			atomic_fetch_add(&r->errors, 1);
 		atomic_fetch_add(&r->acts, 1);
-		if (!ret && began && !atomic_load(&r->done))
+		if (inside && page_is_mapped(last_page(r)))
 			atomic_fetch_add(&r->hits, 1);
 	}
 }
@@ -871,6 +919,7 @@ TEST_F_TIMEOUT(race, changed_vmas, TIMEOUT)
 	/* Not in a kernel without NUMA. */
 	have_mbind = !syscall(SYS_get_mempolicy, NULL, NULL, 0, NULL, 0);
 	race_test(_metadata, &self->s, &ops, NULL);
+	munlockall();
 	EXPECT_EQ(locked, status_kb("VmLck"));
 }
 
@@ -924,6 +973,7 @@ struct limited {
 	size_t other_len;
 	struct rlimit old;
 	long inside[NR_LIMITS];
+	long early;		/* calls that did not wait for the munmap */
 };
 
 static const int limit_resource[NR_LIMITS] = {
@@ -935,7 +985,7 @@ static const int limit_resource[NR_LIMITS] = {
 	[LIMIT_MLOCK]		= RLIMIT_MEMLOCK,
 };
 
-/* The limit leaves room for less than a section. */
+/* The limit leaves room for little more than there is. */
 static bool limited_prepare(struct race *r)
 {
 	static const char * const fields[NR_LIMITS] = {
@@ -1021,6 +1071,7 @@ static void limited_racer(struct race *r, int id)
 	if (inside) {
 		atomic_fetch_add(&r->hits, 1);
 		l->inside[l->limit]++;
+		l->early += in_window(r);
 	}
 }
 
@@ -1044,7 +1095,7 @@ static bool limited_enough(struct race *r)
 	for (i = 0; i < NR_LIMITS; i++)
 		if (!l->inside[i])
 			return false;
-	return true;
+	return l->early;
 }
 
 TEST_F_TIMEOUT(race, limits, TIMEOUT)
@@ -1057,88 +1108,400 @@ TEST_F_TIMEOUT(race, limits, TIMEOUT)
 	struct limited l = { };
 
 	race_test(_metadata, &self->s, &ops, &l);
+	ksft_print_msg("%ld did not wait\n", l.early);
+	if (self->s.on)
+		EXPECT_LT(0, l.early);
 }
 
-/* --- contended: sections do not grow, and shrink where that helps */
+/* --- accounts: the range counts neither during nor after the munmap */
 
-#define SHORT_KB	(8 * MUNMAP_SMALL_KB)
+enum { ACC_SIZE, ACC_DATA, ACC_LOCKED, NR_ACCOUNTS };
 
-static void hammer_racer(struct race *r, int id)
+static const char * const account_names[NR_ACCOUNTS] = {
+	"VmSize", "VmData", "VmLck",
+};
+
+struct accounts {
+	long without[NR_ACCOUNTS];	/* before the range was mapped, in kB */
+	long committed;
+};
+
+static bool prepare_accounts(struct race *r)
 {
-	while (!atomic_load(&r->done)) {
-		void *p = mmap(NULL, page_size(), PROT_READ,
-			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct accounts *a = r->data;
+	int i;
 
-		atomic_fetch_add(&r->acts, 1);
-		if (p == MAP_FAILED || munmap(p, page_size()))
-			atomic_fetch_add(&r->errors, 1);
-	}
+	for (i = 0; i < NR_ACCOUNTS; i++)
+		a->without[i] = status_kb(account_names[i]);
+	a->committed = meminfo_kb("Committed_AS");
+	return prepare_anon(r) && !mlock(r->start, r->len);
 }
 
-TEST_F_TIMEOUT(race, contended_is_short, TIMEOUT)
+/* Some slack: threads have stacks, and other processes commit memory. */
+static bool accounts_right(struct race *r)
+{
+	struct accounts *a = r->data;
+	const long slack = r->len / KIB / 4;
+	bool good = true;
+	int i;
+
+	for (i = 0; i < NR_ACCOUNTS; i++)
+		good = good && labs(status_kb(account_names[i]) -
+				    a->without[i]) < slack;
+	return good && meminfo_kb("Committed_AS") < a->committed + 2 * slack;
+}
+
+static void accounts_racer(struct race *r, int id)
+{
+	bool good;
+
+	if (!wait_for_window(r))
+		return;
+	do {
+		good = accounts_right(r);
+		atomic_fetch_add(&r->acts, 1);
+		if (!good)
+			atomic_fetch_add(&r->errors, 1);
+		if (in_window(r))
+			atomic_fetch_add(&r->hits, 1);
+	} while (!atomic_load(&r->done));
+}
+
+static bool accounts_verify(struct race *r)
+{
+	return all_unmapped(r) && accounts_right(r);
+}
+
+TEST_F_TIMEOUT(race, accounts, TIMEOUT)
 {
 	static const struct race_ops ops = {
-		.racers = 2, .racer = hammer_racer,
+		.racers = 1, .prepare = prepare_accounts,
+		.racer = accounts_racer, .verify = accounts_verify,
 	};
-	unsigned long start, end, size, contended, zap, wait, max = 0;
-	unsigned long grown = 0, last = 0, limit = 0, kept = 0, halved = 0;
-	unsigned long previous = 0;
-	struct trace_session trace;
-	struct race r = { };
-	const char *pos;
-	char line[512];
-	int ret;
+	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
+	struct accounts a = { };
 
-	if (!self->s.on || self->s.flip)
-		SKIP(return, "needs sections of one size");
-	/* A huge page is less work than its base pages. */
-	ASSERT_EQ(0, prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0));
-	ASSERT_EQ(NULL, munmap_knob_set(SHORT_KB));
-	ret = trace_start(&trace, "faultline");
-	if (ret)
-		SKIP(return, "cannot use the trace system faultline (%d)", ret);
-	EXPECT_TRUE(run_race(_metadata, &r, &ops, race_seconds(&self->s), 0));
-	EXPECT_EQ(0, trace_stop(&trace));
-	EXPECT_EQ(0, atomic_load(&r.errors));
-	pos = trace.text;
-	while (pos && (pos = trace_next(pos, "munmap_section", line,
-					sizeof(line)))) {
-		if (!trace_field(line, "start", &start) ||
-		    !trace_field(line, "end", &end) ||
-		    !trace_field(line, "zap_ns", &zap) ||
-		    !trace_field(line, "wait_ns", &wait) ||
-		    !trace_field(line, "contended", &contended))
-			continue;
-		size = end - start;
-		/* The first section of another munmap(). */
-		if (start != previous)
-			limit = 0;
-		previous = end;
-		/* At most half the size after a slow section with a short wait. */
-		halved += limit && size <= limit;
-		kept += limit && size > limit;
-		limit = contended && zap > 1000000 && wait < zap / 8 ?
-			size / 2 + pmd_size() : 0;
-		/*
-		 * After a contended section: none that is larger, except for
-		 * the table in which the range begins, and unless taking the
-		 * lock again took longer than a quarter of the work.
-		 */
-		grown += last && size > last + pmd_size();
-		last = contended && wait <= zap / 4 ? size : 0;
-		if (!contended)
-			continue;
-		max = size > max ? size : max;
-	}
-	trace_free(&trace);
-	ksft_print_msg("contended sections of up to %lu KiB, %lu halved, %ld rounds\n",
-		       max / KIB, halved, r.rounds);
-	EXPECT_EQ(0, kept);
-	EXPECT_GE(SHORT_KB * KIB + pmd_size(), max);
-	EXPECT_EQ(0, grown);
+	setrlimit(RLIMIT_MEMLOCK, &unlimited);
+	race_test(_metadata, &self->s, &ops, &a);
 }
 
-/* --- shmdt: attached until the last section, which destroys the segment */
+/* --- what can reach memory without a load or store finds a hole */
+
+/* Of linux/io_uring.h, which does not compile next to other headers here. */
+#define IORING_REGISTER_BUFFERS		0
+#define IORING_UNREGISTER_BUFFERS	1
+#define IORING_PARAMS_SIZE		120
+
+struct hole {
+	int uffd;		/* the range is registered with it, or -1 */
+	bool wp;		/* it can write-protect */
+	int ring;		/* an io_uring, or -1 */
+	long copied, pinned, written;
+};
+
+static bool prepare_hole(struct race *r)
+{
+	struct hole *h = r->data;
+	struct uffdio_register reg = {
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+
+	if (!prepare_anon(r))
+		return false;
+	reg.range.start = (uintptr_t)r->start;
+	reg.range.len = r->len;
+	if (h->wp)
+		reg.mode |= UFFDIO_REGISTER_MODE_WP;
+	return h->uffd < 0 || !ioctl(h->uffd, UFFDIO_REGISTER, &reg);
+}
+
+/* Whether the call failed as on a hole. */
+static bool failed(struct race *r, long ret, int want, const char *what)
+{
+	if (ret < 0 && errno == want)
+		return true;
+	if (!atomic_fetch_add(&r->errors, 1))
+		ksft_print_msg("%s returned %ld, errno %d\n", what, ret, errno);
+	return false;
+}
+
+static void uffd_into_hole(struct race *r)
+{
+	struct hole *h = r->data;
+	struct uffdio_copy copy = {
+		.dst = (uintptr_t)r->start, .src = (uintptr_t)&r->tag,
+		.len = page_size(),
+	};
+	struct uffdio_zeropage zero = {
+		.range = { copy.dst, copy.len },
+	};
+	struct uffdio_register reg = {
+		.range = { copy.dst, copy.len },
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+	struct uffdio_writeprotect wp = {
+		.range = { copy.dst, copy.len },
+		.mode = UFFDIO_WRITEPROTECT_MODE_WP,
+	};
+
+	if (h->uffd < 0)
+		return;
+	copy.src &= ~(page_size() - 1);
+	failed(r, ioctl(h->uffd, UFFDIO_COPY, &copy), ENOENT, "UFFDIO_COPY");
+	failed(r, ioctl(h->uffd, UFFDIO_ZEROPAGE, &zero), ENOENT,
+	       "UFFDIO_ZEROPAGE");
+	failed(r, ioctl(h->uffd, UFFDIO_REGISTER, &reg), EINVAL,
+	       "UFFDIO_REGISTER");
+	if (h->wp)
+		failed(r, ioctl(h->uffd, UFFDIO_WRITEPROTECT, &wp), ENOENT,
+		       "UFFDIO_WRITEPROTECT");
+	h->copied++;
+}
+
+/* A page that has not been zapped yet can be written and pinned. */
+static void pin_in_hole(struct race *r, bool zapped)
+{
+	struct hole *h = r->data;
+	struct iovec iov = { r->start, page_size() };
+	long ret;
+
+	if (h->ring < 0)
+		return;
+	ret = syscall(__NR_io_uring_register, h->ring, IORING_REGISTER_BUFFERS,
+		      &iov, 1);
+	if (zapped)
+		failed(r, ret, EFAULT, "IORING_REGISTER_BUFFERS");
+	if (!ret)
+		syscall(__NR_io_uring_register, h->ring,
+			IORING_UNREGISTER_BUFFERS, NULL, 0);
+	h->pinned++;
+}
+
+static bool write_to_hole(struct race *r, bool zapped)
+{
+	struct hole *h = r->data;
+	__u64 word = ~r->tag;
+	struct iovec local = { &word, sizeof(word) };
+	struct iovec remote = { r->start, sizeof(word) };
+	long ret;
+
+	ret = process_vm_writev(getpid(), &local, 1, &remote, 1, 0);
+	if (zapped)
+		failed(r, ret, EFAULT, "process_vm_writev()");
+	h->written++;
+	return ret < 0;
+}
+
+static void hole_racer(struct race *r, int id)
+{
+	bool zapped = false;
+
+	if (!wait_for_window(r))
+		return;
+	if (r->rounds % 3) {
+		/* mprotect() and mlock() wait for the munmap. */
+		if (r->rounds % 3 == 1)
+			failed(r, mprotect(r->start, page_size(), PROT_READ),
+			       ENOMEM, "mprotect()");
+		else
+			failed(r, mlock(r->start, page_size()), ENOMEM,
+			       "mlock()");
+		if (page_is_mapped(last_page(r)))
+			atomic_fetch_add(&r->errors, 1);
+		return;
+	}
+	while (!atomic_load(&r->done)) {
+		/* The first page goes first, and never comes back. */
+		zapped = write_to_hole(r, zapped);
+		pin_in_hole(r, zapped);
+		uffd_into_hole(r);
+		failed(r, madvise(r->start, page_size(), MADV_DONTNEED), ENOMEM,
+		       "MADV_DONTNEED");
+		atomic_fetch_add(&r->acts, 1);
+		if (zapped && in_window(r))
+			atomic_fetch_add(&r->hits, 1);
+	}
+}
+
+TEST_F_TIMEOUT(race, calls_find_a_hole, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .prepare = prepare_hole, .racer = hole_racer,
+	};
+	char params[IORING_PARAMS_SIZE] = { };
+	__u64 features = 0;
+	struct hole h = { .uffd = uffd_open(0, &features) };
+
+	h.wp = features & UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+
+	h.ring = syscall(__NR_io_uring_setup, 1, params);
+	race_test(_metadata, &self->s, &ops, &h);
+	ksft_print_msg("%ld copied, %ld pinned, %ld written%s%s\n", h.copied,
+		       h.pinned, h.written,
+		       h.uffd < 0 ? ", no userfaultfd" : "",
+		       h.ring < 0 ? ", no io_uring" : "");
+	close(h.uffd);
+	close(h.ring);
+}
+
+/* --- KSM: merged pages of the range go, those of others stay */
+
+#define KSM		"/sys/kernel/mm/ksm/"
+
+struct ksm {
+	char *other;		/* merged with the range */
+	size_t len;
+};
+
+static bool prepare_ksm(struct race *r)
+{
+	struct ksm *k = r->data;
+	size_t i;
+
+	if (!prepare_anon(r))
+		return false;
+	/* All pages alike, so that one scan merges them. */
+	for (i = 0; i < r->len; i += page_size())
+		word_write(r->start + i, TAG);
+	if (madvise(r->start, r->len, MADV_MERGEABLE))
+		return false;
+	write_text(KSM "run", "1");
+	/* Until the range begins to be merged. */
+	for (i = 0; i < 100 && smaps_kb(r->start, r->len, "KSM") <= 0; i++)
+		usleep(10000);
+	return word_read(k->other) == TAG;
+}
+
+static void ksm_racer(struct race *r, int id)
+{
+	int ret;
+
+	if (!wait_for_window(r))
+		return;
+	do {
+		/* Breaks up all merged pages; EBUSY while they are in use. */
+		ret = write_text(KSM "run", "2");
+		if (ret && ret != -EBUSY)
+			atomic_fetch_add(&r->errors, 1);
+		atomic_fetch_add(&r->acts, 1);
+		if (in_window(r))
+			atomic_fetch_add(&r->hits, 1);
+		write_text(KSM "run", "1");
+	} while (!atomic_load(&r->done));
+}
+
+static bool ksm_verify(struct race *r)
+{
+	struct ksm *k = r->data;
+	size_t i;
+
+	for (i = 0; i < k->len; i += page_size())
+		if (word_read(k->other + i) != TAG)
+			return false;
+	return all_unmapped(r);
+}
+
+TEST_F_TIMEOUT(race, ksm, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .prepare = prepare_ksm, .racer = ksm_racer,
+		.verify = ksm_verify,
+	};
+	char run[16], pages[16], sleep[16];
+	struct ksm k = { .len = MIB };
+	size_t i;
+
+	if (read_text(KSM "run", run, sizeof(run)) ||
+	    read_text(KSM "pages_to_scan", pages, sizeof(pages)) ||
+	    read_text(KSM "sleep_millisecs", sleep, sizeof(sleep)))
+		SKIP(return, "this kernel has no KSM");
+	k.other = map_filled(k.len, TAG);
+	ASSERT_NE(NULL, k.other);
+	for (i = 0; i < k.len; i += page_size())
+		word_write(k.other + i, TAG);
+	ASSERT_EQ(0, madvise(k.other, k.len, MADV_MERGEABLE));
+	write_text(KSM "pages_to_scan", "20000");
+	write_text(KSM "sleep_millisecs", "1");
+	race_test(_metadata, &self->s, &ops, &k);
+	write_text(KSM "run", "2");
+	write_text(KSM "run", run);
+	write_text(KSM "pages_to_scan", pages);
+	write_text(KSM "sleep_millisecs", sleep);
+}
+
+/* --- contended: a call that replaces a part ends the section that is zapped */
+
+#define PINS	64
+
+struct pins {
+	char *addr[PINS];
+	int n;
+	__u64 seed;
+};
+
+/* Each pin is a page of its own table, so that all of them find a section. */
+static void pin_racer(struct race *r, int id)
+{
+	struct pins *pins = r->data;
+	int i;
+
+	pins->n = 0;
+	if (!wait_for_window(r))
+		return;
+	for (i = 0; i < PINS && !atomic_load(&r->done); i++) {
+		char *want = r->start + (i * 37 % PINS) * (r->len / PINS) +
+			     random_next(&pins->seed) % 16 * page_size();
+		bool inside = in_window(r);
+
+		if (mmap(want, page_size(), PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+			 0) != want) {
+			atomic_fetch_add(&r->errors, 1);
+			break;
+		}
+		word_write((__u64 *)want, r->tag + i);
+		pins->addr[pins->n++] = want;
+		atomic_fetch_add(&r->acts, 1);
+		if (inside)
+			atomic_fetch_add(&r->hits, 1);
+	}
+}
+
+/* Exactly the pins are left. */
+static bool pin_verify(struct race *r)
+{
+	struct pins *pins = r->data;
+	bool good = !r->ret;
+	int i;
+
+	good = good &&
+	       mapped_bytes(r->start, r->len) == pins->n * page_size();
+	for (i = 0; i < pins->n; i++) {
+		good = good && page_is_mapped(pins->addr[i]) &&
+		       word_read(pins->addr[i]) == r->tag + i;
+		munmap(pins->addr[i], page_size());
+	}
+	return good;
+}
+
+TEST_F_TIMEOUT(race, contended_ends_early, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .racer = pin_racer, .verify = pin_verify,
+	};
+	struct pins pins = { .seed = TAG };
+
+	/* Sections of many steps, which only a waiter can cut short. */
+	if (self->s.on && !self->s.flip)
+		ASSERT_EQ(NULL, munmap_knob_set(16 * MUNMAP_SMALL_KB));
+	race_test(_metadata, &self->s, &ops, &pins);
+	ksft_print_msg("%ld cut short\n",
+		       counted(&self->s.before, MUNMAP_CONTENDED));
+	if (self->s.on && !self->s.flip)
+		EXPECT_LT(0, counted(&self->s.before, MUNMAP_CONTENDED));
+}
+
+/* --- shmdt: attached until the end, which destroys the segment */
 
 static bool prepare_shm(struct race *r)
 {
@@ -1162,14 +1525,14 @@ static void shm_racer(struct race *r, int id)
 	struct shmid_ds ds;
 
 	while (!atomic_load(&r->done)) {
-		bool began = !page_is_mapped(r->start);
+		bool inside = in_window(r);
 		int ret = shmctl(*(int *)r->data, IPC_STAT, &ds);
 
 		atomic_fetch_add(&r->acts, 1);
 		if (ret && page_is_mapped(last))
 			/* Destroyed while a part is still attached. */
 			atomic_fetch_add(&r->errors, 1);
-		if (!ret && began && ds.shm_nattch && page_is_mapped(last))
+		if (!ret && inside && ds.shm_nattch && page_is_mapped(last))
 			atomic_fetch_add(&r->hits, 1);
 	}
 }
@@ -1218,7 +1581,7 @@ static void *kill_racer(void *arg)
 {
 	struct killer *k = arg;
 
-	while (page_is_mapped(k->start))
+	while (!is_hole(k->start))
 		if (atomic_load(&k->page->returned))
 			return NULL;
 	kill(getpid(), SIGKILL);
@@ -1247,24 +1610,8 @@ static long used_kb(void)
 	return meminfo_kb("AnonPages") + meminfo_kb("PageTables");
 }
 
-/* The number of munmaps in the trace that ended early. */
-static int stopped_early(const struct trace_session *trace)
-{
-	const char *pos = trace->text;
-	unsigned long value;
-	char line[512];
-	int n = 0;
-
-	while (pos && (pos = trace_next(pos, "munmap_section_end", line,
-					sizeof(line))))
-		n += trace_field(line, "ret", &value) && (int)value == -EINTR;
-	return n;
-}
-
 TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 {
-	struct trace_session trace = { };
-	bool traced = !trace_start(&trace, "faultline");
 	__u64 start = now_ns();
 	size_t len = 2 * RANGE;
 	struct kill_page *page;
@@ -1300,12 +1647,6 @@ TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 	EXPECT_GT(committed + (long)(len / KIB) / 4,
 		  meminfo_kb("Committed_AS"));
 	expect_raced(_metadata, &self->s, &r);
-	/* The exit unmaps the rest without taking the lock per section. */
-	if (traced && !trace_stop(&trace)) {
-		ksft_print_msg("%d stopped\n", stopped_early(&trace));
-		EXPECT_EQ(self->s.on, stopped_early(&trace) > 0);
-	}
-	trace_free(&trace);
 }
 
 /* A process that shares the mm of the killed one sees the memory go. */
@@ -1337,7 +1678,7 @@ static void kill_sharer(struct kill_page *page, size_t len)
 	pid = clone(sharer_main, stack + 64 * KIB, CLONE_VM | SIGCHLD, &s);
 	if (pid < 0)
 		_exit(2);
-	while (page_is_mapped(s.start))
+	while (!is_hole(s.start))
 		;
 	kill(pid, SIGKILL);
 	atomic_store(&page->returned, !page_is_mapped(last));
@@ -1384,7 +1725,7 @@ static void fuzz_racer(struct race *r, int id)
 		unsigned int what = random_next(&seed) % 16;
 
 		atomic_fetch_add(&r->acts, 1);
-		if (!page_is_mapped(r->start) && last_page_is_old(r))
+		if (is_hole(r->start) && last_page_is_old(r))
 			atomic_fetch_add(&r->hits, 1);
 		if (!k->addr) {
 			/* Mostly small, sometimes several sections. */

@@ -9,7 +9,7 @@
 #include "faultline_util.h"
 
 #define MUNMAP_KNOB		"munmap_section_kbytes"
-/* The smallest section, one page table: the most cuts inside a range. */
+/* The smallest section, one page table: the most sections in a range. */
 #define MUNMAP_SMALL_KB		((long)(pmd_size() / KIB))
 
 enum munmap_counter {
@@ -17,7 +17,6 @@ enum munmap_counter {
 	MUNMAP_SECTIONS,
 	MUNMAP_CONTENDED,
 	MUNMAP_ATOMIC,
-	MUNMAP_WIDENED,
 	MUNMAP_FOREIGN_SKIPPED,
 	MUNMAP_NR_COUNTERS,
 };
@@ -27,7 +26,6 @@ static const char * const munmap_counters[MUNMAP_NR_COUNTERS + 1] = {
 	[MUNMAP_SECTIONS]		= "munmap_section_sections",
 	[MUNMAP_CONTENDED]		= "munmap_section_contended",
 	[MUNMAP_ATOMIC]			= "munmap_section_atomic",
-	[MUNMAP_WIDENED]		= "munmap_section_widened",
 	[MUNMAP_FOREIGN_SKIPPED]	= "munmap_section_foreign_skipped",
 };
 
