@@ -17,7 +17,10 @@ step_install() {
 	for tool in dkms gcc make openssl bpftool kdump-config kexec makedumpfile crash drgn mkinitramfs; do
 		check "the host has $tool, from mkosi.profiles/release" command -v "$tool"
 	done
-	# Memory for the kernel that saves the dump.
+	# The kernel that saves the dump gets the command line of the running one by default, which
+	# would start these steps in it.
+	echo "KDUMP_CMDLINE='$(cat /etc/kernel/cmdline)'" >>/etc/default/kdump-tools
+	# Memory for that kernel.
 	sed -i 's/$/ crashkernel=384M/' /etc/kernel/cmdline
 	# The stock kernel has no initial RAM file system here, and calls what it mounts /dev/root.
 	# Without that name mkinitramfs does not find the disk drivers that kdump-tools needs.
