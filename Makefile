@@ -204,10 +204,16 @@ test-images: deps tree ## install FLAVOUR=microvm, cloud or generic in VMs; FORM
 	@FLAVOUR=$(SMALL) FULL=$(FULL) tests/run $(if $(FORMAT),\
 		images/$(FORMAT)-lifecycle host-failures/$(FORMAT),images host-failures)
 
+# Not a target to call.
+is-shipped:
+ifneq ($(filter-out generic cloud,$(FLAVOUR)),)
+	@echo 'make: error: FLAVOUR=$(FLAVOUR) is not shipped: say generic or cloud, or leave it out to test both' >&2; exit 1
+endif
+
 .PHONY: test-release
-test-release: deps tree ## what is shipped: install and boot generic and cloud; takes hours
-	@FLAVOUR=generic FULL=$(FULL) tests/run images host-failures
-	@FLAVOUR=cloud FULL=$(FULL) tests/run images host-failures
+test-release: is-shipped deps tree ## what is shipped: generic and cloud, or FLAVOUR, in VMs, with DKMS, BTF, dumps; takes hours
+	@set -e; for flavour in $(or $(FLAVOUR),generic cloud); do \
+		FLAVOUR=$$flavour FULL=$(FULL) tests/run --limit 7200 images host-failures release; done
 
 .PHONY: lint
 lint: test-lint ## check the style and consistency of all tracked files

@@ -53,6 +53,8 @@ SUITES = {suite.name: suite for suite in (
     # A virtual machine on one host thread (icount) keeps one CPU busy.
     Suite("kernel", (BUILD, SELFTESTS), jobs=2, alone=("bench", "boot", "hugetlb-fixes", "races")),
     Suite("host-failures", ((FL, "images", "packages", FLAVOUR),), jobs=2, opt_in=True),
+    # It needs what the configurations of Debian have and that of microvm has not.
+    Suite("release", ((FL, "images", "packages", FLAVOUR),), opt_in=True),
     Suite("debug", ((FL, "build", "microvm-debug"), SELFTESTS), opt_in=True),
     Suite("kcsan", ((FL, "build", "microvm-kcsan"), SELFTESTS), opt_in=True),
     Suite("ppc64le", ((FL, "build", "ppc64le"),

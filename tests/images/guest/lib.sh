@@ -12,9 +12,12 @@ export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 log=/run/faultline-test.log
 calls=/run/faultline-calls
-# Only the lifecycle test makes an initial RAM file system, as a host does by default: each one
-# costs a minute of emulation, and our kernels have the disk drivers built in.
-[ -n "${INITRD-}" ] || [ -n "$FULL" ] || [ "$SCENARIO" = lifecycle ] || export INITRD=No
+# Most tests make no initial RAM file system, which a host does by default: each one costs a
+# minute of emulation, and our kernels have the disk drivers built in.
+case $SCENARIO in
+lifecycle | release) ;;
+*) [ -n "${INITRD-}" ] || [ -n "$FULL" ] || export INITRD=No ;;
+esac
 entries=/efi/loader/entries
 token=$(cat /etc/machine-id)
 

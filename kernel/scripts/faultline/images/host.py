@@ -141,11 +141,11 @@ class Host:
 
     def boot(self, name: str, steps: str, *, on_line: Callable[[str], None],
              cpus: int = 1, reboots: bool = False, cut_at: str = "",
-             expected: tuple[str, ...] = (), timeout: float = 1800) -> Boot:
+             expected: tuple[str, ...] = (), timeout: float = 1800, mem: int = 1536) -> Boot:
         """Boot, run steps (a bash script), and wait until the machine ends.
 
         cut_at cuts the power when the script prints that line. expected names the kinds of
-        kernel trouble that this boot must show.
+        kernel trouble that this boot must show; mem is in MiB.
         """
         self.boots += 1
         folder = self.folder / f"{self.boots:02}-{name}"
@@ -153,7 +153,7 @@ class Host:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             boot, flake = self._try(Boot(name, folder / "console.log"),
-                                    self._prepared(folder, steps, cpus, reboots), on_line,
+                                    self._prepared(folder, steps, cpus, mem, reboots), on_line,
                                     cut_at, expected, timeout)
             if attempt == 2 or not flake:
                 break
@@ -178,13 +178,14 @@ class Host:
         return HostMachine(self.arch, self.accel.accel, disk, self.firmware, variables,
                            credentials, append)
 
-    def _prepared(self, folder: Path, steps: str, cpus: int, reboots: bool) -> HostMachine:
+    def _prepared(self, folder: Path, steps: str, cpus: int, mem: int,
+                  reboots: bool) -> HostMachine:
         (folder / "steps").write_text(steps)
         machine = self.machine(
             folder, {"systemd.extra-unit.faultline-test.service": UNIT, "faultline.steps": steps},
             ["systemd.wants=faultline-test.service", "printk.time=1", "oops=panic",
              "sysrq_always_enabled"])
-        machine.cpus, machine.reboots = cpus, reboots
+        machine.cpus, machine.mem, machine.reboots = cpus, mem, reboots
         return machine
 
     def _try(self, boot: Boot, machine: HostMachine, on_line: Callable[[str], None], cut_at: str,

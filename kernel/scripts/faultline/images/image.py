@@ -24,6 +24,8 @@ from ..common import ROOT, Fail, Paths, lock, say, shown
 from ..pin import Pin
 
 FORMATS = ("deb", "rpm")
+# One for each format, and the one of tests/release.
+DISKS = (*FORMATS, "release")
 RELEASE = "trixie"
 OLDEST_MKOSI = 25
 # Lines of mkosi's log to show when it fails.
@@ -33,7 +35,10 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 BASE_INPUTS = ("mkosi.conf", "mkosi.profiles/base", "kernel/upstream")
 HOST_INPUTS = ("mkosi.profiles/host", "rollout/host/units")
 DISK_INPUTS = {"deb": (*HOST_INPUTS, "mkosi.profiles/deb"),
-               "rpm": (*HOST_INPUTS, "mkosi.profiles/rpm", "tests/package/shim")}
+               "rpm": (*HOST_INPUTS, "mkosi.profiles/rpm", "tests/package/shim"),
+               "release": (*HOST_INPUTS, "mkosi.profiles/release", "tests/images/module")}
+# What a host with initramfs-tools needs to change over to dracut.
+DRACUT = ("dracut", "dracut-core", "dracut-install")
 
 
 class Images:
@@ -44,26 +49,26 @@ class Images:
         self.folder = paths.build / "images"
         self.base = self.folder / "base"
 
-    def disk(self, package_format: str) -> Path:
-        """The disk of a package format."""
-        return self.folder / f"{package_format}.raw"
+    def disk(self, name: str) -> Path:
+        """The disk of a package format, or the one of tests/release."""
+        return self.folder / f"{name}.raw"
 
     def kernel(self) -> Path:
         """The stock kernel as a file for QEMU to boot; made together with the base."""
         return self.folder / "base.vmlinuz"
 
-    def build(self, package_format: str) -> Path:
-        """Build the disk of a package format, unless it is up to date."""
+    def build(self, name: str) -> Path:
+        """Build a disk, unless it is up to date."""
         base = self._digest(BASE_INPUTS)
-        digest = self._digest(BASE_INPUTS + DISK_INPUTS[package_format])
+        digest = self._digest(BASE_INPUTS + DISK_INPUTS[name])
         # One mkosi at a time: each copies the package cache that another one would be filling.
         with lock(self.folder / "mkosi.lock"):
-            if self._current(package_format, digest) and self.disk(package_format).is_file():
-                return self.disk(package_format)
+            if self._current(name, digest) and self.disk(name).is_file():
+                return self.disk(name)
             if not (self._current("base", base) and self.base.is_dir()):
                 self._build_base(base)
-            self._build_disk(package_format, digest)
-        return self.disk(package_format)
+            self._build_disk(name, digest)
+        return self.disk(name)
 
     # --- When
 
@@ -98,15 +103,26 @@ class Images:
         self._mkosi("base", ["base"], "--package", self._stock_package())
         self._stamp("base").write_text(json.dumps({"inputs": digest}) + "\n")
 
-    def _build_disk(self, package_format: str, digest: str) -> None:
-        self._stamp(package_format).unlink(missing_ok=True)
+    def _build_disk(self, name: str, digest: str) -> None:
+        self._stamp(name).unlink(missing_ok=True)
         extra = []
-        if package_format == "rpm":
+        if name == "rpm":
             extra = ["--extra-tree", f"{self._shim()}:/opt"]
+        elif name == "release":
+            extra = ["--extra-tree", f"{self._dracut()}:/opt/dracut"]
         # Building disks needs a newer systemd-repart than Debian 12 has; the base has one.
-        self._mkosi(package_format, ["host", package_format], "--base-tree", self.base,
+        self._mkosi(name, ["host", name], "--base-tree", self.base,
                     "--tools-tree", self.base, *extra)
-        self._stamp(package_format).write_text(json.dumps({"inputs": digest}) + "\n")
+        self._stamp(name).write_text(json.dumps({"inputs": digest}) + "\n")
+
+    def _dracut(self) -> Path:
+        """The packages of dracut: it cannot be installed together with initramfs-tools."""
+        folder = self.folder / "dracut"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self._apt("apt-get", "-q", "download", *(f"{name}/{RELEASE}" for name in DRACUT),
+                  cwd=folder)
+        return folder
 
     def _shim(self) -> Path:
         """The package that declares the host's Debian programs to rpm."""

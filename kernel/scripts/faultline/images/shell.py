@@ -17,7 +17,7 @@ import subprocess
 from ..common import Fail, Paths
 from ..vm.qemu import find_qemu
 from .host import Host
-from .image import FORMATS, Images
+from .image import DISKS, Images
 from .repository import Server
 
 
@@ -25,14 +25,14 @@ def main() -> None:
     """Boot the host with its console on this terminal."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("host", metavar="FORMAT|DISK")
+    parser.add_argument("host", metavar="NAME|DISK")
     host_name = parser.parse_args().host
     paths = Paths.from_env()
     images = Images(paths)
-    made = host_name in FORMATS
+    made = host_name in DISKS
     disk = images.build(host_name) if made else pathlib.Path(host_name).absolute()
     if not disk.is_file():
-        raise Fail(f"no disk {host_name}: give {' or '.join(FORMATS)}, or the disk of a boot")
+        raise Fail(f"no disk {host_name}: give {', '.join(DISKS)}, or the disk of a boot")
     host = Host(images.folder / "run" / f"shell-{os.getpid()}", disk, images.kernel(),
                 paths.build / "vm/kvm-probe.json")
     if not made:

@@ -25,31 +25,40 @@ GUEST = ROOT / "tests/images/guest"
 KERNEL_PACKAGE = {"deb": "linux-image-*-faultline*_*.deb", "rpm": "kernel-faultline*-core-*.rpm"}
 
 
-def stages(paths: Paths, flavour: str) -> list[dict[str, str]]:
-    """The stage.env of the two builds: the release and its rebuild 2."""
-    found = []
-    for name in (flavour, f"{flavour}.2"):
+def builds(paths: Paths, names: tuple[str, ...], flavour: str) -> dict[str, str]:
+    """The variables KVERn and VERSIONn of the builds, from the stage.env of each."""
+    found = {}
+    for number, name in enumerate(names, 1):
         folder = paths.build / "stage" / name
         if not folder.is_dir():
             raise Fail(f"no {folder}: run 'kernel/scripts/fl images packages {flavour}'")
-        found.append(read_env(folder))
+        env = read_env(folder)
+        found[f"KVER{number}"] = env["KVER"]
+        found[f"VERSION{number}"] = f"{env['UPSTREAM']}-{env['RELEASE']}"
+    if len(names) == 2:
+        # The third kernel is a copy of the second.
+        found["KVER3"] = re.sub(r"\.2(?=\.[a-z]+$)", ".3", found["KVER2"])
+        found["VERSION3"] = re.sub(r"\.2$", ".3", found["VERSION2"])
     return found
 
 
 class Scenario:
     """A test program for one host: its boots, and one TAP line per check."""
 
-    def __init__(self, package_format: str, name: str) -> None:
+    def __init__(self, package_format: str, name: str, *, disk: str = "",
+                 only_first: bool = False, mem: int = 1536, timeout: float = 1800) -> None:
+        """Prepare the host: `disk` names another disk than that of the format, `only_first`
+        leaves out the second build; each boot has `mem` MiB and `timeout` seconds."""
         self.package_format = package_format
+        self.mem, self.timeout = mem, timeout
         self.full = flag("FULL")
         paths = Paths.from_env()
         flavour = os.environ.get("FLAVOUR") or "microvm"
-        first, second = stages(paths, flavour)
-        self.kver = (first["KVER"], second["KVER"])
+        known = builds(paths, (flavour,) if only_first else (flavour, f"{flavour}.2"), flavour)
         images = Images(paths)
-        disk = images.build(package_format)
         work = images.folder / "run" / f"{package_format}-{name}"
-        self.host = Host(work, disk, images.kernel(), paths.build / "vm/kvm-probe.json")
+        self.host = Host(work, images.build(disk or package_format), images.kernel(),
+                         paths.build / "vm/kvm-probe.json")
         served = work / "served"
         repository.prepare(
             Path(os.environ.get("REPOSITORY") or images.folder / "repo" / flavour),
@@ -58,12 +67,7 @@ class Scenario:
         self.server = repository.Server(served)
         self._steps = "\n".join([
             *(f"{key}={shlex.quote(value)}" for key, value in {
-                "KVER1": first["KVER"], "KVER2": second["KVER"],
-                "VERSION1": f"{first['UPSTREAM']}-{first['RELEASE']}",
-                "VERSION2": f"{second['UPSTREAM']}-{second['RELEASE']}",
-                "KVER3": re.sub(r"\.2(?=\.[a-z]+$)", ".3", second["KVER"]),
-                "VERSION3": f"{second['UPSTREAM']}-{re.sub(r'[.]2$', '.3', second['RELEASE'])}",
-                "META": meta_suffix(flavour),
+                **known, "META": meta_suffix(flavour),
                 "URL": self.server.url, "FULL": "yes" if self.full else "",
                 "SCENARIO": name,
             }.items()),
@@ -111,7 +115,8 @@ class Scenario:
 
         step, function = name or step, f"step_{step}"
         boot = self.host.boot(step, f"{setting}\n{self._steps}\n{function}\n", on_line=line,
-                              cut_at=cut_at, cpus=cpus, reboots=reboots, expected=expected)
+                              cut_at=cut_at, cpus=cpus, reboots=reboots, expected=expected,
+                              timeout=self.timeout, mem=self.mem)
         self.note(f"{step}: {boot.seconds:.0f} s, up after {boot.boot_seconds or 0:.0f} s, "
                   f"{boot.cpu_seconds:.0f} CPU-s")
         if cut_at:
@@ -162,7 +167,20 @@ def failures(package_format: str) -> None:
     test.end()
 
 
-SCENARIOS = {"lifecycle": lifecycle, "failures": failures}
+def release(package_format: str) -> None:
+    """Modules of DKMS, BTF, a dump, and both programs for an initial RAM file system."""
+    if package_format != "deb":
+        raise Fail("the scenario release needs a DEB host: say deb")
+    # The memory is for crash and drgn, which read the debug information, and for the kernel
+    # that saves the dump.
+    test = Scenario(package_format, "release", disk="release", only_first=True, mem=3072,
+                    timeout=5400)
+    if test.boot("install") and test.boot("use", reboots=True, expected=("panic",)):
+        test.boot("dracut")
+    test.end()
+
+
+SCENARIOS = {"lifecycle": lifecycle, "failures": failures, "release": release}
 
 
 def main() -> None:
