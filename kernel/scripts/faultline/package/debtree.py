@@ -133,4 +133,5 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
     shutil.copytree(ROOT / "rollout" / "host", target / "faultline" / "rollout" / "host")
     shutil.copytree(ROOT / "rollout" / "fleet", target / "faultline" / "fleet",
                     ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "rollout" / "monitoring", target / "faultline" / "monitoring")
+    for name in ("ansible", "monitoring"):
+        shutil.copytree(ROOT / "rollout" / name, target / "faultline" / name)

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The Ansible playbooks, on a copy of this host's files that is thrown away.
+
+apt, dpkg and faultline-ab are the real ones; the repository has packages of the right names with
+the agent's files.  The boot loader is a script that keeps its state in files.
+"""
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ANSIBLE = ROOT / "rollout/ansible"
+PLAYBOOKS = sorted(path.name for path in ANSIBLE.glob("*.yml"))
+KERNEL = "6.12.117-faultline1.generic"
+# Not of this host: changes go to a tmpfs.
+MOUNT = r"""set -e
+mount --make-rprivate /
+mount -t tmpfs none "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay none -o lowerdir=/,upperdir="$1/upper",workdir="$1/work" "$1/root"
+mount -t proc none "$1/root/proc"
+mount --rbind /dev "$1/root/dev"
+mount -t tmpfs none "$1/root/tmp"
+mount -t tmpfs none "$1/root/run"
+mkdir "$1/root/tmp/ansible" "$1/root/tmp/repository"
+cp -R "$2/rollout" "$1/root/tmp/ansible/"
+cp -R "$3"/. "$1/root/tmp/repository"
+rm -rf "$1/root/etc/apt/sources.list" "$1/root/etc/apt/sources.list.d"/*
+exec chroot "$1/root" sh -c 'echo ready; exec sleep infinity'
+"""
+BOOT = r"""#!/bin/sh
+cd /var/lib/boot || exit
+echo "$*" >>calls
+value() { cat "$1" 2>/dev/null || echo "$2"; }
+case $1 in
+status)
+    printf '{"running": "%s", "default": "%s", ' "$(value running old)" "$(value default old)"
+    printf '"trial": {"kernel": "%s", "state": "%s", "reason": "%s"}}\n' \
+        "$(value kernel '')" "$(value state none)" "$(value reason '')"
+    ;;
+next) echo "$2" >kernel; echo requested >state ;;
+pin) echo "$2" >default; echo promoted >state ;;
+esac
+"""
+# There is no systemd in the copy.
+SYSTEMCTL = r"""#!/bin/sh
+case $1 in
+show) printf 'LoadState=loaded\nActiveState=active\nSubState=running\n' ;;
+*) echo "$*" >>/run/systemctl.calls ;;
+esac
+"""
+SOURCES = "Types: deb\nURIs: file:/tmp/repository\nSuites: ./\nTrusted: yes\n"
+
+
+def package(folder: pathlib.Path, name: str, files: dict[str, pathlib.Path] | None = None) -> None:
+    """Make a small package."""
+    place = folder / "work" / name
+    (place / "DEBIAN").mkdir(parents=True)
+    (place / "DEBIAN/control").write_text(
+        f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: Test <test@example.com>\n"
+        "Description: for a test\n")
+    for target, source in (files or {}).items():
+        (place / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, place / target)
+    subprocess.run(["dpkg-deb", "--build", "--root-owner-group", place, folder / f"{name}.deb"],
+                   check=True, stdout=subprocess.DEVNULL)
+
+
+@dataclasses.dataclass
+class Host:
+    """A copy of this host."""
+
+    process: subprocess.Popen[str]
+
+    def run(self, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command in it."""
+        return subprocess.run(
+            ["nsenter", "--target", str(self.process.pid), "--mount", "--root",
+             "sh", "-c", 'cd / && exec "$@"', "sh", *words],
+            input=stdin, capture_output=True, text=True, check=False, timeout=300,
+            env={"PATH": os.environ["PATH"], "HOME": "/tmp", "LC_ALL": "C.UTF-8"})
+
+    def shell(self, script: str) -> str:
+        """Run a script; returns its output."""
+        done = self.run("sh", "-ec", script)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def play(self, name: str, *words: str) -> tuple[int, int, str]:
+        """Run a playbook: exit status, how many tasks changed something, output."""
+        done = self.run("ansible-playbook", "-i", "localhost,", "-c", "local",
+                        "-e", "ansible_python_interpreter=/usr/bin/python3",
+                        f"/tmp/ansible/rollout/ansible/{name}", *words)
+        text = done.stdout + done.stderr
+        found = re.search(r"changed=(\d+)", text)
+        assert found, text
+        return done.returncode, int(found[1]), text
+
+    def files(self) -> str:
+        """What is in the folders that playbooks may change."""
+        return self.shell("find /etc /var/lib/dpkg/info /var/lib/prometheus /var/lib/boot "
+                          "/usr/lib/faultline ! -name ld.so.cache -printf '%p %m %s %T@\\n' "
+                          "2>/dev/null | sort || true")
+
+
+@pytest.fixture(name="host")
+def fixture_host(tmp_path: pathlib.Path) -> Iterator[Host]:
+    """A copy of this host, with a repository."""
+    if os.geteuid():
+        pytest.skip("needs root: mount")
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    for name in ("linux-image-faultline", "faultline-profiles", "prometheus-node-exporter"):
+        package(repository, name)
+    package(repository, "faultline-host", {
+        "usr/sbin/faultline-ab": ROOT / "rollout/host/faultline-ab",
+        "usr/lib/faultline/common.sh": ROOT / "rollout/host/common.sh"})
+    shutil.rmtree(repository / "work")
+    with open(repository / "Packages", "w", encoding="utf-8") as index:
+        subprocess.run(["apt-ftparchive", "packages", "."], cwd=repository, stdout=index,
+                       check=True)
+    (tmp_path / "mount").mkdir()
+    with subprocess.Popen(["unshare", "--mount", "sh", "-c", MOUNT, "sh", tmp_path / "mount", ROOT,
+                           repository], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout and process.stdout.readline() == "ready\n"
+            found = Host(process)
+            found.run("sh", "-c", "cat >/tmp/faultline.sources", stdin=SOURCES)
+            found.run("sh", "-c", "rm -f /usr/bin/systemctl; cat >/usr/bin/systemctl; "
+                      "chmod 755 /usr/bin/systemctl", stdin=SYSTEMCTL)
+            yield found
+        finally:
+            process.kill()
+
+
+def install(host: Host) -> None:
+    """Put the agent and the script for the boot loader there."""
+    status, _, text = host.play("kernel.yml", "-e", "faultline_repository=/tmp/faultline.sources")
+    assert status == 0, text
+    host.run("sh", "-c", "cat >/usr/sbin/faultline-boot; chmod 755 /usr/sbin/faultline-boot; "
+             "mkdir -p /var/lib/boot", stdin=BOOT)
+
+
+def unchanged(host: Host, name: str, *words: str) -> None:
+    """A second run, and a dry run, change nothing and say so."""
+    before = host.files()
+    for more in ((), ("--check",)):
+        assert host.play(name, *words, *more)[:2] == (0, 0)
+    assert host.files() == before
+
+
+@pytest.mark.parametrize("name", PLAYBOOKS)
+def test_syntax(name: str) -> None:
+    """Each playbook can be read, and its roles are there."""
+    subprocess.run(["ansible-playbook", "--syntax-check", "-i", "localhost,", ANSIBLE / name],
+                   check=True, stdout=subprocess.DEVNULL)
+
+
+def test_lint(tmp_path: pathlib.Path) -> None:
+    """ansible-lint finds nothing, and does find a mistake."""
+    copy = tmp_path / "ansible"
+    shutil.copytree(ANSIBLE, copy)
+    lint = ["ansible-lint", "--offline", "--nocolor", *PLAYBOOKS,
+            *(f"roles/{path.name}" for path in sorted((copy / "roles").iterdir()))]
+    environment = os.environ | {"HOME": str(tmp_path)}
+    done = subprocess.run(lint, cwd=copy, capture_output=True, text=True, check=False,
+                          env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with open(copy / "roles/ab/tasks/main.yml", "a", encoding="utf-8") as tasks:
+        tasks.write("\n- command: true\n")
+    assert subprocess.run(lint, cwd=copy, capture_output=True, check=False,
+                          env=environment).returncode
+
+
+def test_kernel(host: Host) -> None:
+    """The kernel is installed once; a dry run before it changes nothing."""
+    words = ("-e", "faultline_repository=/tmp/faultline.sources")
+    before = host.files()
+    status, changed, text = host.play("kernel.yml", *words, "--check")
+    assert status == 0 and changed == 1, text
+    assert host.files() == before
+    status, changed, text = host.play("kernel.yml", *words)
+    assert status == 0 and changed == 2, text
+    assert "install ok installed" in host.shell("dpkg -s linux-image-faultline faultline-host")
+    unchanged(host, "kernel.yml", *words)
+    assert host.play("kernel.yml", *words, "-e", "faultline_flavour=big")[0] == 2
+
+
+def test_ab(host: Host) -> None:
+    """node_exporter gets its flags once, those of switches only on a Faultline kernel."""
+    install(host)
+    status, changed, text = host.play("ab.yml")
+    assert status == 0 and changed >= 1, text
+    assert host.shell("cat /run/systemctl.calls") == "restart prometheus-node-exporter.service\n"
+    line = host.shell("grep ^ARGS= /etc/default/prometheus-node-exporter")
+    there = os.path.exists("/proc/sys/vm/munmap_section_kbytes")
+    assert ("--collector.sysctl" in line) == there
+    assert "munmap_section_" in line and "--collector.textfile.directory=/var/lib" in line
+    unchanged(host, "ab.yml")
+    assert host.shell("wc -l </run/systemctl.calls").strip() == "1"
+
+
+def test_stop(host: Host) -> None:
+    """Nothing runs, so nothing is done."""
+    install(host)
+    unchanged(host, "stop.yml")
+
+
+def test_trial(host: Host) -> None:
+    """A dry run changes nothing; a host that has the kernel is left alone."""
+    install(host)
+    words = ("-e", f"faultline_kernel={KERNEL}")
+    before = host.files()
+    status, changed, text = host.play("trial.yml", *words, "--check")
+    assert status == 0 and changed == 1 and f"would boot {KERNEL} once" in text, text
+    assert "next" not in host.shell("cat /var/lib/boot/calls; rm /var/lib/boot/calls")
+    # The time of the folder has changed.
+    assert [line for line in host.files().splitlines() if "/var/lib/boot" not in line] == \
+        [line for line in before.splitlines() if "/var/lib/boot" not in line]
+    host.shell(f"cd /var/lib/boot; echo {KERNEL} | tee running kernel default; "
+               "echo promoted >state")
+    status, changed, text = host.play("trial.yml", *words)
+    assert (status, changed) == (0, 0), text
+    host.shell("cd /var/lib/boot; echo old | tee running default; echo rolled-back >state; "
+               "echo 'a unit has failed' >reason; rm calls")
+    status, changed, text = host.play("trial.yml", *words)
+    assert status == 2 and changed == 0 and "a unit has failed" in text, text
+    assert "next" not in host.shell("cat /var/lib/boot/calls")
+    assert host.play("trial.yml")[0] == 2
