@@ -157,6 +157,12 @@ run: tree ## build microvm, boot it and demonstrate the switches
 	@kernel/scripts/fl build microvm
 	@tests/demo
 
+.PHONY: demo-rollout
+demo-rollout: tree ## an A/B experiment on four VMs, with its verdict; a quarter of an hour
+	@$(DEPS) vm test
+	@kernel/scripts/fl build microvm
+	@tests/demo-rollout
+
 .PHONY: shell
 shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@$(DEPS) vm
@@ -198,6 +204,10 @@ test-kcsan: deps tree ## race tests under KCSAN, the data race detector
 test-upstream: deps tree ## compare upstream's mm selftests and stress-ng with stock; FULL=1
 	@$(DEPS) upstream
 	@FULL=$(FULL) tests/run --limit 5400 upstream
+
+.PHONY: test-rollout
+test-rollout: deps tree ## experiments on a fleet: simulated ones, and one on VMs
+	@tests/run rollout fleet
 
 .PHONY: test-images
 test-images: deps tree ## install FLAVOUR=microvm, cloud or generic in VMs; FORMAT=deb or rpm, FULL=1

@@ -52,6 +52,8 @@ SUITES = {suite.name: suite for suite in (
     Suite("images", ((FL, "images", "packages", FLAVOUR),), jobs=2),
     # A virtual machine on one host thread (icount) keeps one CPU busy.
     Suite("kernel", (BUILD, SELFTESTS), jobs=2, alone=("bench", "boot", "hugetlb-fixes", "races")),
+    # VMs that share the CPUs with nothing else: changes of a switch have to be on time.
+    Suite("fleet", (BUILD,), opt_in=True),
     Suite("host-failures", ((FL, "images", "packages", FLAVOUR),), jobs=2, opt_in=True),
     # It needs what the configurations of Debian have and that of microvm has not.
     Suite("release", ((FL, "images", "packages", FLAVOUR),), opt_in=True),
