@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rollout import demo, fleet_lab, vm_fleet
+from rollout import demo, fleet_lab, prometheus_lab, vm_fleet
 
 from faultline.common import Paths
 from faultline_rollout import cli, design, experiment
@@ -62,7 +62,7 @@ def fixture_ran() -> Iterator[Ran]:
     with vm_fleet.fleet(build / "fleet", build / "microvm/arch/x86/boot/bzImage",
                         demo.GUESTS) as found:
         path = demo.write_plan(found)
-        port, = vm_fleet.free_ports(1)
+        port, = prometheus_lab.free_ports(1)
         with vm_fleet.scrape(found, port, "lossy", "timeout", "--signal=KILL", str(KILLED_AFTER)):
             demo.alternate(path)
         with vm_fleet.scrape(found, port, "lossy") as lossy:

@@ -77,6 +77,8 @@ fi
 
 flips munmap_section_kbytes 0 0 65536
 flips pmd_clear_ipi_free 0 1 0
+# The kernel logs ten changes in five seconds at most.
+sleep 6
 flips speculative_page_fault 0 0 1
 flips hugetlb_pmd_sharing 1 1 2
 

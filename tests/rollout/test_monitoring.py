@@ -10,10 +10,8 @@ import contextlib
 import json
 import os
 import pathlib
-import platform
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -23,7 +21,6 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from faultline.testing import fetched
 from rollout import prometheus_lab
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -76,24 +73,6 @@ def test_each_alert_is_tested(alert: str, change: str, tmp_path: pathlib.Path) -
     shutil.copy(HERE / "rules_test.yml", tmp_path)
     done = promtool("test", "rules", "rules_test.yml", folder=tmp_path)
     assert done.returncode == 1 and alert in done.stdout + done.stderr
-
-
-def exporter() -> pathlib.Path:
-    """Debian's node_exporter; its package would start a service."""
-    if found := shutil.which("prometheus-node-exporter"):
-        return pathlib.Path(found)
-    return fetched.folder_of(
-        "node-exporter", platform.freedesktop_os_release()["VERSION_CODENAME"],
-        {"prometheus-node-exporter": ("./usr/bin/prometheus-node-exporter",)}, 5,
-        "install prometheus-node-exporter") / "usr/bin/prometheus-node-exporter"
-
-
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def make_host(host: pathlib.Path, state: str) -> None:
@@ -155,9 +134,10 @@ def fixture_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         ports = []
         for name, state in (("one", "passed"), ("two", "failed")):
             make_host(folder / name, state)
-            ports.append(free_port())
-            run(exporter(), "--collector.disable-defaults", "--collector.vmstat",
-                "--collector.stat", "--collector.uname", "--collector.textfile",
+            ports += prometheus_lab.free_ports(1)
+            run(prometheus_lab.node_exporter(), "--collector.disable-defaults",
+                "--collector.vmstat", "--collector.stat", "--collector.uname",
+                "--collector.textfile",
                 *(flag.replace("/var/lib/prometheus/node-exporter",
                                str(folder / name / "textfile")) for flag in flags),
                 f"--path.procfs={folder / name / 'proc'}",
@@ -168,7 +148,7 @@ def fixture_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             "rule_files": [str(HERE / "rules.yml")],
             "scrape_configs": [{"job_name": "node", "static_configs": [
                 {"targets": [f"127.0.0.1:{port}" for port in ports]}]}]}))
-        port = free_port()
+        port = prometheus_lab.free_ports(1)[0]
         url = f"http://127.0.0.1:{port}"
         process = run(prometheus_lab.programs() / "prometheus", f"--config.file={config}",
                       f"--storage.tsdb.path={folder / 'tsdb'}",

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import json
 import pathlib
-import platform
 import shutil
 import socket
 import subprocess
@@ -22,7 +21,6 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from faultline.testing import fetched
 from rollout import prometheus_lab
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -47,28 +45,6 @@ def build_load(folder: pathlib.Path) -> pathlib.Path:
                     "-I", bench, "-o", program, bench / "munmap.c", bench / "bench_util.c",
                     SELFTESTS / "faultline_util.c"], check=True)
     return program
-
-
-def node_exporter() -> pathlib.Path:
-    """Debian's node_exporter; its package would start a service."""
-    if found := shutil.which("prometheus-node-exporter"):
-        return pathlib.Path(found)
-    return fetched.folder_of(
-        "node-exporter", platform.freedesktop_os_release()["VERSION_CODENAME"],
-        {"prometheus-node-exporter": ("./usr/bin/prometheus-node-exporter",)}, 5,
-        "install prometheus-node-exporter") / "usr/bin/prometheus-node-exporter"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports on 127.0.0.1 that nobody listens on."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 def reach(port: int, command: str, stdin: str = "", limit: float = 60) -> tuple[int, str, str]:
@@ -135,11 +111,11 @@ class Fleet:
         flock = shutil.which("flock")
         if not flock:
             raise Problem("flock is missing: install util-linux")
-        self._tools = (build_load(self.folder), node_exporter(), pathlib.Path(flock))
+        self._tools = (build_load(self.folder), prometheus_lab.node_exporter(), pathlib.Path(flock))
 
     def boot(self, name: str, ports: tuple[int, int] | None = None) -> Guest:
         """Start a VM."""
-        login, metrics = ports or tuple(free_ports(2))
+        login, metrics = ports or tuple(prometheus_lab.free_ports(2))
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         files = [*self._tools, ROOT / "rollout/host/faultline-ab", ROOT / "rollout/host/common.sh",
@@ -217,7 +193,7 @@ def fleet(folder: pathlib.Path, kernel: pathlib.Path, count: int) -> Iterator[Fl
     folder.mkdir(parents=True)
     found = Fleet(folder, kernel)
     found.prepare()
-    port, *ports = free_ports(1 + 2 * count)
+    port, *ports = prometheus_lab.free_ports(1 + 2 * count)
     with contextlib.ExitStack() as stack:
         stack.callback(found.kill)
         for number in range(count):
