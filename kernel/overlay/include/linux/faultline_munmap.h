@@ -10,8 +10,10 @@
 #include <linux/gfp_types.h>
 #include <linux/jump_label.h>
 #include <linux/mm_types.h>
+#include <linux/rcupdate.h>
 
 struct list_head;
+struct zap_details;
 
 #ifdef CONFIG_FAULTLINE_MUNMAP
 
@@ -219,4 +221,82 @@ static inline bool vma_munmap_mark_stale(const struct vm_area_struct *vma)
 }
 
 #endif /* CONFIG_FAULTLINE_MUNMAP */
+
+#ifdef CONFIG_FAULTLINE_MUNMAP_TABLES
+/*
+ * A flag of zap_details: free page tables that become empty.  mm.h assigns flags
+ * from the low end.
+ */
+#define ZAP_FLAG_FREE_TABLES	((__force zap_flags_t)BIT(31))
+
+/**
+ * munmap_section_rcu_tables - must page tables be freed by RCU?
+ *
+ * Those that munmap_section_take_table() has taken away must: rmap still finds
+ * the VMA, and needs only RCU to look at a table.
+ *
+ * Return: true if a grace period has to pass.
+ */
+static __always_inline bool munmap_section_rcu_tables(void)
+{
+	return static_branch_unlikely(&munmap_section_marks_key);
+}
+
+/*
+ * There is no memory to free a table by RCU: wait, if a grace period has to pass.
+ * Returns whether one has.  May sleep.
+ */
+static inline bool munmap_section_sync_table(void)
+{
+	if (!munmap_section_rcu_tables())
+		return false;
+	might_sleep();
+	synchronize_rcu_expedited();
+	return true;
+}
+
+pgtable_t __munmap_section_take_table(struct vm_area_struct *vma,
+				      struct zap_details *details, pmd_t *pmd,
+				      unsigned long start, unsigned long end,
+				      pte_t *start_pte, spinlock_t *ptl);
+
+/**
+ * munmap_section_take_table - take away a page table that was zapped
+ * @vma:       The VMA, locked for reading at least.
+ * @details:   The details of the zap, or NULL.
+ * @pmd:       The PMD entry that points to the table.
+ * @start:     First address zapped in this hold of @ptl.
+ * @end:       End of what was zapped.
+ * @start_pte: The entry of @start.
+ * @ptl:       The lock of the table, held.
+ *
+ * Return: the table, for pte_free_tlb(), if @details has ZAP_FLAG_FREE_TABLES
+ * and the table is empty and belongs to @vma alone; else NULL.
+ */
+static inline pgtable_t
+munmap_section_take_table(struct vm_area_struct *vma,
+			  struct zap_details *details, pmd_t *pmd,
+			  unsigned long start, unsigned long end,
+			  pte_t *start_pte, spinlock_t *ptl)
+{
+	if (!static_branch_unlikely(&munmap_section_marks_key))
+		return NULL;
+	return __munmap_section_take_table(vma, details, pmd, start, end,
+					   start_pte, ptl);
+}
+#else
+#define munmap_section_take_table(vma, details, pmd, start, end, start_pte, ptl) \
+	((void)(vma), (void)(details), (void)(pmd), (void)(start), (void)(end), \
+	 (void)(start_pte), (void)(ptl), (pgtable_t)NULL)
+
+static __always_inline bool munmap_section_rcu_tables(void)
+{
+	return false;
+}
+
+static inline bool munmap_section_sync_table(void)
+{
+	return false;
+}
+#endif /* CONFIG_FAULTLINE_MUNMAP_TABLES */
 #endif /* _LINUX_FAULTLINE_MUNMAP_H */

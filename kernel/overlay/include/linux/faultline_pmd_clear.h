@@ -9,6 +9,7 @@
 #ifndef _LINUX_FAULTLINE_PMD_CLEAR_H
 #define _LINUX_FAULTLINE_PMD_CLEAR_H
 
+#include <linux/faultline_munmap.h>
 #include <linux/faultline_spf.h>
 #include <linux/jump_label.h>
 #include <linux/mm_types.h>
@@ -130,7 +131,8 @@ void pmd_clear_free_old(struct mm_struct *mm, pgtable_t table);
  */
 static inline bool pmd_clear_free_table(void *table)
 {
-	if (static_branch_unlikely(&pmd_clear_ipi_free_key) || spf_rcu_tables())
+	if (static_branch_unlikely(&pmd_clear_ipi_free_key) ||
+	    spf_rcu_tables() || munmap_section_rcu_tables())
 		return __pmd_clear_free_table(table);
 	return false;
 }

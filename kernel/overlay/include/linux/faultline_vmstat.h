@@ -11,9 +11,8 @@
 /*
  * calls            operations that unmap section by section
  * sections         sections that they unmapped
- * contended        sections after which others waited for mmap_lock
+ * contended        of these, those that ended early for a writer of the VMA
  * atomic           large enough, but unmapped in one piece as upstream
- * widened          memory was short, continued with whole VMAs
  * foreign_skipped  VMAs in the range that were not to be unmapped
  */
 #ifdef CONFIG_FAULTLINE_MUNMAP
@@ -25,6 +24,22 @@
 	E(MUNMAP_SECTION_FOREIGN, "munmap_section_foreign_skipped")
 #else
 #define FAULTLINE_MUNMAP_EVENTS(E)
+#endif
+
+/*
+ * calls      operations that advise section by section
+ * sections   sections that they handled
+ * contended  of these, those that ended early for a writer of the VMA
+ * upstream   operations of which a part was left to upstream's code
+ */
+#ifdef CONFIG_FAULTLINE_MADVISE
+#define FAULTLINE_MADVISE_EVENTS(E)					\
+	E(MADVISE_SECTION_CALLS, "madvise_section_calls")		\
+	E(MADVISE_SECTION_SECTIONS, "madvise_section_sections")		\
+	E(MADVISE_SECTION_CONTENDED, "madvise_section_contended")	\
+	E(MADVISE_SECTION_UPSTREAM, "madvise_section_upstream")
+#else
+#define FAULTLINE_MADVISE_EVENTS(E)
 #endif
 
 /*
@@ -135,6 +150,7 @@
 #endif
 
 #define FAULTLINE_VM_EVENTS(E)						\
+	FAULTLINE_MADVISE_EVENTS(E)					\
 	FAULTLINE_MUNMAP_EVENTS(E)					\
 	FAULTLINE_HUGETLB_EVENTS(E)					\
 	FAULTLINE_PMD_CLEAR_EVENTS(E)					\

@@ -10,9 +10,8 @@
  *  1. Held for writing: split the edges of the range, lock and mark its VMAs,
  *     and take them off the accounts.  From here the VMAs are dead.
  *  2. Not held: zap the VMAs section by section, each under the lock of its VMA,
- *     as page faults hold it.
- *  3. Held for writing, then downgraded: upstream's munmap of the VMAs, which
- *     frees the page tables.
+ *     as page faults hold it, and free the lowest page tables.
+ *  3. Held for writing, then downgraded: upstream's munmap of the VMAs.
  *
  * Step 2 is an optimization.  It zaps as MADV_DONTNEED does, and step 3 removes
  * whatever it has left.
@@ -41,6 +40,29 @@
  * Code that does not go through handle_mm_fault() can still change or add entries
  * of a dead VMA, for example swapoff, the end of a migration, or a driver that
  * inserts a page.  Step 3 removes them like those of any other VMA.
+ *
+ * Page tables
+ *
+ * Step 2 takes a page table away when all of its entries are none and its 2 MiB
+ * belong to one dead VMA.  It holds the locks of the table and of the PMD entry
+ * meanwhile.  The levels above stay for step 3: their walkers rely on mmap_lock.
+ *
+ *  T1. Nobody fills the table after that.  Whoever fills an entry that is none
+ *      has tested the mark, under mmap_lock or the VMA lock, or looks at the PMD
+ *      entry again when it has the lock of the table (pte_offset_map_lock()).
+ *      A speculative fault validates its copy of the VMA under that lock.  A
+ *      driver may allocate a new table, which step 3 frees; the TLB may have
+ *      the old one until the end of the section, so tables of VM_MIXEDMAP stay.
+ *  T2. Whoever looks at the table without its lock is an RCU reader or has
+ *      interrupts off, whatever other locks it holds: also walkers with
+ *      mmap_lock, since that is not held here.  (walk_mm() of MGLRU reads the
+ *      PMD entry early, in the RCU section of mem_cgroup_trylock_pages().)  The
+ *      table, and its lock, are freed by RCU; see munmap_section_rcu_tables().
+ *  T3. khugepaged takes tables away as well.  retract_page_tables() looks at the
+ *      PMD entry again when it has the lock of that.  All others test the mark,
+ *      with mmap_lock held since.
+ *  T4. The TLB flush of the section is one for freed tables, and precedes the
+ *      release of the VMA lock.
  *
  * One mm has room for MUNMAP_SECTION_MAX_OPS marks, so operations whose ranges
  * overlap stay independent: either may unmap a VMA that has both marks.
@@ -74,7 +96,6 @@
 #include <linux/sched.h>
 #include <linux/sizes.h>
 #include <linux/swap.h>
-#include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
 #include <linux/wait_bit.h>
 
@@ -84,6 +105,7 @@
 
 #include "../internal.h"
 #include "faultline.h"
+#include "section.h"
 
 /* === Data ================================================================= */
 
@@ -102,17 +124,17 @@ unsigned long munmap_section_min_len __read_mostly;
 static void munmap_section_apply(unsigned long kbytes)
 {
 	/* Pairs with READ_ONCE() in munmap_section_wanted(). */
-	WRITE_ONCE(munmap_section_min_len,
-		   ALIGN(kbytes * SZ_1K, PMD_SIZE));
+	WRITE_ONCE(munmap_section_min_len, section_bytes(kbytes));
 	if (kbytes) {
 		/* First, so that the key is on when the first mark is set. */
-		static_branch_enable(&munmap_section_marks_key);
-		/*
-		 * Without jump labels, keys are variables.  Pairs with
-		 * mmap_lock: a task that finds a mark took the lock after the
-		 * task that saw munmap_section_key and set the mark.
-		 */
-		smp_mb();
+		if (!static_key_enabled(&munmap_section_marks_key)) {
+			static_branch_enable(&munmap_section_marks_key);
+			/*
+			 * A CPU may still execute the old code (powerpc), or
+			 * read the old variable (without jump labels).
+			 */
+			synchronize_rcu();
+		}
 		static_branch_enable(&munmap_section_key);
 	} else {
 		static_branch_disable(&munmap_section_key);
@@ -127,20 +149,6 @@ struct faultline_toggle munmap_section_toggle = {
 	.value	= CONFIG_FAULTLINE_MUNMAP_DEFAULT,
 	.apply	= munmap_section_apply,
 };
-
-/*
- * Units of work.  Zapping a full page of page-table entries costs 48 times
- * as much as zapping a huge page (counted in instructions on x86-64); 32 is
- * close enough and turns the arithmetic into shifts.
- */
-#define WORK_PTE_TABLE		32L
-#define WORK_LEAF		1L
-
-/*
- * A section is at most this large: one mmu_gather takes the pages of so much
- * memory, so that they are freed after the VMA lock has been released.
- */
-#define SECTION_MAX		((unsigned long)SZ_32M)
 
 /*
  * Step 2 leaves shorter VMAs to step 3: locking one and flushing the TLB for it
@@ -163,11 +171,11 @@ static_assert(MUNMAP_SECTION_MAX_OPS <=
 static unsigned long munmap_section_bytes(void)
 {
 	/* Pairs with WRITE_ONCE() in toggle_set(). */
-	return ALIGN(READ_ONCE(munmap_section_toggle.value) * SZ_1K, PMD_SIZE);
+	return section_bytes(READ_ONCE(munmap_section_toggle.value));
 }
 
 /* Estimate of the cost of zapping all of @mm, in pages. */
-static unsigned long mm_mapped_pages(struct mm_struct *mm)
+unsigned long faultline_mapped_pages(struct mm_struct *mm)
 {
 	unsigned long pages = get_mm_rss(mm) + get_mm_counter(mm, MM_SWAPENTS);
 
@@ -200,16 +208,10 @@ bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 		return false;
 	if (mm != current->mm || atomic_read(&mm->mm_users) == 1)
 		return false;
-	return mm_mapped_pages(mm) >= section / PAGE_SIZE;
+	return faultline_mapped_pages(mm) >= section / PAGE_SIZE;
 }
 
 /* === Sizing a section ===================================================== */
-
-/* The budget for a section of @section bytes. */
-static long section_budget(unsigned long section)
-{
-	return WORK_PTE_TABLE * (section >> PMD_SHIFT);
-}
 
 /* Work for the part [addr, end) of a PMD entry that is not a hole. */
 static long pmd_work(pmd_t pmd, unsigned long addr, unsigned long end)
@@ -224,16 +226,23 @@ static long pmd_work(pmd_t pmd, unsigned long addr, unsigned long end)
 /*
  * Spend *@budget, which is positive, on [addr, end).  Return the address where
  * it ran out, a multiple of PMD_SIZE, or @end if it did not.  Holes are skipped
- * at the level that they are in.
+ * at the level that they are in.  *@first, if wanted, is set to the address of
+ * the first entry that is not a hole, or to what is returned.
  *
  * The caller holds mmap_lock for writing, or the lock of the VMA that [addr, end)
  * lies in, so no table above the last level can go away.  Entries for the last
  * level can change (khugepaged retracts tables of file mappings under the i_mmap
  * lock only, rmap unmaps huge pages), so read them once: this is an estimate.
+ *
+ * The walk over the holes of a PMD table may go beyond @next, to the end of that
+ * PMD entry.  @end is at most TASK_SIZE, so this does not wrap.
  */
-static unsigned long spend_budget(struct mm_struct *mm, unsigned long addr,
-				  unsigned long end, long *budget)
+unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
+				     unsigned long end, long *budget,
+				     unsigned long *first)
 {
+	unsigned long from = ULONG_MAX;
+
 	while (addr < end && *budget > 0) {
 		/* Clamp each level to the one above: some may be folded. */
 		unsigned long next = pgd_addr_end(addr, end);
@@ -257,24 +266,32 @@ static unsigned long spend_budget(struct mm_struct *mm, unsigned long addr,
 		if (pud_none(val))
 			goto skip;
 		*budget -= WORK_LEAF;
-		if (pud_leaf(val) || !pud_present(val))
+		if (pud_leaf(val) || !pud_present(val)) {
+			from = min(from, addr);
 			goto skip;
+		}
 
 		for (pmd = pmd_offset(pud, addr); addr < next; pmd++) {
-			unsigned long pmd_end = pmd_addr_end(addr, next);
+			unsigned long pmd_end = (addr & PMD_MASK) + PMD_SIZE;
 			pmd_t entry = pmdp_get_lockless(pmd);
 
 			if (!pmd_none(entry)) {
+				from = min(from, addr);
+				pmd_end = min(pmd_end, next);
 				*budget -= pmd_work(entry, addr, pmd_end);
-				if (*budget <= 0)
-					return pmd_end;
+				if (*budget <= 0) {
+					addr = pmd_end;
+					goto out;
+				}
 			}
 			addr = pmd_end;
 		}
 skip:
 		addr = next;
 	}
-
+out:
+	if (first)
+		*first = min(from, addr);
 	return addr;
 }
 
@@ -365,7 +382,7 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 	};
 
 	count_vm_event(MUNMAP_SECTION_CALLS);
-	trace_munmap_section_begin(mm, start, end, mm_mapped_pages(mm));
+	trace_munmap_section_begin(mm, start, end, faultline_mapped_pages(mm));
 	return true;
 }
 
@@ -470,98 +487,272 @@ static bool splits_huge_pud(struct mm_struct *mm, unsigned long addr)
 }
 
 /*
- * Choose the part [*@start, *@end) of a VMA to zap as one section; *@start and
- * *@end are its limits before.  Returns the work that it is, or 0 if all of it
- * is left to step 3.
+ * Can [*@start, *@end) of a VMA be zapped without mmap_lock?  Moves the limits
+ * where a part of it can.  The rest is left to step 3.
  */
-static long section_choose(struct vm_area_struct *vma, unsigned long *start,
+static bool section_limits(struct vm_area_struct *vma, unsigned long *start,
 			   unsigned long *end)
 {
-	unsigned long size = munmap_section_bytes();
-	long budget, left;
-
-	/* 0: switched off since the operation has begun. */
-	budget = section_budget(size ? min(size, SECTION_MAX) : SECTION_MAX);
-	left = budget;
-
 	/*
 	 * There are no pages to free, and untrack_pfn() of step 3 reads an entry
 	 * to find what was mapped.
 	 */
 	if (vma->vm_flags & VM_PFNMAP)
-		return 0;
-	if (is_vm_hugetlb_page(vma)) {
-		*end = spend_budget_hugetlb(vma, *start, *end, &left);
-		return budget - left;
-	}
-	if (vma_may_map_puds(vma)) {
+		return false;
+	if (!is_vm_hugetlb_page(vma) && vma_may_map_puds(vma)) {
 		/* Splitting a huge PUD takes mmap_lock. */
 		if (splits_huge_pud(vma->vm_mm, *start))
 			*start = ALIGN(*start, PUD_SIZE);
 		if (splits_huge_pud(vma->vm_mm, *end))
 			*end = ALIGN_DOWN(*end, PUD_SIZE);
-		if (*start >= *end)
-			return 0;
 	}
-	*end = spend_budget(vma->vm_mm, *start, *end, &left);
-	return budget - left;
+	return *start < *end;
 }
 
 /* How much work to do before looking for a waiter. */
 static long section_step(struct vm_area_struct *vma)
 {
 	/* tlb_end_vma() flushes the TLB after each step. */
-	if (!IS_ENABLED(CONFIG_MMU_GATHER_MERGE_VMAS) ||
-	    vma->vm_flags & VM_MIXEDMAP)
+	if (section_budget(SECTION_MAX) > 4 * WORK_PTE_TABLE &&
+	    (!IS_ENABLED(CONFIG_MMU_GATHER_MERGE_VMAS) ||
+	     vma->vm_flags & VM_MIXEDMAP))
 		return 4 * WORK_PTE_TABLE;
 	return WORK_PTE_TABLE;
 }
 
+/**
+ * faultline_next_step - choose how much of a section to do at once
+ * @vma:     The VMA, locked for reading; not of hugetlb.
+ * @addr:    Where the step begins; moved over holes.
+ * @end:     Where it ends at the latest.
+ * @section: The section, with work left to do; the step's is taken off.
+ *
+ * Return: the end of the step; *@addr if there is nothing to do.
+ */
+unsigned long faultline_next_step(struct vm_area_struct *vma, unsigned long *addr,
+				  unsigned long end, struct section *section)
+{
+	const long step = min(section_step(vma), section->budget);
+	long left = step;
+
+	end = faultline_spend_budget(vma->vm_mm, *addr, end, &left, addr);
+	section->budget -= step - left;
+	return end;
+}
+
+/**
+ * faultline_notified_end - find where a section ends before it begins
+ * @vma:    The VMA, locked for reading; not of hugetlb.
+ * @start:  Start of the section.
+ * @end:    Where it ends at the latest.
+ * @budget: The work that it may do.
+ *
+ * Notifiers have to know the range in advance, which costs a walk.  Without any
+ * it is saved: to register the first, mm_take_all_locks() waits for the VMA.  (The
+ * set of notifiers may be there earlier, but empty.)
+ *
+ * Return: @end, or less if there are notifiers.
+ */
+unsigned long faultline_notified_end(struct vm_area_struct *vma,
+				     unsigned long start, unsigned long end,
+				     long budget)
+{
+	if (!mm_has_notifiers(vma->vm_mm))
+		return end;
+	return faultline_spend_budget(vma->vm_mm, start, end, &budget, NULL);
+}
+
+#ifdef CONFIG_FAULTLINE_MUNMAP_TABLES
+static bool entries_are_none(pte_t *pte, unsigned int nr)
+{
+	for (; nr; pte++, nr--)
+		if (!pte_none(ptep_get(pte)))
+			return false;
+
+	return true;
+}
+
+/* See munmap_section_take_table(), and "Page tables" at the top. */
+pgtable_t __munmap_section_take_table(struct vm_area_struct *vma,
+				      struct zap_details *details, pmd_t *pmd,
+				      unsigned long start, unsigned long end,
+				      pte_t *start_pte, spinlock_t *ptl)
+{
+	const unsigned long table_start = start & PMD_MASK;
+	spinlock_t *pml = pmd_lockptr(vma->vm_mm, pmd);
+	pte_t *pte = start_pte - pte_index(start);
+	pgtable_t table;
+
+	if (!details || !(details->zap_flags & ZAP_FLAG_FREE_TABLES))
+		return NULL;
+	if (end != table_start + PMD_SIZE ||
+	    table_start < vma->vm_start || end > vma->vm_end)
+		return NULL;
+	/* Whatever was zapped in an earlier hold of the lock may be back. */
+	if (!entries_are_none(pte, pte_index(start)))
+		return NULL;
+	VM_WARN_ON_ONCE(!entries_are_none(pte, PTRS_PER_PTE));
+
+	/* Elsewhere the order is PMD, then PTE.  If it is busy, step 3 does it. */
+	if (pml != ptl && !spin_trylock(pml))
+		return NULL;
+	table = pmd_pgtable(*pmd);
+	pmd_clear(pmd);
+	if (pml != ptl)
+		spin_unlock(pml);
+	mm_dec_nr_ptes(vma->vm_mm);
+
+	return table;
+}
+
+#define ZAP_FLAGS	(ZAP_FLAG_DROP_MARKER | ZAP_FLAG_FREE_TABLES)
+#else
+#define ZAP_FLAGS	ZAP_FLAG_DROP_MARKER
+#endif
+
 /*
- * Zap [start, end) of a VMA that is locked for reading, and unlock it.  Ends
- * early if a writer waits for the VMA lock.  Returns where it ended.
+ * May the zap leave mm->tlb_flush_pending alone until its last flush?
+ *
+ * An open mmu_gather makes every other mmu_gather of the mm flush the whole TLB
+ * (mm_tlb_flush_nested()), and here one is open nearly all the time.  The count
+ * is for code that finds a changed entry, does not flush since there was nothing
+ * to change, and relies on no CPU using the old translation.  For an anonymous
+ * dead VMA there is no such code.  Here entries only go from any value to none
+ * (a huge page may be split first, which flushes by itself), and until the flush
+ * each page has a reference of this gather.  Entries of the VMA are looked at by:
+ *
+ *  - Calls of this mm that map, unmap, protect, move, copy or populate: they fail
+ *    on the mark, or wait for the VMA lock, and so for the flush.
+ *  - rmap, for reclaim, migration, KSM, khugepaged and splitting: it finds the
+ *    page not mapped here, as after the flush.  Whoever reuses the page, or its
+ *    content, first finds that nobody else has a reference.
+ *  - The OOM reaper: it frees only pages that it has unmapped and flushed.
+ *  - pte_accessible(), do_wp_page() with userfaultfd, NUMA balancing, clear_refs,
+ *    PAGEMAP_SCAN: they care for entries that are present, or soft-dirty.
+ *
+ * An access that wins against the flush does not differ from one before the
+ * munmap: the page is still that of the VMA.  For a file it might differ from
+ * the file, since truncation relies on the count, and so do drivers that unmap
+ * their pages.
+ */
+static bool section_may_hide_flush(struct vm_area_struct *vma)
+{
+	return vma_munmap_pending(vma) && vma_is_anonymous(vma) &&
+	       !(vma->vm_flags & (VM_IO | VM_PFNMAP | VM_MIXEDMAP));
+}
+
+/**
+ * faultline_zap_steps - zap a part of a VMA until somebody waits for it
+ * @tlb:     Takes the pages.
+ * @vma:     The VMA, locked for reading; not of hugetlb.
+ * @start:   Start of the part, page aligned.
+ * @end:     Its end; notifiers know the range.
+ * @section: The section, with work left to do; what is done is taken off.
+ * @details: For unmap_page_range(); may be NULL.
+ *
+ * Return: where it ended.  That is before @end if the section is over.
+ */
+unsigned long faultline_zap_steps(struct mmu_gather *tlb,
+				  struct vm_area_struct *vma,
+				  unsigned long start, unsigned long end,
+				  struct section *section,
+				  struct zap_details *details)
+{
+	unsigned long addr = start;
+
+	do {
+		unsigned long next = faultline_next_step(vma, &addr, end,
+							 section);
+
+		if (addr < next)
+			unmap_page_range(tlb, vma, addr, next, details);
+		else
+			cond_resched();
+		addr = next;
+	} while (addr < end && !section_over(section, vma));
+
+	return addr;
+}
+
+/**
+ * faultline_zap_section - zap a part of a VMA, and unlock the VMA
+ * @vma:     The VMA, locked for reading; not of hugetlb.
+ * @start:   Start of the part, page aligned.
+ * @end:     Its end.
+ * @section: The section, with work left to do; what is done is taken off.
+ * @details: For unmap_page_range(); may be NULL.
  *
  * The same as zap_page_range_single(), except that pages are freed after the VMA
  * has been unlocked, since a writer of the VMA holds mmap_lock.  They are neither
- * in a page table nor in a TLB by then.  uprobe_munmap() is left to step 3: it
- * does not look at entries.
+ * in a page table nor in a TLB by then.  There is no uprobe_munmap(): it does not
+ * look at entries, and is for memory that goes away.
+ *
+ * Return: where it ended, as faultline_zap_steps().
  */
-static unsigned long section_zap(struct vm_area_struct *vma,
-				 unsigned long start, unsigned long end)
+unsigned long faultline_zap_section(struct vm_area_struct *vma,
+				    unsigned long start, unsigned long end,
+				    struct section *section,
+				    struct zap_details *details)
 {
-	struct zap_details details = {
-		.zap_flags	= ZAP_FLAG_DROP_MARKER,
-		.even_cows	= true,
-	};
 	struct mm_struct *mm = vma->vm_mm;
 	struct mmu_notifier_range range;
-	unsigned long addr = start;
 	struct mmu_gather tlb;
+	unsigned long addr;
+	bool hidden;
+
+	end = faultline_notified_end(vma, start, end, section->budget);
+	mmu_notifier_range_init(&range, MMU_NOTIFY_CLEAR, 0, mm, start, end);
+	tlb_gather_mmu(&tlb, mm);
+	hidden = section_may_hide_flush(vma);
+	if (hidden)
+		dec_tlb_flush_pending(mm);
+	update_hiwater_rss(mm);
+	mmu_notifier_invalidate_range_start(&range);
+	addr = faultline_zap_steps(&tlb, vma, start, end, section, details);
+	/* zap_pte_range() has left no delayed rmap work. */
+	tlb_flush_mmu_tlbonly(&tlb);
+	mmu_notifier_invalidate_range_end(&range);
+	vma_end_read(vma);
+	if (hidden) {
+		/* Free the pages before others see the gather. */
+		tlb_flush_mmu(&tlb);
+		inc_tlb_flush_pending(mm);
+	}
+	tlb_finish_mmu(&tlb);
+
+	return addr;
+}
+
+/* Zap as much of a marked VMA as @section may do, and unlock it. */
+static unsigned long section_zap(struct vm_area_struct *vma,
+				 unsigned long start, unsigned long end,
+				 struct section *section)
+{
+	struct zap_details details = {
+		/* See T1. */
+		.zap_flags	= vma->vm_flags & VM_MIXEDMAP ?
+				  ZAP_FLAG_DROP_MARKER : ZAP_FLAGS,
+		.even_cows	= true,
+	};
+	long probe = WORK_LEAF;
 
 	if (is_vm_hugetlb_page(vma)) {
+		end = spend_budget_hugetlb(vma, start, end, &section->budget);
 		zap_page_range_single(vma, start, end - start, &details);
 		vma_end_read(vma);
 		return end;
 	}
 
-	mmu_notifier_range_init(&range, MMU_NOTIFY_CLEAR, 0, mm, start, end);
-	tlb_gather_mmu(&tlb, mm);
-	update_hiwater_rss(mm);
-	mmu_notifier_invalidate_range_start(&range);
-	do {
-		long step = section_step(vma);
-		unsigned long next = spend_budget(mm, addr, end, &step);
-
-		unmap_page_range(&tlb, vma, addr, next, &details);
-		addr = next;
-	} while (addr < end && !rwsem_is_contended(&vma->vm_lock->lock));
-	/* zap_pte_range() has left no delayed rmap work. */
-	tlb_flush_mmu_tlbonly(&tlb);
-	mmu_notifier_invalidate_range_end(&range);
-	vma_end_read(vma);
-	tlb_finish_mmu(&tlb);
-
-	return addr;
+	/*
+	 * Begin at the first entry.  If there is none, do not open an mmu_gather,
+	 * which flushes the TLB if another one is open.
+	 */
+	faultline_spend_budget(vma->vm_mm, start, end, &probe, &start);
+	if (start == end) {
+		vma_end_read(vma);
+		return end;
+	}
+	return faultline_zap_section(vma, start, end, section, &details);
 }
 
 /* Zap all marked VMAs.  Returns the number of sections. */
@@ -571,11 +762,14 @@ static unsigned long section_zap_all(struct munmap_section *op)
 
 	lru_add_drain();
 	while (addr < op->end) {
-		u64 begin = ktime_get_ns(), locked;
 		unsigned long start, end, reached;
 		struct vm_area_struct *vma;
-		long work;
+		u64 begin, locked, zapped;
+		struct section section;
+		long budget;
 
+		cond_resched();
+		begin = ktime_get_ns();
 		vma = section_lock_vma(op->mm, &addr, op->end);
 		if (!vma)
 			break;
@@ -587,22 +781,28 @@ static unsigned long section_zap_all(struct munmap_section *op)
 			count_vm_event(MUNMAP_SECTION_FOREIGN);
 			continue;
 		}
-		work = section_choose(vma, &start, &end);
-		if (!work) {
+		if (!section_limits(vma, &start, &end)) {
 			vma_end_read(vma);
 			continue;
 		}
+		section = section_begin(munmap_section_bytes());
+		budget = section.budget;
 		locked = ktime_get_ns();
-		reached = section_zap(vma, start, end);
+		reached = section_zap(vma, start, end, &section);
+		zapped = ktime_get_ns();
 		if (reached < end)
+			addr = reached;
+		/* It was a hole. */
+		if (section.budget == budget)
+			continue;
+		if (section.contended)
 			count_vm_event(MUNMAP_SECTION_CONTENDED);
 		count_vm_event(MUNMAP_SECTION_SECTIONS);
 		sections++;
-		trace_munmap_section(op->mm, start, reached, work,
-				     ktime_get_ns() - locked, locked - begin,
-				     reached < end);
-		addr = reached;
-		cond_resched();
+		trace_munmap_section(op->mm, start, reached,
+				     budget - section.budget,
+				     zapped - locked, locked - begin,
+				     section.contended);
 	}
 
 	return sections;
@@ -779,18 +979,6 @@ bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
 
 /* === munmap() and mremap() ================================================ */
 
-/* userfaultfd promises one event for the range, before the first page goes. */
-static bool vma_wants_unmap_event(const struct vm_area_struct *vma)
-{
-#ifdef CONFIG_USERFAULTFD
-	const struct userfaultfd_ctx *ctx = vma->vm_userfaultfd_ctx.ctx;
-
-	return ctx && (ctx->features & UFFD_FEATURE_EVENT_UNMAP);
-#else
-	return false;
-#endif
-}
-
 /* Is the range less work than a section?  Then upstream does better. */
 static bool range_fits_section(struct mm_struct *mm, unsigned long start,
 			       unsigned long end)
@@ -806,7 +994,7 @@ static bool range_fits_section(struct mm_struct *mm, unsigned long start,
 		if (is_vm_hugetlb_page(vma))
 			budget -= (to - from) / huge_page_size(hstate_vma(vma));
 		else
-			spend_budget(mm, from, to, &budget);
+			faultline_spend_budget(mm, from, to, &budget, NULL);
 		budget -= WORK_LEAF;
 		if (budget <= 0)
 			return false;
@@ -831,7 +1019,8 @@ static bool range_is_atomic(struct mm_struct *mm, unsigned long start,
 		/* It could grow out of the range, and onto the accounts. */
 		if (vma->vm_flags & (VM_GROWSDOWN | VM_GROWSUP))
 			return true;
-		if (vma_wants_unmap_event(vma))
+		/* One event for the range, before the first page goes. */
+		if (section_wants_event(vma, UFFD_FEATURE_EVENT_UNMAP))
 			return true;
 	}
 

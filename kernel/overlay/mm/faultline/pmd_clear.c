@@ -316,7 +316,7 @@ bool __pmd_clear_free_table(void *table)
 		__tlb_remove_table(table);
 	else
 		call_rcu(&page_ptdesc(page)->pt_rcu_head, free_table);
-	/* Otherwise this is for speculative page faults. */
+	/* Otherwise this is for speculative page faults or a munmap. */
 	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
 		count_avoided(PMD_CLEAR_TABLE);
 

@@ -33,9 +33,9 @@ TRACE_EVENT(munmap_section_begin,
 );
 
 /*
- * One section is zapped.  @work is its size in units (a page of page-table
- * entries is 32, a huge page 1), before it was cut short if @contended; @wait_ns
- * is how long it took to find and lock the VMA.
+ * One section is zapped.  @work is what it did, in units (a page of page-table
+ * entries is 32, a huge page 1); @contended if a waiter ended it.  @zap_ns is how
+ * long it held the VMA lock, and @wait_ns how long it took to get it.
  */
 TRACE_EVENT(munmap_section,
 	TP_PROTO(struct mm_struct *mm, unsigned long start, unsigned long end,

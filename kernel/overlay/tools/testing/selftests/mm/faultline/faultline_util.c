@@ -369,6 +369,59 @@ int access_signal(void *addr, bool write, siginfo_t *info)
 	return sig;
 }
 
+/* --- memory cgroups */
+
+int memory_group_write(const struct memory_group *g, const char *file,
+		       const char *text)
+{
+	char path[160];
+
+	snprintf(path, sizeof(path), "%s/%s", g->dir, file);
+	return write_text(path, text);
+}
+
+/* Moves this process to a group: "0" stands for the writer. */
+static int group_enter(const char *dir)
+{
+	char path[160];
+
+	snprintf(path, sizeof(path), "%s/cgroup.procs", dir);
+	return write_text(path, "0");
+}
+
+bool memory_group_enter(struct memory_group *g)
+{
+	char path[160];
+
+	/* A mount of our own, wherever the machine has its own or has none. */
+	snprintf(g->root, sizeof(g->root), "/tmp/faultline-cgroup-%d",
+		 getpid());
+	snprintf(g->dir, sizeof(g->dir), "%s/faultline-%d", g->root, getpid());
+	mkdir("/tmp", 01777);
+	mkdir(g->root, 0700);
+	if (mount("none", g->root, "cgroup2", 0, NULL)) {
+		rmdir(g->root);
+		return false;
+	}
+	snprintf(path, sizeof(path), "%s/cgroup.subtree_control", g->root);
+	if (!write_text(path, "+memory") && !mkdir(g->dir, 0700)) {
+		if (!group_enter(g->dir))
+			return true;
+		rmdir(g->dir);
+	}
+	umount(g->root);
+	rmdir(g->root);
+	return false;
+}
+
+void memory_group_leave(const struct memory_group *g)
+{
+	group_enter(g->root);
+	rmdir(g->dir);
+	umount(g->root);
+	rmdir(g->root);
+}
+
 bool fault_attr_set(const char *attr, const struct fault_setting *settings,
 		    size_t n)
 {
@@ -409,6 +462,15 @@ static long proc_value(const char *path, const char *field, char end)
 long proc_kb(const char *path, const char *field)
 {
 	return proc_value(path, field, ':');
+}
+
+long memory_group_read(const struct memory_group *g, const char *file,
+		       const char *field)
+{
+	char path[160];
+
+	snprintf(path, sizeof(path), "%s/%s", g->dir, file);
+	return proc_value(path, field, ' ');
 }
 
 long status_kb(const char *field)

@@ -130,6 +130,26 @@ int try_write(void *addr, __u64 word);
 /* The same for a single access; @info may be NULL. */
 int access_signal(void *addr, bool write, siginfo_t *info);
 
+/* --- a memory cgroup (version 2) */
+struct memory_group {
+	char root[64];
+	char dir[96];
+};
+
+/*
+ * Makes a group and moves this process into it.  False if that is not possible,
+ * with nothing changed.
+ */
+bool memory_group_enter(struct memory_group *g);
+/* Writes a file of the group; 0 or -errno. */
+int memory_group_write(const struct memory_group *g, const char *file,
+		       const char *text);
+/* A number of memory.stat or memory.events; -1 if it is not there. */
+long memory_group_read(const struct memory_group *g, const char *file,
+		       const char *field);
+/* Moves this process out, and removes the group. */
+void memory_group_leave(const struct memory_group *g);
+
 struct fault_setting {
 	const char *file;
 	const char *text;

@@ -3,20 +3,13 @@
  * Section-wise munmap against other calls of the same process.
  *
  * The race window lasts from the moment that the range is dead (calls such as
- * madvise() find a hole) to its removal from the address space.  A test counts
- * how often it acted inside; with the switch on, a test that never did fails,
- * because it has not tested anything.
- *
- * Variants: "off" (the test itself must hold on stock), "on" (the smallest
- * sections, so the most windows), "flip" (the knob changes continuously).
+ * madvise() find a hole) to its removal from the address space.
  */
-#include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <sys/ioctl.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
@@ -25,106 +18,13 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-#include "../../kselftest_harness.h"
 #include "munmap_util.h"
+#include "section_race.h"
 
 #define TAG		0x6d756e6d61703032ULL
-#define RANGE		(64 * MIB)
-#define TIMEOUT		900
-#define MAX_RACERS	4
 
-/* Set from the environment, see main(). */
-static long opt_seconds = 8;
+/* FAULTLINE_COUNT: mappings of the race that ends by count. */
 static long opt_count = 20000;
-
-struct race;
-
-/* One test: callbacks before, during and after each munmap. */
-struct race_ops {
-	int racers;
-	/* Creates the range; default: RANGE of filled base pages. */
-	bool (*prepare)(struct race *r);
-	/* In each racer thread, once per round, from the start of munmap. */
-	void (*racer)(struct race *r, int id);
-	/* In the main thread; default: munmap(). */
-	int (*unmap)(struct race *r);
-	/* After each round, when all threads wait; false stops the test. */
-	bool (*verify)(struct race *r);
-	/* Whether the test has met all its cases; default: the window. */
-	bool (*enough)(struct race *r);
-};
-
-struct race {
-	const struct race_ops *ops;
-	char *start;
-	size_t len;
-	__u64 tag;
-	pthread_barrier_t barrier;
-	pthread_t threads[MAX_RACERS];
-	atomic_bool stop;
-	atomic_bool done;	/* this round's munmap has returned */
-	int ret;		/* what it returned: 0 or -errno */
-	atomic_long hits;	/* acts inside the window */
-	atomic_long acts;
-	atomic_long errors;	/* wrong outcomes */
-	long rounds;
-	int mem_fd;		/* /proc/self/mem */
-	bool sections;		/* there is a window to meet */
-	void *data;
-};
-
-/* The state of a test; FIXTURE() only wraps it. */
-struct state {
-	bool on;
-	bool flip;
-	struct idle_thread idle;
-	struct counters before;
-	struct flipper flipper;
-};
-
-FIXTURE(race) {
-	struct state s;
-};
-
-FIXTURE_VARIANT(race) {
-	bool on;
-	bool flip;
-};
-
-FIXTURE_VARIANT_ADD(race, off) {
-	.on = false,
-};
-
-FIXTURE_VARIANT_ADD(race, on) {
-	.on = true,
-};
-
-FIXTURE_VARIANT_ADD(race, flip) {
-	.on = true,
-	.flip = true,
-};
-
-FIXTURE_SETUP(race)
-{
-	const char *why = race_prepare(&munmap_knob,
-				       variant->on ? MUNMAP_SMALL_KB : 0,
-				       variant->flip ? &munmap_flips : NULL);
-
-	self->s.on = variant->on;
-	self->s.flip = variant->flip;
-	if (why)
-		SKIP(return, "%s", why);
-	ASSERT_EQ(0, idle_thread_start(&self->s.idle));
-	if (variant->flip)
-		ASSERT_EQ(0, flipper_start(&self->s.flipper, &munmap_flips, 3));
-	self->s.before = counters_read(munmap_counters);
-}
-
-FIXTURE_TEARDOWN(race)
-{
-	flipper_stop(&self->s.flipper);
-	idle_thread_stop(&self->s.idle);
-}
 
 /* Whether calls that act on memory find a hole: it is dead, or unmapped. */
 static bool is_hole(char *addr)
@@ -170,33 +70,6 @@ static bool last_page_is_old(struct race *r)
 	       sizeof(word) && word == page_word(r->tag, last);
 }
 
-struct racer_arg {
-	struct race *race;
-	int id;
-};
-
-static void *racer_main(void *p)
-{
-	struct racer_arg arg = *(struct racer_arg *)p;
-	struct race *r = arg.race;
-
-	free(p);
-	for (;;) {
-		pthread_barrier_wait(&r->barrier);
-		if (atomic_load(&r->stop))
-			return NULL;
-		r->ops->racer(r, arg.id);
-		pthread_barrier_wait(&r->barrier);
-	}
-}
-
-static bool prepare_anon(struct race *r)
-{
-	r->len = RANGE;
-	r->start = map_filled(r->len, r->tag);
-	return r->start;
-}
-
 static int unmap_range(struct race *r)
 {
 	return munmap(r->start, r->len) ? -errno : 0;
@@ -208,130 +81,15 @@ static bool all_unmapped(struct race *r)
 	return !r->ret && !mapped_bytes(r->start, r->len);
 }
 
-/* A slow machine does few rounds in time: go on until they have met. */
-static bool more_needed(struct race *r)
-{
-	if (!r->sections)
-		return false;
-	return r->ops->enough ? !r->ops->enough(r) : !atomic_load(&r->hits);
-}
-
-/*
- * Runs rounds until the time is over or @count acts were counted.  Returns
- * false if a round went wrong.
- */
-static bool run_race(struct __test_metadata *_metadata, struct race *r,
-		     const struct race_ops *ops, double seconds, long count)
-{
-	__u64 start = now_ns(), end = start + seconds * 1e9;
-	__u64 last = start + TIMEOUT * 800000000ULL;
-	bool good = true;
-	int i;
-
-	r->ops = ops;
-	r->tag = TAG;
-	r->mem_fd = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
-	if (r->mem_fd < 0) {
-		ksft_print_msg("cannot open /proc/self/mem\n");
-		return false;
-	}
-	pthread_barrier_init(&r->barrier, NULL, ops->racers + 1);
-	for (i = 0; i < ops->racers; i++) {
-		struct racer_arg *arg = malloc(sizeof(*arg));
-
-		*arg = (struct racer_arg){ r, i };
-		if (pthread_create(&r->threads[i], NULL, racer_main, arg)) {
-			ksft_print_msg("cannot start a thread\n");
-			exit(KSFT_FAIL);
-		}
-	}
-	while (good && (!count || r->acts < count) &&
-	       (now_ns() < end || (now_ns() < last && more_needed(r)))) {
-		r->tag++;
-		good = ops->prepare ? ops->prepare(r) : prepare_anon(r);
-		if (!good) {
-			ksft_print_msg("round %ld: no memory for the range\n",
-				       r->rounds);
-			break;
-		}
-		atomic_store(&r->done, false);
-		pthread_barrier_wait(&r->barrier);
-		r->ret = ops->unmap ? ops->unmap(r) : unmap_range(r);
-		atomic_store(&r->done, true);
-		pthread_barrier_wait(&r->barrier);
-		good = ops->verify ? ops->verify(r) : all_unmapped(r);
-		if (!good)
-			ksft_print_msg("round %ld: wrong, munmap returned %d\n",
-				       r->rounds, r->ret);
-		r->rounds++;
-	}
-	atomic_store(&r->stop, true);
-	pthread_barrier_wait(&r->barrier);
-	for (i = 0; i < ops->racers; i++)
-		pthread_join(r->threads[i], NULL);
-	pthread_barrier_destroy(&r->barrier);
-	close(r->mem_fd);
-	return good;
-}
-
-static double race_seconds(const struct state *s)
-{
-	/* Most of the time is for the variant with sections. */
-	if (s->flip)
-		return opt_seconds / 2.0;
-	return s->on ? opt_seconds : opt_seconds / 4.0;
-}
-
-/* For tests with their own loop: more time, as in run_race(). */
-static bool time_left(struct state *s, struct race *r, __u64 start)
-{
-	__u64 now = now_ns() - start;
-	struct counters d;
-
-	if (now < race_seconds(s) * 1e9)
-		return true;
-	d = counters_since(&s->before);
-	return s->on && (d.value[MUNMAP_SECTIONS] <= d.value[MUNMAP_CALLS] ||
-			 !atomic_load(&r->hits)) &&
-	       now < TIMEOUT * 800000000ULL;
-}
-
-/* The window must have existed and must have been hit. */
-static void expect_raced(struct __test_metadata *_metadata,
-			 struct state *s, struct race *r)
-{
-	struct counters d;
-
-	d = counters_since(&s->before);
-	ksft_print_msg("%ld rounds, %ld acts, %ld inside the window\n",
-		       r->rounds, atomic_load(&r->acts),
-		       atomic_load(&r->hits));
-	ksft_print_msg("%ld calls in %ld sections, %ld flips\n",
-		       d.value[MUNMAP_CALLS], d.value[MUNMAP_SECTIONS],
-		       atomic_load(&s->flipper.count));
-	EXPECT_EQ(0, atomic_load(&r->errors));
-	EXPECT_LT(0, r->rounds);
-	if (!s->on) {
-		EXPECT_EQ(0, d.value[MUNMAP_CALLS]);
-		EXPECT_EQ(0, d.value[MUNMAP_SECTIONS]);
-		return;
-	}
-	EXPECT_LT(0, d.value[MUNMAP_CALLS]);
-	EXPECT_LT(d.value[MUNMAP_CALLS], d.value[MUNMAP_SECTIONS]);
-	EXPECT_LT(0, atomic_load(&r->hits));
-	if (s->flip)
-		EXPECT_LT(10, atomic_load(&s->flipper.count));
-}
-
-static void race_test(struct __test_metadata *_metadata,
-		      struct state *s,
-		      const struct race_ops *ops, void *data)
-{
-	struct race r = { .sections = s->on, .data = data };
-
-	EXPECT_TRUE(run_race(_metadata, &r, ops, race_seconds(s), 0));
-	expect_raced(_metadata, s, &r);
-}
+static const struct race_feature race_feature = {
+	.knob = &munmap_knob,
+	.flips = &munmap_flips,
+	.counters = munmap_counters,
+	.tag = TAG,
+	.range = 64 * MIB,
+	.call = unmap_range,
+	.verify = all_unmapped,
+};
 
 /* --- mmap(NULL): a mapping made in the window must survive */
 
@@ -378,7 +136,7 @@ static void mmap_racer(struct race *r, int id)
 		k->addr = mmap(hint, k->len, PROT_READ | PROT_WRITE,
 			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (k->addr == MAP_FAILED) {
-			atomic_fetch_add(&r->errors, 1);
+			race_wrong(r);
 			break;
 		}
 		fill_pages(k->addr, k->len, k->tag);
@@ -388,7 +146,7 @@ static void mmap_racer(struct race *r, int id)
 			continue;
 		atomic_fetch_add(&r->hits, 1);
 		if (k->addr >= r->start && k->addr < r->start + r->len)
-			atomic_fetch_add(&r->errors, 1);
+			race_wrong(r);
 	}
 	m->n[id] = n;
 }
@@ -406,7 +164,7 @@ static bool mmap_verify(struct race *r)
 			if (mapped_bytes(k->addr, 1) != 1 ||
 			    !page_is_mapped(k->addr + k->len - page_size()) ||
 			    bad_pages(k->addr, k->len, k->tag))
-				atomic_fetch_add(&r->errors, 1);
+				race_wrong(r);
 			munmap(k->addr, k->len);
 		}
 	}
@@ -427,7 +185,7 @@ TEST_F_TIMEOUT(race, mmap_anywhere, TIMEOUT)
 	for (i = 0; i < MAX_RACERS; i++)
 		m->seed[i] = TAG + i;
 	/* Limited by count, not by time. */
-	EXPECT_TRUE(run_race(_metadata, &r, &ops, TIMEOUT * 0.8, count));
+	EXPECT_TRUE(run_race(&self->s, &r, &ops, count));
 	EXPECT_LE(count, atomic_load(&r.acts));
 	expect_raced(_metadata, &self->s, &r);
 }
@@ -461,13 +219,13 @@ static bool fixed_prepare(struct race *r)
 	case PENDING:
 		/* Up to a quarter of the range. */
 		f->len = 16 * page_size() +
-			 f->tag % (RANGE / 4 / page_size()) * page_size();
+			 f->tag % (race_range() / 4 / page_size()) * page_size();
 		break;
 	case FINISHED:
 		f->len = 16 * page_size();
 		break;
 	default:
-		f->len = RANGE / 2;
+		f->len = race_range() / 2;
 		break;
 	}
 	if (f->by_mremap) {
@@ -509,7 +267,7 @@ static void fixed_racer(struct race *r, int id)
 	}
 	atomic_fetch_add(&r->acts, 1);
 	if (got != want) {
-		atomic_fetch_add(&r->errors, 1);
+		race_wrong(r);
 		if (f->by_mremap)
 			munmap(f->source, f->len);
 		return;
@@ -608,7 +366,7 @@ static void moved_racer(struct race *r, int id)
 		return;
 	}
 	if (errno != EFAULT)
-		atomic_fetch_add(&r->errors, 1);
+		race_wrong(r);
 	if (inside && page_is_mapped(r->start + r->len - page_size()))
 		atomic_fetch_add(&r->hits, 1);
 }
@@ -690,7 +448,7 @@ static void *seal_racer(void *arg)
 static void seal_round(struct seal_result *result, int round)
 {
 	struct sealer s = {
-		.len = RANGE, .order = round % NR_SEAL_ORDERS, .result = result,
+		.len = race_range(), .order = round % NR_SEAL_ORDERS, .result = result,
 	};
 	pthread_t thread;
 
@@ -790,7 +548,7 @@ static void fork_racer(struct race *r, int id)
 		if (inside)
 			atomic_fetch_add(&r->hits, 1);
 		if (reap(pid))
-			atomic_fetch_add(&r->errors, 1);
+			race_wrong(r);
 	} while (inside && !atomic_load(&r->done));
 }
 
@@ -817,7 +575,7 @@ static void read_racer(struct race *r, int id)
 
 		if (!try_read(r->start + index * page_size(), &word)) {
 			if (word != page_word(r->tag, index))
-				atomic_fetch_add(&r->errors, 1);
+				race_wrong(r);
 			atomic_fetch_add(&r->acts, 1);
 		} else if (!atomic_load(&r->done) &&
 			   page_is_mapped(r->start + r->len - page_size())) {
@@ -900,10 +658,8 @@ static void change_racer(struct race *r, int id)
 			break;
 		}
 		if (ret && !expected_errno(errno))
-			atomic_fetch_add(&r->errors, 1);
-		atomic_fetch_add(&r->acts, 1);
-		if (inside && page_is_mapped(last_page(r)))
-			atomic_fetch_add(&r->hits, 1);
+			race_wrong(r);
+		race_acted(r, inside && page_is_mapped(last_page(r)));
 	}
 }
 
@@ -931,18 +687,16 @@ static void overlap_racer(struct race *r, int id)
 
 	/* The upper three quarters, and a little past the end. */
 	if (munmap(r->start + r->len / 4, r->len))
-		atomic_fetch_add(&r->errors, 1);
+		race_wrong(r);
 	/* A successful return means unmapped, not being unmapped. */
 	if (mapped_bytes(r->start + r->len / 4, r->len - r->len / 4))
-		atomic_fetch_add(&r->errors, 1);
-	atomic_fetch_add(&r->acts, 1);
-	if (inside)
-		atomic_fetch_add(&r->hits, 1);
+		race_wrong(r);
+	race_acted(r, inside);
 }
 
 static bool prepare_overlap(struct race *r)
 {
-	r->len = RANGE;
+	r->len = race_range();
 	r->start = map_filled(r->len + r->len / 4, r->tag);
 	return r->start;
 }
@@ -995,7 +749,7 @@ static bool limited_prepare(struct race *r)
 	struct rlimit new;
 
 	l->limit = r->rounds % NR_LIMITS;
-	l->other_len = l->limit == LIMIT_MREMAP ? page_size() : RANGE;
+	l->other_len = l->limit == LIMIT_MREMAP ? page_size() : race_range();
 	l->other = mmap(NULL, l->other_len, PROT_NONE,
 			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (l->other == MAP_FAILED || !prepare_anon(r))
@@ -1034,40 +788,40 @@ static void limited_racer(struct race *r, int id)
 	inside = wait_for_window(r);
 	switch (l->limit) {
 	case LIMIT_MMAP:
-		p = mmap(NULL, RANGE, PROT_READ | PROT_WRITE,
+		p = mmap(NULL, race_range(), PROT_READ | PROT_WRITE,
 			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		good = p != MAP_FAILED;
 		if (good)
-			munmap(p, RANGE);
+			munmap(p, race_range());
 		break;
 	case LIMIT_FIXED:
-		good = mmap(l->other, RANGE, PROT_READ | PROT_WRITE,
+		good = mmap(l->other, race_range(), PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
 			    0) == l->other;
 		break;
 	case LIMIT_MREMAP:
-		p = mremap(l->other, page_size(), RANGE, MREMAP_MAYMOVE);
+		p = mremap(l->other, page_size(), race_range(), MREMAP_MAYMOVE);
 		good = p != MAP_FAILED;
 		if (good) {
 			l->other = p;
-			l->other_len = RANGE;
+			l->other_len = race_range();
 		}
 		break;
 	case LIMIT_BRK:
-		good = sbrk(RANGE) != (void *)-1;
+		good = sbrk(race_range()) != (void *)-1;
 		if (good)
-			sbrk(-(intptr_t)RANGE);
+			sbrk(-(intptr_t)race_range());
 		break;
 	case LIMIT_MPROTECT:
-		good = !mprotect(l->other, RANGE, PROT_READ | PROT_WRITE);
+		good = !mprotect(l->other, race_range(), PROT_READ | PROT_WRITE);
 		break;
 	default:
-		good = !mlock2(l->other, RANGE, MLOCK_ONFAULT);
+		good = !mlock2(l->other, race_range(), MLOCK_ONFAULT);
 		break;
 	}
 	atomic_fetch_add(&r->acts, 1);
 	if (!good)
-		atomic_fetch_add(&r->errors, 1);
+		race_wrong(r);
 	if (inside) {
 		atomic_fetch_add(&r->hits, 1);
 		l->inside[l->limit]++;
@@ -1161,7 +915,7 @@ static void accounts_racer(struct race *r, int id)
 		good = accounts_right(r);
 		atomic_fetch_add(&r->acts, 1);
 		if (!good)
-			atomic_fetch_add(&r->errors, 1);
+			race_wrong(r);
 		if (in_window(r))
 			atomic_fetch_add(&r->hits, 1);
 	} while (!atomic_load(&r->done));
@@ -1307,7 +1061,7 @@ static void hole_racer(struct race *r, int id)
 			failed(r, mlock(r->start, page_size()), ENOMEM,
 			       "mlock()");
 		if (page_is_mapped(last_page(r)))
-			atomic_fetch_add(&r->errors, 1);
+			race_wrong(r);
 		return;
 	}
 	while (!atomic_load(&r->done)) {
@@ -1317,9 +1071,7 @@ static void hole_racer(struct race *r, int id)
 		uffd_into_hole(r);
 		failed(r, madvise(r->start, page_size(), MADV_DONTNEED), ENOMEM,
 		       "MADV_DONTNEED");
-		atomic_fetch_add(&r->acts, 1);
-		if (zapped && in_window(r))
-			atomic_fetch_add(&r->hits, 1);
+		race_acted(r, zapped && in_window(r));
 	}
 }
 
@@ -1351,6 +1103,7 @@ TEST_F_TIMEOUT(race, calls_find_a_hole, TIMEOUT)
 struct ksm {
 	char *other;		/* merged with the range */
 	size_t len;
+	bool merged;		/* pages of this round's range were merged */
 };
 
 static bool prepare_ksm(struct race *r)
@@ -1369,11 +1122,13 @@ static bool prepare_ksm(struct race *r)
 	/* Until the range begins to be merged. */
 	for (i = 0; i < 100 && smaps_kb(r->start, r->len, "KSM") <= 0; i++)
 		usleep(10000);
+	k->merged = smaps_kb(r->start, r->len, "KSM") > 0;
 	return word_read(k->other) == TAG;
 }
 
 static void ksm_racer(struct race *r, int id)
 {
+	struct ksm *k = r->data;
 	int ret;
 
 	if (!wait_for_window(r))
@@ -1382,10 +1137,8 @@ static void ksm_racer(struct race *r, int id)
 		/* Breaks up all merged pages; EBUSY while they are in use. */
 		ret = write_text(KSM "run", "2");
 		if (ret && ret != -EBUSY)
-			atomic_fetch_add(&r->errors, 1);
-		atomic_fetch_add(&r->acts, 1);
-		if (in_window(r))
-			atomic_fetch_add(&r->hits, 1);
+			race_wrong(r);
+		race_acted(r, k->merged && in_window(r));
 		write_text(KSM "run", "1");
 	} while (!atomic_load(&r->done));
 }
@@ -1429,6 +1182,141 @@ TEST_F_TIMEOUT(race, ksm, TIMEOUT)
 	write_text(KSM "sleep_millisecs", sleep);
 }
 
+/* --- page tables: they go with the pages, not at the end */
+
+struct tables {
+	long before;		/* kB, with the range */
+	long least;		/* kB, seen in the window */
+};
+
+static bool prepare_tables(struct race *r)
+{
+	struct tables *t = r->data;
+
+	if (!prepare_anon(r))
+		return false;
+	t->before = status_kb("VmPTE");
+	return true;
+}
+
+/* Half of the tables of the range are gone. */
+static bool tables_fell(const struct race *r, long least)
+{
+	const struct tables *t = r->data;
+	/* Of 8 bytes per page; on powerpc, several tables share a page. */
+	long tables = r->len / page_size() * sizeof(__u64) / KIB;
+
+	return least <= t->before - tables / 2;
+}
+
+static void tables_racer(struct race *r, int id)
+{
+	struct tables *t = r->data;
+
+	if (!wait_for_window(r))
+		return;
+	do {
+		long now = status_kb("VmPTE");
+
+		atomic_fetch_add(&r->acts, 1);
+		/* The range was still there after the look at the tables. */
+		if (in_window(r) && tables_fell(r, now)) {
+			atomic_fetch_add(&r->hits, 1);
+			t->least = now;
+		}
+	} while (!atomic_load(&r->done));
+}
+
+static bool tables_verify(struct race *r)
+{
+	return all_unmapped(r) && tables_fell(r, status_kb("VmPTE"));
+}
+
+TEST_F_TIMEOUT(race, tables_go_with_the_pages, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .prepare = prepare_tables, .racer = tables_racer,
+		.verify = tables_verify,
+	};
+	struct tables t = { };
+
+	race_test(_metadata, &self->s, &ops, &t);
+	ksft_print_msg("%ld kB of %ld kB in the window\n", t.least, t.before);
+}
+
+/* --- collapse: another mapping of the file gets huge pages */
+
+struct collapse {
+	int fd;
+	char *other;		/* the same file, mapped elsewhere */
+};
+
+/* A collapse ends with a look at the page tables of all mappings of the file. */
+static bool prepare_collapse(struct race *r)
+{
+	struct collapse *c = r->data;
+
+	r->len = race_range();
+	c->fd = memfd_create("collapse", MFD_CLOEXEC);
+	if (c->fd < 0 || ftruncate(c->fd, r->len))
+		return false;
+	c->other = free_range(r->len);
+	if (!c->other ||
+	    mmap(c->other, r->len, PROT_READ | PROT_WRITE,
+		 MAP_SHARED | MAP_FIXED, c->fd, 0) != c->other)
+		return false;
+	fill_pages(c->other, r->len, r->tag);
+	r->start = free_range(r->len);
+	return r->start &&
+	       mmap(r->start, r->len, PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_FIXED, c->fd, 0) == r->start &&
+	       !bad_pages(r->start, r->len, r->tag);
+}
+
+static void collapse_racer(struct race *r, int id)
+{
+	struct collapse *c = r->data;
+	size_t i, n = r->len / pmd_size();
+
+	if (!wait_for_window(r))
+		return;
+	/* Where the zap is, or will soon be. */
+	for (i = id; i < n && !atomic_load(&r->done); i += r->ops->racers) {
+		if (madvise(c->other + i * pmd_size(), pmd_size(),
+			    MADV_COLLAPSE))
+			continue;
+		race_acted(r, in_window(r));
+	}
+}
+
+static bool collapse_verify(struct race *r)
+{
+	struct collapse *c = r->data;
+	bool good = all_unmapped(r) && !bad_pages(c->other, r->len, r->tag);
+
+	munmap(c->other, r->len);
+	close(c->fd);
+	return good;
+}
+
+TEST_F_TIMEOUT(race, collapse_elsewhere, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .prepare = prepare_collapse,
+		.racer = collapse_racer, .verify = collapse_verify,
+	};
+	struct collapse c = { };
+	char enabled[64];
+
+	if (read_text("/sys/kernel/mm/transparent_hugepage/enabled", enabled,
+		      sizeof(enabled)))
+		SKIP(return, "this kernel has no transparent huge pages");
+	race_test(_metadata, &self->s, &ops, &c);
+	/* An underflow of the count of tables. */
+	EXPECT_LE(0, status_kb("VmPTE"));
+	EXPECT_GT(64 * 1024, status_kb("VmPTE"));
+}
+
 /* --- contended: a call that replaces a part ends the section that is zapped */
 
 #define PINS	64
@@ -1456,14 +1344,12 @@ static void pin_racer(struct race *r, int id)
 		if (mmap(want, page_size(), PROT_READ | PROT_WRITE,
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
 			 0) != want) {
-			atomic_fetch_add(&r->errors, 1);
+			race_wrong(r);
 			break;
 		}
 		word_write((__u64 *)want, r->tag + i);
 		pins->addr[pins->n++] = want;
-		atomic_fetch_add(&r->acts, 1);
-		if (inside)
-			atomic_fetch_add(&r->hits, 1);
+		race_acted(r, inside);
 	}
 }
 
@@ -1490,10 +1376,13 @@ TEST_F_TIMEOUT(race, contended_ends_early, TIMEOUT)
 		.racers = 1, .racer = pin_racer, .verify = pin_verify,
 	};
 	struct pins pins = { .seed = TAG };
+	/* Sections of several steps, which only a waiter can cut short. */
+	long kbytes = race_range() / 2 / KIB;
 
-	/* Sections of many steps, which only a waiter can cut short. */
+	if (kbytes > 16 * MUNMAP_SMALL_KB)
+		kbytes = 16 * MUNMAP_SMALL_KB;
 	if (self->s.on && !self->s.flip)
-		ASSERT_EQ(NULL, munmap_knob_set(16 * MUNMAP_SMALL_KB));
+		ASSERT_EQ(NULL, munmap_knob_set(kbytes));
 	race_test(_metadata, &self->s, &ops, &pins);
 	ksft_print_msg("%ld cut short\n",
 		       counted(&self->s.before, MUNMAP_CONTENDED));
@@ -1505,10 +1394,10 @@ TEST_F_TIMEOUT(race, contended_ends_early, TIMEOUT)
 
 static bool prepare_shm(struct race *r)
 {
-	int id = shmget(IPC_PRIVATE, RANGE, IPC_CREAT | 0600);
+	int id = shmget(IPC_PRIVATE, race_range(), IPC_CREAT | 0600);
 
 	*(int *)r->data = id;
-	r->len = RANGE;
+	r->len = race_range();
 	if (id < 0)
 		return false;
 	r->start = shmat(id, NULL, 0);
@@ -1531,7 +1420,7 @@ static void shm_racer(struct race *r, int id)
 		atomic_fetch_add(&r->acts, 1);
 		if (ret && page_is_mapped(last))
 			/* Destroyed while a part is still attached. */
-			atomic_fetch_add(&r->errors, 1);
+			race_wrong(r);
 		if (!ret && inside && ds.shm_nattch && page_is_mapped(last))
 			atomic_fetch_add(&r->hits, 1);
 	}
@@ -1554,28 +1443,40 @@ TEST_F_TIMEOUT(race, shmdt, TIMEOUT)
 {
 	static const struct race_ops ops = {
 		.racers = 1, .prepare = prepare_shm, .racer = shm_racer,
-		.unmap = unmap_shm, .verify = shm_verify,
+		.call = unmap_shm, .verify = shm_verify,
 	};
-	int id = shmget(IPC_PRIVATE, RANGE, IPC_CREAT | 0600);
+	int id = shmget(IPC_PRIVATE, race_range(), IPC_CREAT | 0600);
 
 	if (id < 0)
 		SKIP(return, "no SysV shared memory segment of %lu MiB",
-		     RANGE / MIB);
+		     race_range() / MIB);
 	shmctl(id, IPC_RMID, NULL);
 	race_test(_metadata, &self->s, &ops, &id);
 }
 
-/* --- SIGKILL in the middle of a munmap: all memory is freed */
+/* --- killed in the middle of a munmap: all memory is freed */
 
 struct kill_page {
 	atomic_bool began;
 	atomic_bool returned;
 };
 
+struct kill_ops {
+	/* Before the range is mapped; may be NULL. */
+	void (*prepare)(void);
+	void (*kill)(void);
+};
+
 struct killer {
 	char *start;
 	struct kill_page *page;
+	const struct kill_ops *ops;
 };
+
+static void kill_self(void)
+{
+	kill(getpid(), SIGKILL);
+}
 
 static void *kill_racer(void *arg)
 {
@@ -1583,16 +1484,19 @@ static void *kill_racer(void *arg)
 
 	while (!is_hole(k->start))
 		if (atomic_load(&k->page->returned))
-			return NULL;
-	kill(getpid(), SIGKILL);
+			break;
+	k->ops->kill();
 	return NULL;
 }
 
-static void kill_round(struct kill_page *page, size_t len)
+static void kill_round(struct kill_page *page, size_t len,
+		       const struct kill_ops *ops)
 {
-	struct killer k = { .page = page };
+	struct killer k = { .page = page, .ops = ops };
 	pthread_t thread;
 
+	if (ops->prepare)
+		ops->prepare();
 	k.start = map_filled(len, TAG);
 	if (!k.start || pthread_create(&thread, NULL, kill_racer, &k))
 		_exit(1);
@@ -1610,10 +1514,11 @@ static long used_kb(void)
 	return meminfo_kb("AnonPages") + meminfo_kb("PageTables");
 }
 
-TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
+static void kill_test(struct __test_metadata *_metadata, struct state *s,
+		      const struct kill_ops *ops)
 {
 	__u64 start = now_ns();
-	size_t len = 2 * RANGE;
+	size_t len = 2 * race_range();
 	struct kill_page *page;
 	struct race r = { };
 	long base, committed;
@@ -1624,16 +1529,15 @@ TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 	ASSERT_NE(NULL, page);
 	base = used_kb();
 	committed = meminfo_kb("Committed_AS");
-	while (time_left(&self->s, &r, start)) {
+	while (time_left(s, &r, start)) {
 		memset(page, 0, sizeof(*page));
 		pid = fork();
 		if (!pid)
-			kill_round(page, len);
+			kill_round(page, len, ops);
 		ASSERT_EQ(256 + SIGKILL, reap(pid));
-		r.acts++;
-		r.rounds++;
 		/* The munmap did not return: it was killed inside. */
-		r.hits += !atomic_load(&page->returned);
+		race_acted(&r, !atomic_load(&page->returned));
+		r.rounds++;
 	}
 	/* No range may be lost; other processes may use a little, briefly. */
 	for (tries = 0; tries < 50; tries++) {
@@ -1646,7 +1550,48 @@ TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 	EXPECT_GT(base + (long)(len / KIB) / 4, used_kb());
 	EXPECT_GT(committed + (long)(len / KIB) / 4,
 		  meminfo_kb("Committed_AS"));
-	expect_raced(_metadata, &self->s, &r);
+	expect_raced(_metadata, s, &r);
+}
+
+TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
+{
+	static const struct kill_ops ops = { .kill = kill_self };
+
+	kill_test(_metadata, &self->s, &ops);
+}
+
+static struct memory_group group;
+
+static void lift_limit(void)
+{
+	memory_group_write(&group, "memory.max", "max");
+}
+
+/* The OOM killer chooses this process, which has nearly all of the memory. */
+static void exceed_limit(void)
+{
+	memory_group_write(&group, "memory.max", "1M");
+	/* Unless the range was gone already. */
+	kill_self();
+}
+
+/* As sigkill, but the OOM reaper takes memory away beside the munmap. */
+TEST_F_TIMEOUT(race, oom_kill, TIMEOUT)
+{
+	static const struct kill_ops ops = {
+		.prepare = lift_limit, .kill = exceed_limit,
+	};
+	long kills;
+
+	if (!memory_group_enter(&group))
+		SKIP(return, "no memory cgroups here");
+	kill_test(_metadata, &self->s, &ops);
+	lift_limit();
+	kills = memory_group_read(&group, "memory.events", "oom_kill");
+	ksft_print_msg("%ld OOM kills\n", kills);
+	memory_group_leave(&group);
+	if (self->s.on)
+		EXPECT_LT(0, kills);
 }
 
 /* A process that shares the mm of the killed one sees the memory go. */
@@ -1700,7 +1645,7 @@ TEST_F_TIMEOUT(race, sigkill_shared, TIMEOUT)
 		memset(page, 0, sizeof(*page));
 		pid = fork();
 		if (!pid)
-			kill_sharer(page, RANGE);
+			kill_sharer(page, race_range());
 		ASSERT_EQ(0, reap(pid));
 		r.acts++;
 		r.rounds++;
@@ -1724,9 +1669,7 @@ static void fuzz_racer(struct race *r, int id)
 		struct kept_mapping *k = &slot[random_next(&seed) % SLOTS];
 		unsigned int what = random_next(&seed) % 16;
 
-		atomic_fetch_add(&r->acts, 1);
-		if (is_hole(r->start) && last_page_is_old(r))
-			atomic_fetch_add(&r->hits, 1);
+		race_acted(r, is_hole(r->start) && last_page_is_old(r));
 		if (!k->addr) {
 			/* Mostly small, sometimes several sections. */
 			k->len = (1 + random_next(&seed) % 64) * page_size();
@@ -1744,13 +1687,13 @@ static void fuzz_racer(struct race *r, int id)
 			continue;
 		}
 		if (bad_pages(k->addr, k->len, k->tag))
-			atomic_fetch_add(&r->errors, 1);
+			race_wrong(r);
 		if (what == 0) {
 			pid = fork();
 			if (!pid)
 				_exit(!!bad_pages(k->addr, k->len, k->tag));
 			if (pid > 0 && reap(pid))
-				atomic_fetch_add(&r->errors, 1);
+				race_wrong(r);
 		} else if (what < 4) {
 			/* Moves and grows by an empty page. */
 			char *p = mremap(k->addr, k->len,
@@ -1769,7 +1712,7 @@ static void fuzz_racer(struct race *r, int id)
 				k->len = 2 * page_size();
 		} else {
 			if (munmap(k->addr, k->len))
-				atomic_fetch_add(&r->errors, 1);
+				race_wrong(r);
 			k->addr = NULL;
 		}
 	}
@@ -1777,7 +1720,7 @@ static void fuzz_racer(struct race *r, int id)
 		if (!slot[i].addr)
 			continue;
 		if (bad_pages(slot[i].addr, slot[i].len, slot[i].tag))
-			atomic_fetch_add(&r->errors, 1);
+			race_wrong(r);
 		munmap(slot[i].addr, slot[i].len);
 	}
 }
@@ -1789,12 +1732,12 @@ static int unmap_fuzz(struct race *r)
 	int i;
 
 	for (i = 0; i < 3; i++) {
-		p = map_filled(RANGE / 2, r->tag + i);
+		p = map_filled(race_range() / 2, r->tag + i);
 		if (!p)
 			return -ENOMEM;
-		if (bad_pages(p, RANGE / 2, r->tag + i))
-			atomic_fetch_add(&r->errors, 1);
-		if (munmap(p, RANGE / 2))
+		if (bad_pages(p, race_range() / 2, r->tag + i))
+			race_wrong(r);
+		if (munmap(p, race_range() / 2))
 			return -errno;
 	}
 	return unmap_range(r);
@@ -1809,19 +1752,18 @@ static bool fuzz_verify(struct race *r)
 TEST_F_TIMEOUT(race, fuzz, TIMEOUT)
 {
 	static const struct race_ops ops = {
-		.racers = 3, .racer = fuzz_racer, .unmap = unmap_fuzz,
+		.racers = 3, .racer = fuzz_racer, .call = unmap_fuzz,
 		.verify = fuzz_verify,
 	};
 	long size = status_kb("VmSize");
 
 	race_test(_metadata, &self->s, &ops, NULL);
 	/* Thread stacks stay cached; a lost range would show. */
-	EXPECT_GT(size + (long)(RANGE / KIB), status_kb("VmSize"));
+	EXPECT_GT(size + (long)(race_range() / KIB), status_kb("VmSize"));
 }
 
 int main(int argc, char **argv)
 {
-	/* Seconds of the races by time, and mappings of the race by count. */
 	if (!env_number("FAULTLINE_SECONDS", &opt_seconds) ||
 	    !env_number("FAULTLINE_COUNT", &opt_count))
 		return KSFT_FAIL;

@@ -233,41 +233,22 @@ static bool tune(const char *name, const char *text, char *old, size_t size)
 	return !write_text(path, text);
 }
 
-static long memcg_pagetables(const char *dir)
-{
-	char path[128], text[8192], *line;
-
-	snprintf(path, sizeof(path), "%s/memory.stat", dir);
-	if (read_text(path, text, sizeof(text)))
-		return -1;
-	line = strstr(text, "\npagetables ");
-	return line ? atol(line + strlen("\npagetables ")) : -1;
-}
-
 /* khugepaged is not in the group, but the new tables are charged to it. */
 TEST_F_TIMEOUT(pmd_clear, khugepaged_charges, TIMEOUT)
 {
-	static const char root[] = "/sys/fs/cgroup";
 	size_t len = AREAS * pmd_size();
-	char dir[64], path[128], sleep_ms[32], pages[32], pid[16];
+	char sleep_ms[32], pages[32];
+	struct memory_group group;
 	long before, after = 0;
-	bool mounted;
 	char *p;
 	int i;
 
-	mounted = !mount("cgroup2", root, "cgroup2", 0, NULL);
-	snprintf(path, sizeof(path), "%s/cgroup.subtree_control", root);
-	if (write_text(path, "+memory"))
-		SKIP(return, "needs root and the memory controller");
-	snprintf(dir, sizeof(dir), "%s/pmd_clear-%d", root, getpid());
-	ASSERT_EQ(0, mkdir(dir, 0700));
-	snprintf(path, sizeof(path), "%s/cgroup.procs", dir);
-	snprintf(pid, sizeof(pid), "%d", getpid());
-	ASSERT_EQ(0, write_text(path, pid));
-
+	if (!memory_group_enter(&group))
+		SKIP(return, "no memory cgroups here");
 	p = map_collapsible(AREAS, TAG);
 	ASSERT_NE(NULL, p);
-	before = memcg_pagetables(dir);
+	before = memory_group_read(&group, "memory.stat",
+				   "pagetables");
 	ASSERT_LT(0, before);
 	ASSERT_TRUE(tune("scan_sleep_millisecs", "0", sleep_ms,
 			 sizeof(sleep_ms)));
@@ -282,7 +263,7 @@ TEST_F_TIMEOUT(pmd_clear, khugepaged_charges, TIMEOUT)
 
 	/* Old tables are freed after a grace period; statistics lag, too. */
 	for (i = 0; i < 100; i++) {
-		after = memcg_pagetables(dir);
+		after = memory_group_read(&group, "memory.stat", "pagetables");
 		if (after == before)
 			break;
 		usleep(100000);
@@ -295,11 +276,7 @@ TEST_F_TIMEOUT(pmd_clear, khugepaged_charges, TIMEOUT)
 			  counted(&self->before, PMD_CLEAR_AVOIDED_COLLAPSE));
 
 	EXPECT_EQ(0, munmap(p, len));
-	snprintf(path, sizeof(path), "%s/cgroup.procs", root);
-	EXPECT_EQ(0, write_text(path, pid));
-	EXPECT_EQ(0, rmdir(dir));
-	if (mounted)
-		umount2(root, MNT_DETACH);
+	memory_group_leave(&group);
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 

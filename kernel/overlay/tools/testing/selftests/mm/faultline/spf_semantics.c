@@ -573,56 +573,21 @@ TEST_F(spf, stack_grows)
 
 /* --- memory shortage */
 
-/* Moves this process to a group with a limit; false without memcg. */
-static bool memory_limit(const char *dir, size_t bytes)
-{
-	char path[128], text[32];
-
-	mkdir(dir, 0700);
-	if (mount("none", dir, "cgroup2", 0, NULL) && errno != EBUSY)
-		return false;
-	snprintf(path, sizeof(path), "%s/cgroup.subtree_control", dir);
-	if (write_text(path, "+memory"))
-		return false;
-	snprintf(path, sizeof(path), "%s/spf", dir);
-	mkdir(path, 0700);
-	snprintf(path, sizeof(path), "%s/spf/memory.max", dir);
-	snprintf(text, sizeof(text), "%zu", bytes);
-	if (write_text(path, text))
-		return false;
-	snprintf(path, sizeof(path), "%s/spf/cgroup.procs", dir);
-	return !write_text(path, "0");
-}
-
-static void memory_limit_off(const char *dir)
-{
-	char path[128];
-
-	snprintf(path, sizeof(path), "%s/cgroup.procs", dir);
-	write_text(path, "0");
-	snprintf(path, sizeof(path), "%s/spf", dir);
-	rmdir(path);
-	umount(dir);
-	rmdir(dir);
-}
-
 /*
  * The memory of a group with a limit is full of lazily freed pages, which can
  * be reclaimed.  A fault that finds no free memory waits without locks.
  */
 TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 {
-	static const char dir[] = "/tmp/spf-cgroup";
 	size_t limit = 32 * MIB, len = 24 * MIB, i;
+	struct memory_group group;
 	struct counters delta;
 	char *map, *junk;
 	int err = -1;
 
-	mkdir("/tmp", 01777);
-	if (!memory_limit(dir, limit)) {
-		memory_limit_off(dir);
+	if (!memory_group_enter(&group))
 		SKIP(return, "no memory cgroups here");
-	}
+	ASSERT_EQ(0, memory_group_write(&group, "memory.max", "32M"));
 	map = map_ready(len / self->ps, PROT_READ | PROT_WRITE, -1);
 	ASSERT_NE(NULL, map);
 	/* Fill the group with memory that reclaim frees at once. */
@@ -634,7 +599,7 @@ TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 		for (i = 0; i < len / self->ps; i++)
 			word_write(map + i * self->ps, page_word(TAG, i));
 	delta = counters_since(&self->before);
-	memory_limit_off(dir);
+	memory_group_leave(&group);
 	ASSERT_EQ(0, err);
 	EXPECT_EQ(0, bad_pages(map, len, TAG));
 	TH_LOG("%ld of %zu faults waited, %ld gave up, %ld skipped",

@@ -37,6 +37,13 @@ static struct toggle toggles[] = {
 		.counter = "munmap_section_calls",
 	},
 	{
+		.name = "madvise_section_kbytes",
+		.stock = 0,
+		.max = 1048576,
+		.good = { 2048, 16384, 65536 },
+		.counter = "madvise_section_calls",
+	},
+	{
 		.name = "hugetlb_pmd_sharing",
 		.stock = 1,
 		.max = 2,

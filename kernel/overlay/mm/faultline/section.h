@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Faultline: a part of a range of memory that is handled in one hold of a lock,
+ * shared by munmap.c and madvise.c.
+ */
+#ifndef _MM_FAULTLINE_SECTION_H
+#define _MM_FAULTLINE_SECTION_H
+
+#include <linux/align.h>
+#include <linux/log2.h>
+#include <linux/minmax.h>
+#include <linux/mm_types.h>
+#include <linux/pgtable.h>
+#include <linux/rwsem.h>
+#include <linux/sizes.h>
+#include <linux/userfaultfd.h>
+#include <linux/userfaultfd_k.h>
+
+struct mmu_gather;
+struct zap_details;
+
+/*
+ * Units of work.  Zapping a full page of page-table entries costs 48 times
+ * as much as zapping a huge page (counted in instructions on x86-64); 32 is
+ * close enough and turns the arithmetic into shifts.
+ */
+#define WORK_PTE_TABLE		32L
+#define WORK_LEAF		1L
+
+/*
+ * A section is at most this large: one mmu_gather takes the pages of so much
+ * memory, so that they are freed after the VMA lock has been released.
+ */
+#define SECTION_MAX		((unsigned long)SZ_32M)
+
+/* The bytes that @kbytes of a sysctl stand for: whole page tables; 0 if off. */
+static inline unsigned long section_bytes(unsigned long kbytes)
+{
+	return ALIGN(kbytes * SZ_1K, PMD_SIZE);
+}
+
+/* The budget for a section of @bytes: at least a table, which may be larger. */
+static inline long section_budget(unsigned long bytes)
+{
+	return WORK_PTE_TABLE * max(bytes >> PMD_SHIFT, 1UL);
+}
+
+/* A section in progress. */
+struct section {
+	/* The work that it may still do; positive if there is any. */
+	long budget;
+	/* It ended early, since a writer waits for its VMA. */
+	bool contended;
+};
+
+/* Begin one of @bytes: 0 if the switch was turned off since the call began. */
+static inline struct section section_begin(unsigned long bytes)
+{
+	return (struct section) {
+		.budget = section_budget(bytes ? min(bytes, SECTION_MAX) :
+						 SECTION_MAX),
+	};
+}
+
+/* Does @section end here, before the end of its range? */
+static inline bool section_over(struct section *section,
+				struct vm_area_struct *vma)
+{
+	if (section->budget <= 0)
+		return true;
+	section->contended = rwsem_is_contended(&vma->vm_lock->lock);
+	return section->contended;
+}
+
+/* Must a userfaultfd be told?  @feature is its UFFD_FEATURE_EVENT_* for this. */
+static inline bool section_wants_event(const struct vm_area_struct *vma,
+				       unsigned int feature)
+{
+#ifdef CONFIG_USERFAULTFD
+	const struct userfaultfd_ctx *ctx = vma->vm_userfaultfd_ctx.ctx;
+
+	return ctx && (ctx->features & feature);
+#else
+	return false;
+#endif
+}
+
+unsigned long faultline_mapped_pages(struct mm_struct *mm);
+unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
+				     unsigned long end, long *budget,
+				     unsigned long *first);
+unsigned long faultline_next_step(struct vm_area_struct *vma, unsigned long *addr,
+				  unsigned long end, struct section *section);
+unsigned long faultline_notified_end(struct vm_area_struct *vma,
+				     unsigned long start, unsigned long end,
+				     long budget);
+unsigned long faultline_zap_steps(struct mmu_gather *tlb,
+				  struct vm_area_struct *vma,
+				  unsigned long start, unsigned long end,
+				  struct section *section,
+				  struct zap_details *details);
+unsigned long faultline_zap_section(struct vm_area_struct *vma,
+				    unsigned long start, unsigned long end,
+				    struct section *section,
+				    struct zap_details *details);
+
+#endif /* _MM_FAULTLINE_SECTION_H */

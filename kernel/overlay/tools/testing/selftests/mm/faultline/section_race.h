@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Races in rounds against a call that works by sections: munmap_race.c and
+ * madvise_race.c define race_feature, and their tests with struct race_ops.
+ *
+ * A round prepares a range of memory, and then the main thread makes the call
+ * while racer threads act beside it.  A test counts how often it acted while
+ * the call was at work (hits); with the switch on, a test that never did fails,
+ * because it has not tested anything.
+ *
+ * Variants: "off" (the test itself must hold on stock), "on" (the smallest
+ * sections, so the most windows), "flip" (the knob changes continuously).
+ */
+#ifndef SECTION_RACE_H
+#define SECTION_RACE_H
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../../kselftest_harness.h"
+#include "faultline_util.h"
+
+/* Of a test, in seconds. */
+#define TIMEOUT		900
+/* No round begins later, in ns. */
+#define LAST_NS		(TIMEOUT * 800000000ULL)
+#define MAX_RACERS	4
+
+/* FAULTLINE_SECONDS: how long the variant "on" of a race lasts. */
+static long opt_seconds = 8;
+
+struct race;
+
+struct race_ops {
+	int racers;
+	/* Creates the range; default: filled base pages. */
+	bool (*prepare)(struct race *r);
+	/* In each racer thread, once per round, from the start of the call. */
+	void (*racer)(struct race *r, int id);
+	/* In the main thread: 0 or -errno; default: that of race_feature. */
+	int (*call)(struct race *r);
+	/* After each round, when all threads wait; false stops the test. */
+	bool (*verify)(struct race *r);
+	/* Whether the test has met all its cases; default: one hit. */
+	bool (*enough)(struct race *r);
+};
+
+struct race {
+	const struct race_ops *ops;
+	char *start;
+	size_t len;
+	__u64 tag;		/* of the pages of this round */
+	pthread_barrier_t barrier;
+	pthread_t threads[MAX_RACERS];
+	atomic_bool stop;
+	atomic_bool done;	/* this round's call has returned */
+	int ret;		/* what it returned: 0 or -errno */
+	atomic_long hits;	/* acts while the call was at work */
+	atomic_long acts;
+	atomic_long errors;	/* wrong outcomes */
+	long rounds;
+	int mem_fd;		/* /proc/self/mem */
+	void *data;
+};
+
+/* The first two counters of a feature. */
+enum { RACE_CALLS, RACE_SECTIONS };
+
+struct race_feature {
+	const struct vm_knob *knob;
+	const struct flips *flips;
+	const char * const *counters;
+	__u64 tag;
+	size_t range;		/* bytes that a round maps, see race_range() */
+	int (*call)(struct race *r);
+	bool (*verify)(struct race *r);
+	/* Gives back what verify has seen; may be NULL. */
+	void (*release)(struct race *r);
+};
+
+static const struct race_feature race_feature;
+
+/* Several sections: the smallest is what a page table maps. */
+static inline size_t race_range(void)
+{
+	return race_feature.range > 8 * pmd_size() ? race_feature.range :
+						     8 * pmd_size();
+}
+
+/* The state of a test; FIXTURE() only wraps it. */
+struct state {
+	bool on;
+	bool flip;
+	struct idle_thread idle;
+	struct counters before;
+	struct flipper flipper;
+};
+
+FIXTURE(race) {
+	struct state s;
+};
+
+FIXTURE_VARIANT(race) {
+	bool on;
+	bool flip;
+};
+
+FIXTURE_VARIANT_ADD(race, off) {
+	.on = false,
+};
+
+FIXTURE_VARIANT_ADD(race, on) {
+	.on = true,
+};
+
+FIXTURE_VARIANT_ADD(race, flip) {
+	.on = true,
+	.flip = true,
+};
+
+FIXTURE_SETUP(race)
+{
+	const struct race_feature *f = &race_feature;
+	/* The smallest section is what a page table maps. */
+	const char *why = race_prepare(f->knob,
+				       variant->on ? pmd_size() / KIB : 0,
+				       variant->flip ? f->flips : NULL);
+
+	self->s.on = variant->on;
+	self->s.flip = variant->flip;
+	if (why)
+		SKIP(return, "%s", why);
+	/* Some tests map two ranges, and fork copies one. */
+	if (meminfo_kb("MemAvailable") < (long)(4 * race_range() / KIB))
+		SKIP(return, "not enough memory for ranges of %zu MiB",
+		     race_range() / MIB);
+	ASSERT_EQ(0, idle_thread_start(&self->s.idle));
+	if (variant->flip)
+		ASSERT_EQ(0, flipper_start(&self->s.flipper, f->flips, 3));
+	self->s.before = counters_read(f->counters);
+}
+
+FIXTURE_TEARDOWN(race)
+{
+	flipper_stop(&self->s.flipper);
+	idle_thread_stop(&self->s.idle);
+}
+
+/* Counts an act; @hit: the call was at work meanwhile. */
+static inline void race_acted(struct race *r, bool hit)
+{
+	atomic_fetch_add(&r->acts, 1);
+	if (hit)
+		atomic_fetch_add(&r->hits, 1);
+}
+
+static inline void race_wrong(struct race *r)
+{
+	atomic_fetch_add(&r->errors, 1);
+}
+
+struct racer_arg {
+	struct race *race;
+	int id;
+};
+
+static void *racer_main(void *p)
+{
+	struct racer_arg arg = *(struct racer_arg *)p;
+	struct race *r = arg.race;
+
+	free(p);
+	for (;;) {
+		pthread_barrier_wait(&r->barrier);
+		if (atomic_load(&r->stop))
+			return NULL;
+		r->ops->racer(r, arg.id);
+		pthread_barrier_wait(&r->barrier);
+	}
+}
+
+static bool prepare_anon(struct race *r)
+{
+	r->len = race_range();
+	r->start = map_filled(r->len, r->tag);
+	return r->start;
+}
+
+/* Most of the time is for the variant with sections. */
+static double race_seconds(const struct state *s)
+{
+	if (s->flip)
+		return opt_seconds / 2.0;
+	return s->on ? opt_seconds : opt_seconds / 4.0;
+}
+
+/* Whether the test has met all its cases. */
+static bool has_enough(struct race *r)
+{
+	return !r->ops || !r->ops->enough || r->ops->enough(r);
+}
+
+/* Whether sections were used, and a racer has acted beside them. */
+static bool has_raced(const struct state *s, struct race *r)
+{
+	struct counters d = counters_since(&s->before);
+
+	return d.value[RACE_CALLS] &&
+	       d.value[RACE_SECTIONS] > d.value[RACE_CALLS] &&
+	       atomic_load(&r->hits) && has_enough(r);
+}
+
+/*
+ * Whether to run another round of a test that began at @start.  A slow machine
+ * does few rounds in time, or has the switch off in all of them: go on until
+ * they have raced.
+ */
+static bool time_left(const struct state *s, struct race *r, __u64 start)
+{
+	__u64 now = now_ns() - start;
+
+	if (now < race_seconds(s) * 1e9)
+		return true;
+	return s->on && now < LAST_NS && !has_raced(s, r);
+}
+
+static bool run_round(struct race *r)
+{
+	const struct race_feature *f = &race_feature;
+	const struct race_ops *ops = r->ops;
+	bool good;
+
+	r->tag++;
+	if (!(ops->prepare ? ops->prepare(r) : prepare_anon(r))) {
+		ksft_print_msg("round %ld: no memory for the range\n",
+			       r->rounds);
+		return false;
+	}
+	atomic_store(&r->done, false);
+	pthread_barrier_wait(&r->barrier);
+	r->ret = ops->call ? ops->call(r) : f->call(r);
+	atomic_store(&r->done, true);
+	pthread_barrier_wait(&r->barrier);
+	good = ops->verify ? ops->verify(r) : f->verify(r);
+	if (!good)
+		ksft_print_msg("round %ld: wrong, the call returned %d\n",
+			       r->rounds, r->ret);
+	if (f->release)
+		f->release(r);
+	r->rounds++;
+	return good;
+}
+
+/*
+ * Runs rounds until @count acts were counted, or with 0 until the time is over.
+ * Returns false if a round went wrong.
+ */
+static bool run_race(const struct state *s, struct race *r,
+		     const struct race_ops *ops, long count)
+{
+	__u64 start = now_ns();
+	bool good = true;
+	int i;
+
+	r->ops = ops;
+	r->tag = race_feature.tag;
+	r->mem_fd = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+	if (r->mem_fd < 0) {
+		ksft_print_msg("cannot open /proc/self/mem\n");
+		return false;
+	}
+	pthread_barrier_init(&r->barrier, NULL, ops->racers + 1);
+	for (i = 0; i < ops->racers; i++) {
+		struct racer_arg *arg = malloc(sizeof(*arg));
+
+		*arg = (struct racer_arg){ r, i };
+		if (pthread_create(&r->threads[i], NULL, racer_main, arg)) {
+			ksft_print_msg("cannot start a thread\n");
+			exit(KSFT_FAIL);
+		}
+	}
+	while (good && (count ? r->acts < count && now_ns() < start + LAST_NS :
+				time_left(s, r, start)))
+		good = run_round(r);
+	atomic_store(&r->stop, true);
+	pthread_barrier_wait(&r->barrier);
+	for (i = 0; i < ops->racers; i++)
+		pthread_join(r->threads[i], NULL);
+	pthread_barrier_destroy(&r->barrier);
+	close(r->mem_fd);
+	return good;
+}
+
+/* The call must have worked by sections, and racers must have hit it. */
+static void expect_raced(struct __test_metadata *_metadata, struct state *s,
+			 struct race *r)
+{
+	struct counters d = counters_since(&s->before);
+
+	ksft_print_msg("%ld rounds, %ld acts, %ld while the call was at work\n",
+		       r->rounds, atomic_load(&r->acts), atomic_load(&r->hits));
+	ksft_print_msg("%ld calls in %ld sections, %ld flips\n",
+		       d.value[RACE_CALLS], d.value[RACE_SECTIONS],
+		       atomic_load(&s->flipper.count));
+	EXPECT_EQ(0, atomic_load(&r->errors));
+	EXPECT_LT(0, r->rounds);
+	if (!s->on) {
+		EXPECT_EQ(0, d.value[RACE_CALLS]);
+		EXPECT_EQ(0, d.value[RACE_SECTIONS]);
+		return;
+	}
+	EXPECT_LT(0, d.value[RACE_CALLS]);
+	EXPECT_LT(d.value[RACE_CALLS], d.value[RACE_SECTIONS]);
+	EXPECT_LT(0, atomic_load(&r->hits));
+	EXPECT_TRUE(has_enough(r));
+	if (s->flip)
+		EXPECT_LT(10, atomic_load(&s->flipper.count));
+}
+
+static void race_test(struct __test_metadata *_metadata, struct state *s,
+		      const struct race_ops *ops, void *data)
+{
+	struct race r = { .data = data };
+
+	EXPECT_TRUE(run_race(s, &r, ops, 0));
+	expect_raced(_metadata, s, &r);
+}
+
+#endif /* SECTION_RACE_H */
