@@ -23,7 +23,7 @@
 /* The name of each program, for messages. */
 extern const char bench_name[];
 /* The path of the sysctl whose values are the arms. */
-extern const char bench_knob[];
+extern const char *bench_knob;
 
 __printf(1, 2) __noreturn void die(const char *fmt, ...);
 

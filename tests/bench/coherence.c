@@ -39,7 +39,7 @@
 #define CHECK_LAPS	20
 
 const char bench_name[] = "coherence";
-const char bench_knob[] = "/proc/sys/vm/speculative_page_fault";
+const char *bench_knob = "/proc/sys/vm/speculative_page_fault";
 
 /* The command line. */
 static struct {

@@ -50,7 +50,7 @@
 #define BASE		((char *)(16 * KIB * GIB))
 
 const char bench_name[] = "hugetlb";
-const char bench_knob[] = "/proc/sys/vm/hugetlb_pmd_sharing";
+const char *bench_knob = "/proc/sys/vm/hugetlb_pmd_sharing";
 
 /* The command line. */
 static struct {

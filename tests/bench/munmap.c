@@ -32,7 +32,7 @@
 #define FAULT_PLACES	128
 
 const char bench_name[] = "munmap";
-const char bench_knob[] = "/proc/sys/vm/munmap_section_kbytes";
+const char *bench_knob = "/proc/sys/vm/munmap_section_kbytes";
 
 /* --- memory */
 
@@ -189,6 +189,33 @@ static struct op *new_ops(void)
 	return ops;
 }
 
+/* --- the call that is measured */
+
+static const struct call {
+	const char *name;
+	int advice;		/* of madvise(); munmap() has none */
+} calls[] = {
+	{ "munmap", -1 },
+	{ "dontneed", MADV_DONTNEED },
+	{ "free", MADV_FREE },
+	{ "cold", MADV_COLD },
+};
+
+static const struct call *call = &calls[0];
+
+static void do_call(void *p, size_t len)
+{
+	if (call->advice < 0 ? munmap(p, len) : madvise(p, len, call->advice))
+		die("%s: %s", call->name, strerror(errno));
+}
+
+/* After do_call(), not measured. */
+static void clean_up(void *p, size_t len)
+{
+	if (call->advice >= 0 && munmap(p, len))
+		die("munmap: %s", strerror(errno));
+}
+
 /* The operations of a probe that overlapped with [from, to). */
 static void report_probe(const char *what, struct probe *probe, int arm,
 			 __u64 from, __u64 to)
@@ -201,12 +228,12 @@ static void report_probe(const char *what, struct probe *probe, int arm,
 			ms[n++] = (probe->ops[i].end - probe->ops[i].start) /
 				  1e6;
 	if (!n)
-		die("%s: no %s during a munmap of %.1f ms: too few CPUs?", what,
+		die("%s: no %s during a call of %.1f ms: too few CPUs?", what,
 		    probe->name, (to - from) / 1e6);
 	sort_samples(ms, n);
 	report(arm, "ms", ms[n - 1], "%s_%s_max", what, probe->name);
 	report(arm, "ms", p99(ms, n), "%s_%s_p99", what, probe->name);
-	report(arm, "of_munmap", ms[n - 1] * 1e6 / (to - from), "%s_%s_ratio",
+	report(arm, "of_call", ms[n - 1] * 1e6 / (to - from), "%s_%s_ratio",
 	       what, probe->name);
 	report(arm, "operations", n, "%s_%s_n", what, probe->name);
 	free(ms);
@@ -273,18 +300,20 @@ static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
 		usleep(100);
 	usleep(n ? 5000 : 0);
 	from = now_ns();
-	if (munmap(p, len))
-		die("munmap: %s", strerror(errno));
+	do_call(p, len);
 	to = now_ns();
 	/* A blocked operation may last a little longer. */
 	usleep(n ? 2000 : 0);
 	atomic_store(&probes_stop, true);
 	for (i = 0; i < n; i++)
 		pthread_join(probes[i].thread, NULL);
+	clean_up(p, len);
 
-	snprintf(what, sizeof(what), "%s_%zum_%s", scene_names[scene],
-		 len / MIB, fill_names[fill]);
-	report(arm, "ms", (to - from) / 1e6, "%s_munmap", what);
+	snprintf(what, sizeof(what), "%s_%zum_%s%s%s", scene_names[scene],
+		 len / MIB, fill_names[fill], call->advice < 0 ? "" : "_",
+		 call->advice < 0 ? "" : call->name);
+	report(arm, "ms", (to - from) / 1e6, "%s_%s", what,
+	       call->advice < 0 ? "munmap" : "time");
 	for (i = 0; i < n && scene != SCENE_HAMMER; i++)
 		report_probe(what, &probes[i], arm, from, to);
 	for (i = 0; i < n; i++)
@@ -317,8 +346,9 @@ static void cost_once(const char *metric, enum fill fill, size_t len, int arm,
 	__u64 from, to;
 
 	from = ticks();
-	munmap(p, len);
+	do_call(p, len);
 	to = ticks();
+	clean_up(p, len);
 	if (!warm)
 		report(arm, "ticks", to - from, "%s", metric);
 }
@@ -340,8 +370,9 @@ static void cost_small(const char *metric, size_t len, int arm, bool warm)
 			die("mmap: %s", strerror(errno));
 		touch(p);
 		from = ticks();
-		munmap(p, len);
+		do_call(p, len);
 		cost[i] = ticks() - from;
+		clean_up(p, len);
 	}
 	sort_samples(cost, ARRAY_SIZE(cost));
 	if (!warm)
@@ -424,26 +455,37 @@ static void usage(FILE *f)
 	fprintf(f,
 		"Usage: munmap --arms ARM,... [--rounds N] cost [METRIC]\n"
 		"       munmap --arms ARM,... [--rounds N] [--size MIB] [--fill KIND] SCENE\n"
-		"  ARM    a value of vm.munmap_section_kbytes, or a name to leave the knob alone\n"
+		"  ARM    a value of the knob, or a name to leave it alone\n"
 		"  SCENE  stall (one thread maps and unmaps), convoy (another one reads\n"
 		"         /proc/self/maps, and one faults), hammer (three threads map and\n"
 		"         unmap), alone\n"
-		"  KIND   4k, zero, thp, file (default 4k)\n");
+		"  KIND   4k, zero, thp, file (default 4k)\n"
+		"--call CALL measures munmap (the default; knob vm.munmap_section_kbytes), or\n"
+		"madvise with dontneed, free or cold (knob vm.madvise_section_kbytes).\n");
 }
 
 int main(int argc, char **argv)
 {
 	static long rounds = 5, size = 1024;
-	static const char *kind;
+	static const char *kind, *name;
 	static const struct bench_option options[] = {
 		{ "rounds", &rounds },
 		{ "size", &size },
 		{ "fill", .text = &kind },
+		{ "call", .text = &name },
 	};
+	const char *names[ARRAY_SIZE(calls)];
+	size_t i;
 	int first = parse_options(argc, argv, options, ARRAY_SIZE(options),
 				  true, usage);
 	enum fill fill = FILL_4K;
 
+	for (i = 0; i < ARRAY_SIZE(calls); i++)
+		names[i] = calls[i].name;
+	if (name)
+		call = &calls[find_name("call", name, names, ARRAY_SIZE(calls))];
+	if (call->advice >= 0)
+		bench_knob = "/proc/sys/vm/madvise_section_kbytes";
 	if (kind)
 		fill = find_name("kind", kind, fill_names, FILL_HUGETLB);
 	if (!strcmp(argv[first], "cost"))

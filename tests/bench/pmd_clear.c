@@ -38,7 +38,7 @@
 #define BASE		((char *)(16 * KIB * GIB))
 
 const char bench_name[] = "pmd_clear";
-const char bench_knob[] = "/proc/sys/vm/pmd_clear_ipi_free";
+const char *bench_knob = "/proc/sys/vm/pmd_clear_ipi_free";
 
 /* The command line. */
 static struct {

@@ -41,7 +41,7 @@
 #define CGROUP		CGROUPS "bench-spf/"
 
 const char bench_name[] = "spf";
-const char bench_knob[] = "/proc/sys/vm/speculative_page_fault";
+const char *bench_knob = "/proc/sys/vm/speculative_page_fault";
 
 /* The command line. */
 static struct {

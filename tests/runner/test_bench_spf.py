@@ -43,14 +43,14 @@ class Bench:
                      for metric in printed(words[-1], words[words.index("--threads") + 1])],
                     "6.12-test", "tcg")
 
-    def run(self, plan: spf.Plan, cpus: int = 2) -> Report:
+    def run(self, plan: spf.Plan, cpus: int = 2, kernels: Kernels = KERNELS) -> Report:
         """Run PLAN on a host with CPUS."""
         self.booted = []
         with mock.patch.object(guest, "boot", self.boot), \
                 mock.patch.object(guest, "compile_program"), \
                 mock.patch.object(spf, "real_cpus", return_value=cpus), \
                 mock.patch("sys.stderr"):
-            return spf.run(KERNELS, plan)
+            return spf.run(kernels, plan)
 
 
 @pytest.fixture
@@ -89,6 +89,21 @@ def test_throughput(bench: Bench) -> None:
         assert kernel == Path("stock" if name.endswith("stock") else "ours")
         assert options[:2] == ["--cpus", "2"]
         assert [words[words.index("--threads") + 1] for words in commands] == ["1", "2"]
+
+
+def test_peer(bench: Bench) -> None:
+    """The newest upstream kernel is one more arm, and no aim is about it."""
+    aims = bench.run(spf.Plan()).aims
+    booted = [(kernel, name) for kernel, _, name, _ in bench.booted]
+    kernels = Kernels(Path("ours"), Path("stock"), None, Path("peer"))
+    report = bench.run(spf.Plan(), kernels=kernels)
+    with_peer = [(kernel, name) for kernel, _, name, _ in bench.booted]
+    assert [boot for boot in with_peer if boot[0] != Path("peer")] == booted
+    peers = [name for kernel, name in with_peer if kernel == Path("peer")]
+    stocks = [name for kernel, name in booted if kernel == Path("stock")]
+    assert peers == [name.replace("stock", "peer") for name in stocks]
+    assert [(aim.metric, aim.arm, aim.vs) for aim in report.aims] == [
+        (aim.metric, aim.arm, aim.vs) for aim in aims]
 
 
 def test_few_real_cpus(bench: Bench) -> None:

@@ -314,6 +314,26 @@ def test_stock(machine: Host) -> None:
     assert "SUBLEVEL = 116" in (where / "Makefile").read_text()
 
 
+def test_peer(machine: Host) -> None:
+    """--peer makes another kernel beside our tree, and follows its pin."""
+    where = machine.build / "peer-tree"
+    machine.script("tree", "--peer").bad("upstream-peer is missing", "git")
+    for version in ("7.3.4-1", "7.3.5-1"):
+        package = fake.source_package(machine.folder, version)
+        shutil.copy(package, machine.cached(package))
+        pinned = (machine.kernel / "upstream").read_text()
+        machine.pin(package)
+        (machine.kernel / "upstream").rename(machine.kernel / "upstream-peer")
+        (machine.kernel / "upstream").write_text(pinned)
+        machine.script("tree", "--peer").good()
+        assert f"SUBLEVEL = {version[4]}" in (where / "Makefile").read_text()
+        assert "up to date" in machine.script("tree", "--peer").good().out
+    assert "SUBLEVEL = 117" in (machine.tree / "Makefile").read_text()
+    # Ours must be the kernel that the queue is for.
+    shutil.copy(machine.kernel / "upstream-peer", machine.kernel / "upstream")
+    machine.script("tree").bad("Linux 7.3.5", "6.12.y")
+
+
 def test_foreign_folder(empty: Host) -> None:
     """A build/tree not made by the script is not touched."""
     empty.tree.mkdir()

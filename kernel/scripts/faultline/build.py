@@ -22,7 +22,7 @@ import time
 
 from . import flavour as lib
 from .common import Fail, LOG_SECONDS, lock, say, shown, write_atomic
-from .tree import make_stock, make_tree
+from .tree import make_peer, make_stock, make_tree
 
 # The line that make prints for each build step: "  CC      mm/mmap.o".
 STEP = re.compile(rb"^  [A-Z][A-Z0-9_\[\]]* +\S", re.M)
@@ -174,7 +174,9 @@ def run_make(flavour: lib.Flavour, make: list[str], targets: list[str]) -> None:
 
 def build(flavour: lib.Flavour, targets: list[str]) -> None:
     """Configure and compile whatever is out of date."""
-    if flavour.stock:
+    if flavour.peer:
+        make_peer(lib.PATHS)
+    elif flavour.stock:
         # Nothing else needs upstream's tree.
         make_stock(lib.PATHS, make_tree(lib.PATHS))
     tree = lib.tree_state(flavour)

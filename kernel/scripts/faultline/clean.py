@@ -15,7 +15,7 @@ from .common import Fail, flag, shown
 from .worktree import WorkTree
 
 # Kept by `clean`, along with their locks and unfinished copies.
-KEPT = ("cache", "keys", "tree", "stock-tree")
+KEPT = ("cache", "keys", "tree", "stock-tree", "peer-tree")
 
 
 def check_tree() -> None:

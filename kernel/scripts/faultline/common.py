@@ -55,6 +55,11 @@ class Paths:
         """The work tree of the unchanged upstream."""
         return self.build / "stock-tree"
 
+    @property
+    def peer(self) -> Path:
+        """The work tree of the newest upstream kernel, which benchmarks compare with."""
+        return self.build / "peer-tree"
+
     def rebase(self, version: str) -> Path:
         """The scratch tree of a rebase."""
         return self.build / f"rebase-{version}"

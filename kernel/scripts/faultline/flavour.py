@@ -70,6 +70,8 @@ class Flavour:
     # puts -faultlineN before it; stock does not have that file.
     localversion: str = ""
     stock: bool = False
+    # The kernel of kernel/upstream-peer, unchanged.
+    peer: bool = False
     # The Debian configuration that the fragments modify; if empty, every option
     # that they do not name is off.
     base: str = ""
@@ -80,6 +82,8 @@ class Flavour:
     @property
     def tree(self) -> pathlib.Path:
         """The source tree."""
+        if self.peer:
+            return PATHS.peer
         if self.stock:
             return PATHS.stock
         return KERNEL_TREE or PATHS.tree
@@ -122,6 +126,9 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     # (allnoconfig is the base, so options that are not named are off).
     Flavour("microvm-off", ("flavour-microvm.config",), "-off"),
     Flavour("microvm-stock", ("flavour-microvm.config",), "-stock", stock=True),
+    # The newest upstream kernel, for benchmarks.
+    Flavour("microvm-peer", ("flavour-microvm.config", "peer.config"), "-peer", stock=True,
+            peer=True),
     Flavour("generic", (*DISTRIBUTION, "flavour-generic.config"), ".generic",
             base="config.amd64_none_amd64"),
     Flavour("cloud", (*DISTRIBUTION, "flavour-cloud.config"), ".cloud",
@@ -209,8 +216,9 @@ def tree_state(flavour: Flavour) -> TreeState:
     """Get the state of the flavour's source tree; cheap (0.1 s)."""
     tree = flavour.tree
     if not (tree / "Makefile").exists():
-        raise Fail(f"no kernel tree at {shown(tree)}: "
-                   f"run '{'kernel/scripts/fl tree --stock' if flavour.stock else 'make tree'}'")
+        command = ("kernel/scripts/fl tree --peer" if flavour.peer else
+                   "kernel/scripts/fl tree --stock" if flavour.stock else "make tree")
+        raise Fail(f"no kernel tree at {shown(tree)}: run '{command}'")
     if tree == KERNEL_TREE:
         # There is no way to tell what has changed in it, so make has to check.
         return TreeState("KERNEL_TREE", ("anything",))
@@ -344,6 +352,9 @@ def check_symbols(flavour: Flavour) -> dict[str, tuple[str, str]]:
     for name in flavour.fragments:
         for symbol, (value, number) in read_fragment(FRAGMENTS / name).items():
             where = f"{shown(FRAGMENTS / name)}:{number}"
+            if symbol not in known and flavour.peer:
+                print(f"note: {where}: the peer has no CONFIG_{symbol}", file=sys.stderr)
+                continue
             if symbol not in known:
                 raise Fail(f"{where}: no Kconfig file in {shown(flavour.tree)} "
                            f"defines CONFIG_{symbol}")
@@ -393,7 +404,12 @@ def configure(flavour: Flavour, tree: TreeState) -> bool:
     got = read_config(new)
     lost = [(symbol, value, where, got.get(symbol, "n"))
             for symbol, (value, where) in wanted.items() if got.get(symbol, "n") != value]
-    if lost:
+    if flavour.peer:
+        # Its options are others: say which, and go on.
+        for symbol, value, where, have in lost:
+            print(f"note: {where}: CONFIG_{symbol}: wanted {value}, the peer has {have}",
+                  file=sys.stderr)
+    elif lost:
         new.unlink()
         for symbol, value, where, have in lost[1:]:
             print(f"{where}: CONFIG_{symbol}: wanted {value}, got {have}", file=sys.stderr)

@@ -19,7 +19,7 @@ from typing import IO
 
 from .common import CHUNK, Fail, Progress, disk_full, need_space, sha256
 from .repo import IDENTITY, Repo, stamp
-from .source import Source, decompressor, tar_stream
+from .source import SERIES, Source, decompressor, tar_stream
 
 SCRATCH_REF = "refs/faultline/import"
 DATE = "2000-01-01T00:00:00+00:00"
@@ -42,7 +42,8 @@ def import_source(repo: Repo, source: Source, files_too: bool) -> str:
     try:
         stream_in(repo, source)
         tree = repo.tree_of(SCRATCH_REF)
-        version = kernel_version(repo.try_text("show", f"{tree}:Makefile"), source.title)
+        version = kernel_version(repo.try_text("show", f"{tree}:Makefile"), source.title,
+                                 source.series)
     finally:
         repo.try_text("update-ref", "-d", SCRATCH_REF)
         for report in repo.git_dir.glob("fast_import_crash_*"):
@@ -162,11 +163,11 @@ def unignored(data: bytes) -> bytes:
                     if line.strip() not in (b"/*", b"!/debian/"))
 
 
-def kernel_version(makefile: str, title: str) -> str:
-    """Check by its Makefile that a source is a 6.12.y kernel."""
+def kernel_version(makefile: str, title: str, series: str = SERIES) -> str:
+    """Check by its Makefile that a source is a kernel of a series."""
     values = dict(re.findall(r"(?m)^(VERSION|PATCHLEVEL|SUBLEVEL)\s*=\s*(\d+)", makefile))
     version = ".".join(values.get(key, "?") for key in ("VERSION", "PATCHLEVEL", "SUBLEVEL"))
-    if not re.fullmatch(r"6\.12\.\d+", version):
+    if not re.fullmatch(rf"{re.escape(series)}\.\d+", version):
         found = "not a kernel tree" if "?" in version else f"Linux {version}"
         raise Fail(f"{title} is {found}, but Faultline is made for Linux 6.12.y: use such a "
                    "source")

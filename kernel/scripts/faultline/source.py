@@ -39,6 +39,10 @@ DECOMPRESSORS = {
 }
 
 
+# The kernels that our files are made for.
+SERIES = "6.12"
+
+
 @dataclass(frozen=True)
 class Source:
     """A source that is available locally, or (path is None) can be fetched."""
@@ -48,6 +52,7 @@ class Source:
     pin: Pin | None = None
     path: Path | None = None
     package: Package | None = None  # if already queried
+    series: str = SERIES
 
 
 def pinned(pin: Pin, package: Package | None = None) -> Source:

@@ -9,6 +9,7 @@ The result, build/stage/FLAVOUR, serves both DEB and RPM:
   headers/           for building external modules
   tools/             perf
   selftests/         the selftests of the features
+  bench/             the guest programs of faultline-bench
   debug/             vmlinux and modules with debug information, if the flavour has it
   doc/               pin, patches, configuration, CHANGELOG, bill of materials
 
@@ -39,6 +40,12 @@ TARGETS = ("bzImage", "modules")
 BUILD_ID_SIZE = 20
 BUILD_ID_NOTE = struct.pack("<III4s", 4, BUILD_ID_SIZE, 3, b"GNU")
 SELFTESTS = "tools/testing/selftests/mm/faultline"
+BENCH = ("micro", "munmap")
+BENCH_SELFTESTS = lib.PATHS.kernel / "overlay" / SELFTESTS
+BENCH_COMMON = (ROOT / "tests/bench/bench_util.c", BENCH_SELFTESTS / "faultline_util.c")
+# Warnings are errors where the programs are tested, not with every compiler.
+BENCH_FLAGS = ("-D_GNU_SOURCE", "-D_FORTIFY_SOURCE=2", "-O2", "-Wall", "-fPIE", "-pie", "-pthread",
+               "-fstack-protector-strong", "-Wl,-z,relro,-z,now,--build-id=none")
 # perf with what an operator needs: symbols, call graphs, our tracepoints.
 # Scripting languages, the graphical browser and other options are left out, so
 # that the package depends on few libraries.
@@ -203,6 +210,21 @@ def install_tools(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) 
     (target / "run").chmod(0o755)
 
 
+def install_bench(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
+    """Install what faultline-bench runs; the same bytes in each flavour.
+
+    dh_strip would remove these sections.
+    """
+    bench = stage / "bench"
+    bench.mkdir()
+    for name in BENCH:
+        run("the programs of faultline-bench", log, *lib.cc(flavour).split(), *BENCH_FLAGS,
+            f"-ffile-prefix-map={ROOT}=.", f"-I{ROOT / 'tests/bench'}", f"-I{BENCH_SELFTESTS}",
+            "-o", bench / name, ROOT / f"tests/bench/{name}.c", *BENCH_COMMON)
+        run("the programs of faultline-bench", log, "strip", "--strip-unneeded",
+            "--remove-section=.comment", "--remove-section=.note", bench / name)
+
+
 def install_doc(flavour: lib.Flavour, stage: pathlib.Path, env: dict[str, str]) -> None:
     """Install the exact inputs of the kernel."""
     doc = stage / "doc"
@@ -228,6 +250,7 @@ def inputs(flavour: lib.Flavour, env: dict[str, str]) -> str:
     folders = [lib.PATHS.kernel / "patches", lib.PATHS.kernel / "overlay"]
     files = [flavour.config, flavour.image, pathlib.Path(__file__), ROOT / "CHANGELOG",
              *sorted((ROOT / "packaging/tools").iterdir()),
+             *sorted((ROOT / "tests/bench").glob("*.[ch]")),
              pathlib.Path(sbom.__file__), lib.PATHS.kernel / "upstream",
              flavour.out / "Module.symvers", flavour.out / "modules.order",
              *(path for folder in folders for path in sorted(folder.rglob("*"))
@@ -269,6 +292,7 @@ def make_stage(flavour: lib.Flavour) -> pathlib.Path:
         install_kernel(flavour, stage, env["KVER"], log)
         install_headers(flavour, stage, log)
         install_tools(flavour, stage, log)
+        install_bench(flavour, stage, log)
         if env["DEBUG"] == "yes":
             install_debug(flavour, stage, log)
         install_doc(flavour, stage, env)

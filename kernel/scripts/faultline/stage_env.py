@@ -22,7 +22,7 @@ FORMS = {
 }
 PARTS = ("vmlinuz", "config", "System.map", "headers/Module.symvers", "tools/perf",
          "tools/faultline-perf", "tools/faultline-perf.1", "selftests/run",
-         "doc/sbom.spdx.json")
+         "bench/micro", "bench/munmap", "doc/sbom.spdx.json")
 MAKE_ONE = "make one with kernel/scripts/fl stage FLAVOUR"
 AGAIN = "make the stage again with kernel/scripts/fl stage"
 

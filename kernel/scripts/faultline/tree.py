@@ -9,12 +9,13 @@ is not in kernel/ yet is never replaced: run `make export` first.
 
 import argparse
 import shutil
+from dataclasses import replace
 
 from .common import Fail, Paths, say, shown
 from .patchqueue import Queue
 from .pin import Pin
 from .repo import UPSTREAM, Repo
-from .source import ENVIRONMENT, choose, obtain
+from .source import ENVIRONMENT, choose, obtain, pinned
 from .worktree import WorkTree
 
 MORE = "  FORCE=1                 replace unexported work; it is kept on a backup/... branch\n"
@@ -65,15 +66,39 @@ def make_stock(paths: Paths, tree: WorkTree) -> None:
     say(f"{shown(paths.stock)}: the unchanged upstream")
 
 
+def make_peer(paths: Paths) -> None:
+    """Make build/peer-tree: the kernel of kernel/upstream-peer, fetched on demand."""
+    pin = Pin.load(paths.kernel, "upstream-peer")
+    source = replace(pinned(pin), series=pin.series)
+    tree = WorkTree(paths.peer)
+    with tree.locked():
+        if tree.exists():
+            if tree.load().source == source.key:
+                say(f"{shown(paths.peer)} is up to date")
+                return
+            if tree.changes(tree.load()):
+                raise Fail(f"{shown(paths.peer)} has changes, but must be unchanged upstream: "
+                           "undo them or remove the folder")
+            # Made anew: it has no history that would be worth keeping.
+            shutil.rmtree(paths.peer)
+        tree.create(obtain(paths, source))
+    say(f"{shown(paths.peer)}: {source.title}, unchanged")
+
+
 def main() -> None:
-    """Make the tree; with --stock also the unchanged one."""
+    """Make the tree; with --stock also the unchanged one; with --peer only the peer's."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=ENVIRONMENT + MORE,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stock", action="store_true",
                         help="also make build/stock-tree, the unchanged upstream")
+    parser.add_argument("--peer", action="store_true",
+                        help="instead make build/peer-tree, the newest upstream kernel")
     args = parser.parse_args()
     paths = Paths.from_env()
+    if args.peer:
+        make_peer(paths)
+        return
     tree = make_tree(paths)
     if args.stock:
         make_stock(paths, tree)

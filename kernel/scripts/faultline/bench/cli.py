@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from . import coherence, hugetlb, munmap, pmd_clear, spf
+from . import coherence, hugetlb, micro, munmap, pmd_clear, spf, workloads
 from .guest import BUILD, BenchError, Kernels
 
 _ABOUT = """\
@@ -40,6 +40,17 @@ out. The plugin is compiled with a header from QEMU's source package, which is
 downloaded once (34 MB on Debian 12), or with QEMU_PLUGIN_HEADER=path. Each boot
 first checks the plugin with lines whose transfers are known.
 
+micro: our own programs with the metrics of will-it-scale, pft and vm-scalability
+by their names; tests/bench/micro.c describes them. In each round, stock, all
+switches off and all switches on are booted once, in alternating order.
+
+workloads: programs of the host's Debian release (Redis, Python with numpy, gcc,
+PostgreSQL, a JVM), which are downloaded once (some 300 MB; delete build/bench/rootfs
+to get newer ones), a Go program that the host's Go compiles, and DuckDB from PyPI (24
+MB). The latency is the program's own; p99.9 takes 1000 requests. "on" is every switch
+at once. pgfault, and the shares of it, are those of the VM. safepoint: how long the
+JVM stops its threads, from its own log, its start included.
+
 examples:
   fl bench munmap
   fl bench hugetlb --procs 16 --mem 12288
@@ -48,6 +59,8 @@ examples:
   fl bench spf --ms 8000
   fl bench spf --scenes cost
   fl bench coherence --cpus 4,16
+  fl bench micro --rounds 6
+  fl bench workloads --scenes redis_flush,compile_c
 """
 
 _BENCHMARKS = {
@@ -56,16 +69,19 @@ _BENCHMARKS = {
     "pmd_clear": pmd_clear,
     "spf": spf,
     "coherence": coherence,
+    "micro": micro,
+    "workloads": workloads,
 }
 
 # Fields of a Plan that the command line can change.
 _SIZES = {
     "mem": ("MIB", "memory of the guest"),
     "cpus": ("N", "virtual CPUs; spf: for memcg and locks; coherence: N[,N...]"),
-    "mib": ("MIB", "munmap: memory to unmap; spf: memory to fault in"),
+    "mib": ("MIB", "munmap: memory to unmap; spf: to fault in; workloads: data"),
     "procs": ("N", "hugetlb: processes in shared, unshared and tables"),
     "gib": ("GIB", "hugetlb: size of the file that they map"),
-    "ms": ("MS", "duration of a turn: hugetlb (shared, unshared), spf (waits, throughput)"),
+    "ms": ("MS", "duration of a turn: hugetlb (shared, unshared), spf (waits, throughput), "
+           "micro, workloads"),
     "storm-procs": ("N", "hugetlb: processes in exit_storm"),
     "storm-gib": ("GIB", "hugetlb: mapping size of each of them"),
     "areas": ("N", "pmd_clear: huge pages per turn"),
@@ -75,6 +91,7 @@ _SIZES = {
 }
 
 _IMAGE = "arch/x86/boot/bzImage"
+_PEER = BUILD / "microvm-peer" / _IMAGE
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -95,10 +112,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--stock", metavar="IMAGE", type=Path,
                         help="the same configuration of upstream's tree (default: "
                         "microvm-stock, if it is built)")
+    parser.add_argument("--peer", metavar="IMAGE", nargs="?", type=Path, const=_PEER,
+                        help="the newest upstream kernel as another arm (without IMAGE: "
+                        "microvm-peer)")
     parser.add_argument("--config-n", metavar="IMAGE", type=Path,
                         help="munmap, spf: our tree with CONFIG_FAULTLINE=n")
     parser.add_argument("--scenes", metavar="SCENE,...", type=lambda text: tuple(text.split(",")),
-                        help=f"spf: only some of {', '.join(spf.SCENES)}")
+                        help=f"only some; spf: {', '.join(spf.SCENES)}; "
+                        f"workloads: {', '.join(workloads.SCENES)}")
     parser.add_argument("--rounds", metavar="N", type=_numbers, help="rounds of each measurement")
     for name, (metavar, text) in _SIZES.items():
         parser.add_argument(f"--{name}", metavar=metavar, type=_numbers, help=text)
@@ -115,14 +136,14 @@ def _kernels(options: argparse.Namespace) -> Kernels:
         if stock is None:
             print("# no stock kernel (--stock): comparisons with it are left out",
                   file=sys.stderr)
-    for kernel in (options.kernel, stock, options.config_n):
+    for kernel in (options.kernel, stock, options.peer, options.config_n):
         if kernel is not None and not kernel.is_file():
             raise BenchError(f"no kernel {kernel}; build it with make kernel, or name another one")
-    return Kernels(options.kernel, stock, options.config_n)
+    return Kernels(options.kernel, stock, options.config_n, options.peer)
 
 
-def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coherence.Plan,
-            options: argparse.Namespace) -> None:
+def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coherence.Plan |
+            micro.Plan | workloads.Plan, options: argparse.Namespace) -> None:
     """Change the fields of PLAN given on the command line."""
     fields = {field.name for field in dataclasses.fields(plan)}
     for option in ("rounds", *_SIZES):
@@ -141,7 +162,7 @@ def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coher
             raise BenchError(f"--{option} takes one number for {options.benchmark}")
         setattr(plan, name, values[0])
     if options.scenes is not None:
-        if not isinstance(plan, spf.Plan):
+        if not isinstance(plan, (spf.Plan, workloads.Plan)):
             raise BenchError(f"--scenes is not for {options.benchmark}")
         unknown = [scene for scene in options.scenes if scene not in plan.scenes]
         if unknown:

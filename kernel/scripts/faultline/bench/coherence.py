@@ -283,8 +283,7 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
             raise BenchError(f"--cpus {cpus}: coherence needs {_MIN_CPUS} to {_MAX_CPUS}")
     tools = _Tools(guest.compile_program(_SOURCE, _MARKS), qemu_plugin.compile_plugin(_PLUGIN))
     turns = [(kernels.ours, OFF), (kernels.ours, ON)]
-    if kernels.stock:
-        turns.append((kernels.stock, STOCK))
+    turns += [(kernel, arm) for arm, kernel in kernels.others()]
     samples: list[Sample] = []
     # Few CPUs first: they show errors soonest.
     for cpus in sorted(set(plan.cpus)):
@@ -292,7 +291,7 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
         for kernel, arm in turns:
             boot, phases = _measure(kernel, arm, cpus, plan, tools)
             counted += phases
-            if arm != STOCK:
+            if kernel == kernels.ours:
                 release = boot.release
         samples += _samples(cpus, counted)
     report = Report(release, f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU TCG that counts "

@@ -19,8 +19,9 @@ from ..vm import cli as vm
 
 BUILD = Paths.from_env().build
 # Every guest program is compiled with these; the second is shared with the selftests.
-_SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
-_UTILS = (ROOT / "tests/bench/bench_util.c", _SELFTESTS / "faultline_util.c")
+SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
+_BENCH = ROOT / "tests/bench"
+_UTILS = (_BENCH / "bench_util.c", SELFTESTS / "faultline_util.c")
 
 
 class BenchError(Exception):
@@ -34,6 +35,13 @@ class Kernels:
     ours: Path
     stock: Path | None
     config_n: Path | None
+    # The newest upstream kernel.
+    peer: Path | None = None
+
+    def others(self) -> list[tuple[str, Path]]:
+        """Arm and image of the kernels without our switches that are there."""
+        return [(arm, kernel) for arm, kernel in ((STOCK, self.stock), (PEER, self.peer))
+                if kernel]
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,8 @@ def compile_program(source: Path, *headers: Path) -> Path:
         return program
     made = program.with_suffix(".new")
     command = [*compiler.split(), "-D_GNU_SOURCE", "-O2", "-Wall", "-Werror", "-static",
-               "-pthread", f"-I{_SELFTESTS}", "-o", str(made), str(source), *map(str, _UTILS)]
+               "-pthread", f"-I{SELFTESTS}", f"-I{_BENCH}", "-o", str(made), str(source),
+               *map(str, _UTILS)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise BenchError(f"cannot compile {source.relative_to(ROOT)}:\n{result.stderr.strip()}")
@@ -125,6 +134,7 @@ def boot(kernel: Path, program: Path, commands: list[list[str]], *, name: str,
 
 
 STOCK = "stock"
+PEER = "peer"
 CONFIG_N = "config-n"
 ALONE = "alone_"
 
@@ -137,8 +147,9 @@ def with_stock(kernels: Kernels, arms: str, off: str,
     own metrics, which must not be mixed with those of the first boot.
     """
     samples = booted(kernels.ours, arms, "").samples
-    if kernels.stock:
-        for kernel, arm in ((kernels.ours, off), (kernels.stock, STOCK)):
+    others = kernels.others()
+    if others:
+        for arm, kernel in ((off, kernels.ours), *others):
             samples += [replace(sample, metric=ALONE + sample.metric)
                         for sample in booted(kernel, arm, f"-{arm}").samples]
     return samples

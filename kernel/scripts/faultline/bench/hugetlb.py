@@ -15,6 +15,7 @@ from .report import Report, rows_of
 
 OFF, VMA_LOCK, REVALIDATE = "0", "1", "2"
 STOCK = guest.STOCK
+PEER = guest.PEER
 
 # Aims of the feature.
 SHARED = 0.98
@@ -79,12 +80,12 @@ def _fast_scenes(kernels: guest.Kernels, program: Path, plan: Plan) -> list[gues
     for number in range(plan.rounds):
         even = number % 2 == 0
         turns = [(kernels.ours, ",".join(_MODES if even else _MODES[::-1]))]
-        if kernels.stock:
-            turns.append((kernels.stock, STOCK))
+        turns += [(kernel, arm) for arm, kernel in kernels.others()]
         for kernel, arms in turns if even else turns[::-1]:
             command = _command(arms, 1, plan, "shared", "unshared", "tables", "exit_storm",
                                "attach", "interfere")
-            name = f"hugetlb-scenes-{number + 1}" + (f"-{STOCK}" if arms == STOCK else "")
+            name = f"hugetlb-scenes-{number + 1}" + (
+                "" if kernel == kernels.ours else f"-{arms}")
             boots.append(guest.boot(kernel, program, [command], name=name, options=vm))
     return boots
 
@@ -101,7 +102,7 @@ def _ratios(boots: list[guest.Boot], metric: str) -> list[guest.Sample]:
         medians = {arm: statistics.median(found) for arm, found in values.items()}
         if STOCK in medians:
             theirs.append(medians[STOCK])
-        else:
+        elif PEER not in medians:
             ours.append(medians)
     return [guest.Sample(metric + _VS_STOCK, "ratio", mode, medians[mode] / stock)
             for medians, stock in zip(ours, theirs) if stock for mode in _MODES]
@@ -114,10 +115,9 @@ def _waits(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Samp
     samples = guest.boot(kernels.ours, program,
                          [_command(_ALL_MODES, plan.rounds, plan, "interfere")],
                          name="hugetlb-waits", options=vm).samples
-    if kernels.stock:
-        samples += guest.boot(kernels.stock, program,
-                              [_command(STOCK, plan.rounds, plan, "interfere")],
-                              name="hugetlb-waits-stock", options=vm).samples
+    for arm, kernel in kernels.others():
+        samples += guest.boot(kernel, program, [_command(arm, plan.rounds, plan, "interfere")],
+                              name=f"hugetlb-waits-{arm}", options=vm).samples
     return [replace(sample, metric=_VIRTUAL + sample.metric) for sample in samples
             if sample.unit in ("us", "faults")]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Section-wise munmap: stalls of other threads, and its total cost."""
+"""Section-wise munmap and madvise: stalls of other threads, and their total cost."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ OFF = "off"
 STALL_1G, STALL_4G = 0.01, 0.01
 WALL_HAMMERED = 1.1
 COST_ON_OFF, COST_OFF_STOCK = 0.010, 0.001
+
+# What is measured of MADV_DONTNEED.
+ADVICE_COSTS = ("cost_256m_4k", "cost_512m_thp")
 
 _SOURCE = ROOT / "tests/bench/munmap.c"
 
@@ -57,6 +60,16 @@ def _cost(arms: str, plan: Plan) -> list[list[str]]:
     return [command + ([plan.cost_metric] if plan.cost_metric else [])]
 
 
+def _advice_scenes(arms: str, plan: Plan) -> list[list[str]]:
+    base = ["munmap", "--arms", arms, "--rounds", str(plan.rounds), "--size", str(plan.mib)]
+    return [[*base, "--call", call, "stall"] for call in ("dontneed", "free", "cold")]
+
+
+def _advice_cost(arms: str, plan: Plan) -> list[list[str]]:
+    command = ["munmap", "--arms", arms, "--rounds", str(plan.cost_rounds), "--call", "dontneed"]
+    return [[*command, "cost", metric] for metric in ADVICE_COSTS]
+
+
 def _renamed(samples: list[guest.Sample], old: str, new: str) -> list[guest.Sample]:
     return [replace(sample, arm=new) if sample.arm == old else sample for sample in samples]
 
@@ -76,9 +89,20 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     boot = guest.boot(kernels.ours, program, _scenes(f"0,{ON},{SMALL}", plan),
                       name="munmap-scenes", options=race_vm)
     samples = _renamed(boot.samples, "0", OFF)
-    if kernels.stock:
-        samples += guest.boot(kernels.stock, program, _scenes(STOCK, plan),
-                              name="munmap-scenes-stock", options=race_vm).samples
+    for arm, image in kernels.others():
+        samples += guest.boot(image, program, _scenes(arm, plan),
+                              name=f"munmap-scenes-{arm}", options=race_vm).samples
+
+    boot = guest.boot(kernels.ours, program, _advice_scenes(f"0,{ON}", plan),
+                      name="munmap-madvise", options=race_vm)
+    samples += _renamed(boot.samples, "0", OFF)
+    for arm, image in kernels.others():
+        samples += guest.boot(image, program, _advice_scenes(arm, plan),
+                              name=f"munmap-madvise-{arm}", options=race_vm).samples
+    advice = guest.boot(kernels.ours, program, _advice_cost(f"0,{ON}", plan),
+                        name="munmap-madvise-cost", options=cost_vm).samples
+    samples += [replace(sample, metric=f"dontneed_{sample.metric}")
+                for sample in _renamed(advice, "0", OFF)]
 
     # Cost: on against off in one boot; off against others in a separate boot each.
     cost = guest.boot(kernels.ours, program, _cost(f"0,{ON}", plan), name="munmap-cost",
@@ -105,7 +129,9 @@ def _aims(report: Report, plan: Plan, cost_metrics: list[str], others: list[str]
     # With one thread that does nothing but mmap, and with three such threads.
     for scene in ("stall", "hammer"):
         report.aim_ratio(f"{scene}_{plan.mib}m_4k_munmap", ON, OFF, WALL_HAMMERED)
-    for metric in cost_metrics:
+    for call in ("dontneed", "free", "cold"):
+        report.aim_value(f"stall_{plan.mib}m_4k_{call}_mmap_ratio", ON, STALL_1G)
+    for metric in [*cost_metrics, *(f"dontneed_{metric}" for metric in ADVICE_COSTS)]:
         report.aim_excess(metric, ON, OFF, COST_ON_OFF)
     for metric in cost_metrics:
         for other in others:

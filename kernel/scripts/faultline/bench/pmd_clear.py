@@ -60,12 +60,11 @@ def _broadcasts(kernels: guest.Kernels, plan: Plan) -> tuple[list[guest.Sample],
         vm = ["--icount", "4", "--cpus", str(cpus), "--mem", str(plan.mem), "--timeout", "7200",
               "--append", f"isolcpus={last}"]
         turns = [(kernels.ours, _ARMS)]
-        if kernels.stock:
-            turns.append((kernels.stock, STOCK))
+        turns += [(kernel, arm) for arm, kernel in kernels.others()]
         for kernel, arms in turns:
             commands = [_command(arms, plan.rounds, plan, "--isolated", str(last), "collapse",
                                  "collapse_busy", "zap", "unshare", "isolated")]
-            name = f"pmd_clear-{cpus}-cpus" + (f"-{STOCK}" if arms == STOCK else "")
+            name = f"pmd_clear-{cpus}-cpus" + ("" if kernel == kernels.ours else f"-{arms}")
             boots.append(guest.boot(kernel, program, commands, name=name, options=vm))
             samples += [replace(sample, metric=f"cpus{cpus}_{sample.metric}")
                         for sample in boots[-1].samples]

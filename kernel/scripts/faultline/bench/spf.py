@@ -72,14 +72,12 @@ def _command(arms: str, rounds: int, plan: Plan, scene: str, threads: int = 1) -
 def _waits_and_locks(kernels: guest.Kernels, program: Path, plan: Plan,
                      scene: str) -> list[guest.Boot]:
     vm = [*_TURNS_VM, "--mem", str(plan.mem), "--timeout", "7200"]
-    turns = [(kernels.ours, _ARMS)]
-    if kernels.stock:
-        turns.append((kernels.stock, STOCK))
+    turns = [(kernels.ours, _ARMS), *((kernel, arm) for arm, kernel in kernels.others())]
     cpus = plan.cpus
     if scene in _RARE:
         plan, cpus = replace(plan, ms=plan.ms * _RARE_TURN), _RARE_CPUS
     return [guest.boot(kernel, program, [_command(arms, plan.rounds, plan, scene, cpus)],
-                       name=f"spf-{scene}" + (f"-{STOCK}" if arms == STOCK else ""),
+                       name=f"spf-{scene}" + ("" if kernel == kernels.ours else f"-{arms}"),
                        options=[*vm, "--cpus", str(cpus)])
             for kernel, arms in turns]
 
@@ -115,8 +113,7 @@ def _throughput(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest
     vm = ["--cpus", str(max(threads)), "--mem", str(plan.mem), "--timeout", "7200"]
     turns = [(kernels.ours, arm, ["--append", f"sysctl.vm.speculative_page_fault={arm}"])
              for arm in (OFF, ON)]
-    if kernels.stock:
-        turns.append((kernels.stock, STOCK, []))
+    turns += [(kernel, arm, []) for arm, kernel in kernels.others()]
     boots = []
     for number in range(plan.rounds):
         for kernel, arm, append in turns if number % 2 == 0 else turns[::-1]:
@@ -136,8 +133,9 @@ def _cost(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Boot]
                           name=f"spf-cost{name}", options=vm)
 
     boots = [booted(kernels.ours, _ARMS, "")]
-    others = [(kernel, arm) for kernel, arm in ((kernels.stock, STOCK),
-                                                (kernels.config_n, CONFIG_N)) if kernel]
+    others = [(kernel, arm) for arm, kernel in kernels.others()]
+    if kernels.config_n:
+        others.append((kernels.config_n, CONFIG_N))
     for kernel, arm in [(kernels.ours, OFF), (kernels.ours, ON), *others] if others else []:
         boot = booted(kernel, arm, f"-{arm}")
         boot.samples = [replace(sample, metric=guest.ALONE + sample.metric)

@@ -31,10 +31,9 @@ from ..source import ENVIRONMENT, Source, choose, debian_config, obtain, tar_str
 from ..stage_env import make_env
 from .debtree import SOURCE, maintainer, write_debian
 
-# What the build needs of this repository.  Its sysctl/ and rollout/host/ are there
-# in any case.
+# What the build needs of this repository.  Its sysctl/ and rollout/ are there in any case.
 CARRIED = ("CHANGELOG", "CONTRIBUTING.md", "COPYING", "README.md", "SECURITY.md", "kernel",
-           "packaging")
+           "packaging", "tests/bench")
 ROOM = 1 << 30
 SUFFIXES = {b"\xfd7zXZ": "xz", b"\x1f\x8b": "gz"}
 
@@ -80,7 +79,8 @@ def carry(debian: pathlib.Path) -> None:
     for name in CARRIED:
         path, new = ROOT / name, debian / "faultline" / name
         if path.is_dir():
-            shutil.copytree(path, new, ignore=shutil.ignore_patterns("__pycache__", "*~"))
+            shutil.copytree(path, new,
+                            ignore=shutil.ignore_patterns("__pycache__", "*~", "results"))
         else:
             shutil.copy(path, new)
     bases = debian / "base-configs"

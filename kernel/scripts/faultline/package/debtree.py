@@ -133,5 +133,5 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
     shutil.copytree(ROOT / "rollout" / "host", target / "faultline" / "rollout" / "host")
     shutil.copytree(ROOT / "rollout" / "fleet", target / "faultline" / "fleet",
                     ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("ansible", "monitoring"):
+    for name in ("ansible", "bench", "monitoring"):
         shutil.copytree(ROOT / "rollout" / name, target / "faultline" / name)

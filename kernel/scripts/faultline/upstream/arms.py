@@ -14,11 +14,11 @@ BUILD = Paths.from_env().build
 HERE = ROOT / "tests/upstream"
 
 OFF = {"speculative_page_fault": "0", "munmap_section_kbytes": "0",
-       "hugetlb_pmd_sharing": "1", "pmd_clear_ipi_free": "0"}
+       "madvise_section_kbytes": "0", "hugetlb_pmd_sharing": "1", "pmd_clear_ipi_free": "0"}
 SPF = {**OFF, "speculative_page_fault": "1"}
 # The settings of the profiles in sysctl/.
 ALL = {"speculative_page_fault": "1", "munmap_section_kbytes": "65536",
-       "hugetlb_pmd_sharing": "0", "pmd_clear_ipi_free": "1"}
+       "madvise_section_kbytes": "65536", "hugetlb_pmd_sharing": "0", "pmd_clear_ipi_free": "1"}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The benchmark of micro-benchmarks: its boots and its aims."""
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from faultline.bench import guest, micro
+from faultline.bench.guest import Boot, Kernels, Sample
+from faultline.bench.report import Report
+
+OURS, THEIRS = Path("ours"), Path("stock")
+
+
+def run(plan: micro.Plan, figures: dict[str, float],
+        stock: Path | None = THEIRS) -> tuple[Report, list[tuple[str, Path]]]:
+    """Run PLAN without VMs: each figure of an arm is FIGURES[ARM]; return also the boots."""
+    booted = []
+
+    def boot(kernel: Path, _program: Path, commands: list[list[str]], *, name: str,
+             options: list[str]) -> Boot:
+        assert options[:2] == ["--cpus", str(plan.cpus)]
+        booted.append((name, kernel))
+        arm = name.rsplit("-", 1)[1]
+        return Boot([Sample(f"mmap1_{mode}_{tasks}", "ops/s", arm, figures[arm])
+                     for words in commands
+                     for mode in [words[words.index("--mode") + 1]]
+                     for tasks in [words[words.index("--tasks") + 1]]], f"6.12-{arm}", "tcg")
+
+    with mock.patch.object(guest, "boot", boot), mock.patch.object(guest, "compile_program"):
+        return micro.run(Kernels(OURS, stock, None), plan), booted
+
+
+def test_order() -> None:
+    report, booted = run(micro.Plan(rounds=2), {"stock": 100, "off": 100, "on": 100})
+    assert booted == [("micro-1-stock", THEIRS), ("micro-1-off", OURS), ("micro-1-on", OURS),
+                      ("micro-2-on", OURS), ("micro-2-off", OURS), ("micro-2-stock", THEIRS)]
+    assert report.kernel != "6.12-stock"
+    assert {row.metric for row in report.rows} == {
+        f"mmap1_{mode}_{tasks}" for mode in ("threads", "processes") for tasks in (1, 2)}
+    assert all(row.n == 2 for row in report.rows)
+
+
+@pytest.mark.parametrize("on, off, met", [
+    (98, 99.5, (True, True)), (97.9, 99.5, (False, True)), (98, 99.4, (True, False))])
+def test_aims(on: float, off: float, met: tuple[bool, bool]) -> None:
+    report, _ = run(micro.Plan(rounds=1), {"stock": 100, "off": off, "on": on})
+    assert len(report.aims) == 8
+    for aim in report.aims:
+        assert aim.vs == "stock" and aim.least
+        assert aim.aim == {"on": 0.98, "off": 0.995}[aim.arm]
+        assert aim.met is met[aim.arm == "off"]
+
+
+def test_without_stock() -> None:
+    report, booted = run(micro.Plan(rounds=1, cpus=1), {"off": 100, "on": 100}, None)
+    assert [name for name, _ in booted] == ["micro-1-off", "micro-1-on"]
+    assert [aim.verdict() for aim in report.aims] == ["not measured"] * 4

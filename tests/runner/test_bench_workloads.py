@@ -1,0 +1,462 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The benchmark of Debian's programs: its order, its figures and its errors, without VMs."""
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from faultline.apt import Apt
+from faultline.bench import cli, guest, loads, rootfs, workloads
+from faultline.bench.guest import BenchError, Kernels, Sample
+from faultline.common import ROOT, Fail, Paths
+from faultline.vm import cli as vm
+
+KERNELS = Kernels(Path("ours"), Path("stock"), None)
+BEFORE = {"pgfault": 100, "spf_anon": 5, "nr_free_pages": 7}
+AFTER = {"pgfault": 200, "spf_anon": 35, "spf_cow": 30, "spf_abort_no_table": 10,
+         "spf_abort_no_anon_vma": 4, "spf_skipped": 1, "nr_free_pages": 9,
+         "munmap_section_calls": 3}
+
+
+def value(samples: list[Sample], metric: str) -> float:
+    """Return the only value of METRIC."""
+    found = [sample.value for sample in samples if sample.metric == metric]
+    assert len(found) == 1, metric
+    return found[0]
+
+
+def test_each_round_turns_the_order_round() -> None:
+    """Stock, off, on; then on, off, stock; then as at first."""
+    order = [(number, *arms) for number, _, arms in workloads.boots(KERNELS, 3)]
+    assert order == [(0, "stock"), (0, "off", "on"), (1, "on", "off"), (1, "stock"),
+                     (2, "stock"), (2, "off", "on")]
+    kernels = {arms[0]: kernel for _, kernel, arms in workloads.boots(KERNELS, 2)}
+    assert kernels == {"stock": KERNELS.stock, "off": KERNELS.ours, "on": KERNELS.ours}
+
+
+def test_without_a_stock_kernel() -> None:
+    """Only the two arms of our kernel are left."""
+    assert [arms for _, _, arms in workloads.boots(Kernels(Path("ours"), None, None), 1)] == \
+        [["off", "on"]]
+
+
+def test_peer_is_in_the_order_and_in_the_table() -> None:
+    """The newest upstream kernel is an arm between stock and ours."""
+    kernels = Kernels(Path("ours"), Path("stock"), None, Path("peer"))
+    assert [arms for _, _, arms in workloads.boots(kernels, 1)] == \
+        [["stock"], ["peer"], ["off", "on"]]
+    samples = [Sample("s_p50", "ms", arm, 1) for arm in ("on", "peer", "off", "stock")]
+    assert [sample.arm for sample in workloads.in_order(samples, ("s",))] == \
+        ["stock", "peer", "off", "on"]
+
+
+def test_scenes_of_a_program_share_a_boot() -> None:
+    """The name of a scene begins with its program, which has a script."""
+    found = workloads.programs(workloads.SCENES)
+    assert [scene for scenes in found.values() for scene in scenes] == list(workloads.SCENES)
+    for name in found:
+        assert (ROOT / "tests/bench/workloads" / name).is_file()
+        assert name in workloads.PACKAGES
+
+
+def test_percentiles() -> None:
+    """A percentile is one of the values."""
+    found = workloads.latencies("s", "on", "".join(f"{n}000\n" for n in range(1000, 0, -1)))
+    assert {sample.metric: sample.value for sample in found} == {
+        "s_p50": 500, "s_p99": 990, "s_p99.9": 999, "s_max": 1000}
+
+
+@pytest.mark.parametrize(("count", "names"), [
+    (1, ["s_max"]), (99, ["s_p50", "s_max"]), (999, ["s_p50", "s_p99", "s_max"])])
+def test_too_few_requests_for_a_percentile(count: int, names: list[str]) -> None:
+    """It is left out."""
+    assert [sample.metric for sample in workloads.latencies("s", "on", "5\n" * count)] == names
+
+
+@pytest.mark.parametrize(("text", "error"), [
+    ("", "s: the program made no request in arm on"), ("1\nx\n", "s: .* a bad latency .*'x'")])
+def test_bad_latencies(text: str, error: str) -> None:
+    """One clear error."""
+    with pytest.raises(BenchError, match=error):
+        workloads.latencies("s", "on", text)
+
+
+SAFEPOINT = ("[0.161s][info][safepoint] Safepoint \"ZMarkEnd\", Time since last: 9 ns, "
+             "Reaching safepoint: 7 ns, At safepoint: 2 ns, Total: {:>10} ns\n")
+
+
+def test_safepoints() -> None:
+    """Figures of their own, from the log of the JVM."""
+    found = workloads.safepoints("s", "on", "".join(
+        SAFEPOINT.format(n * 1000000) for n in range(100, 0, -1)))
+    assert {sample.metric: sample.value for sample in found} == {
+        "s_safepoint_p50": 50, "s_safepoint_p99": 99, "s_safepoint_max": 100}
+    assert not workloads.safepoints("s", "on", "")
+
+
+@pytest.mark.parametrize("line", ["OutOfMemoryError\n", SAFEPOINT.format("x"), "\n"])
+def test_bad_safepoints(line: str) -> None:
+    """One clear error."""
+    with pytest.raises(BenchError, match="s: the JVM wrote a bad line about a safepoint"):
+        workloads.safepoints("s", "on", SAFEPOINT.format(1) + line)
+
+
+def test_counts_of_the_program() -> None:
+    """A name and a number per line."""
+    assert workloads.facts("s", "batches 3\nreleased_mib 0\n") == {"batches": 3, "released_mib": 0}
+    for text in ("batches\n", "batches x\n", "a 1 2\n"):
+        with pytest.raises(BenchError, match="s: the program wrote a bad count"):
+            workloads.facts("s", text)
+
+
+def test_rate() -> None:
+    """Requests per second."""
+    assert workloads.rate("s", "on", "30 2.5\n").value == 12
+
+
+@pytest.mark.parametrize("text", ["", "1", "1 0", "a b", "1 2 3"])
+def test_bad_rate(text: str) -> None:
+    """One clear error."""
+    with pytest.raises(BenchError, match="s: the program wrote a bad amount of work"):
+        workloads.rate("s", "on", text)
+
+
+def test_counters() -> None:
+    """Only counters of the switches, and page faults."""
+    text = "".join(f"{name} {count}\n" for name, count in AFTER.items())
+    growth = workloads.grown(BEFORE, workloads.vmstat(text))
+    assert growth == {"pgfault": 100, "spf_anon": 30, "spf_cow": 30, "spf_abort_no_table": 10,
+                      "spf_abort_no_anon_vma": 4, "spf_skipped": 1, "munmap_section_calls": 3}
+    with pytest.raises(BenchError, match="bad /proc/vmstat"):
+        workloads.vmstat("pgfault\n")
+
+
+def test_share_of_faults_without_locks() -> None:
+    """60 of 100 have taken no lock; the largest other group are the 25 that were not tried."""
+    growth = workloads.grown(BEFORE, AFTER)
+    found = workloads.fault_samples("s", "on", [growth])
+    assert value(found, "s_lock_free") == 0.6
+    assert value(found, "s_largest_other:not_tried") == 0.25
+
+
+def test_largest_group_over_all_rounds() -> None:
+    """One group for all rounds, by its sum."""
+    found = workloads.fault_samples("s", "on", [
+        {"pgfault": 10, "spf_anon": 9, "spf_abort_pte": 1},
+        {"pgfault": 10, "spf_anon": 5, "spf_abort_no_vma": 5},
+        {"pgfault": 0}])
+    assert [(sample.metric, sample.value) for sample in found] == [
+        ("s_lock_free", 0.9), ("s_largest_other:abort_no_vma", 0),
+        ("s_lock_free", 0.5), ("s_largest_other:abort_no_vma", 0.5)]
+
+
+def test_order_without_a_percentile() -> None:
+    """An arm that lacks p99.9 does not move it behind max."""
+    samples = [Sample(f"s_{figure}", "ms", arm, 1) for arm, figures in (
+        ("on", ("p50", "p99.9", "max")), ("stock", ("p50", "max"))) for figure in figures]
+    samples += [Sample("s_lock_free", "of_faults", "on", 1), Sample("s pgfault", "events", "on", 1)]
+    assert [(sample.metric, sample.arm) for sample in workloads.in_order(samples, ("s",))] == [
+        ("s_p50", "stock"), ("s_p50", "on"), ("s_p99.9", "on"), ("s_max", "stock"),
+        ("s_max", "on"), ("s_lock_free", "on"), ("s pgfault", "on")]
+
+
+def returned(folder: Path, scene: str, arm: str) -> None:
+    """Write what a guest returns of one turn."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for what, text in {"latency": "1000\n2000\n", "work": f"{9 if arm == 'on' else 10} 1.0\n",
+                       "before": "pgfault 0\nspf_anon 0\n",
+                       "after": "pgfault 10\nspf_anon 6\n"}.items():
+        (folder / f"{scene}.{arm}.{what}").write_text(text, "ascii")
+
+
+def test_missing_result(tmp_path: Path) -> None:
+    """One clear error."""
+    returned(tmp_path, "compile_c", "on")
+    (tmp_path / "compile_c.on.after").unlink()
+    with pytest.raises(BenchError, match="did not return compile_c.on.after"):
+        workloads.read_results(tmp_path, "compile_c", "on")
+
+
+def test_safepoints_and_counts_are_read(tmp_path: Path) -> None:
+    """Only if the program leaves them."""
+    returned(tmp_path, "jvm_g1", "on")
+    samples, growth = workloads.read_results(tmp_path, "jvm_g1", "on")
+    assert not [sample for sample in samples if "safepoint" in sample.metric]
+    assert growth == {"pgfault": 10, "spf_anon": 6}
+    (tmp_path / "jvm_g1.on.safepoints").write_text(SAFEPOINT.format(5000000), "ascii")
+    (tmp_path / "jvm_g1.on.facts").write_text("batches 2\n", "ascii")
+    samples, growth = workloads.read_results(tmp_path, "jvm_g1", "on")
+    assert value(samples, "jvm_g1_safepoint_max") == 5
+    assert growth == {"pgfault": 10, "spf_anon": 6, "batches": 2}
+    ordered = workloads.in_order(samples, ("jvm_g1",))
+    assert [sample.metric for sample in ordered[-2:]] == ["jvm_g1_rate", "jvm_g1_safepoint_max"]
+
+
+def compiler(folder: Path, name: str, text: str) -> None:
+    """Write a compiler to FOLDER."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n", "ascii")
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize(("make", "tool", "package"), [
+    (loads.java, "javac", "default-jdk-headless"), (loads.go, "go", "golang-go")])
+def test_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+               make: Callable[[Path], Path], tool: str, package: str) -> None:
+    """One is compiled again only if its source is newer; a failure is one error, leaving none."""
+    source, tools = tmp_path / "load", tmp_path / "tools"
+    source.write_text("one", "ascii")
+    monkeypatch.setattr(guest, "BUILD", tmp_path)
+    monkeypatch.setenv("PATH", str(tools))
+    with pytest.raises(Fail, match=f"{tool} is missing: install {package}"):
+        make(source)
+    # The last two arguments are the result and the source.
+    copy = 'while [ $# -gt 2 ]; do shift; done; PATH=/usr/bin:/bin cp "$2" "$1"'
+    compiler(tools, tool, copy)
+    made = make(source)
+    assert made.read_text("ascii") == "one"
+    compiler(tools, tool, "echo 'line 1: bad' >&2; exit 1")
+    assert make(source) == made
+    source.write_text("two", "ascii")
+    os.utime(source, (made.stat().st_mtime + 1,) * 2)
+    with pytest.raises(Fail, match="cannot compile .*load:\nline 1: bad"):
+        make(source)
+    assert made.read_text("ascii") == "one"
+    assert not made.with_suffix(".new").exists()
+    compiler(tools, tool, copy)
+    assert make(source).read_text("ascii") == "two"
+
+
+WHEEL = b"a wheel"
+PIP = """case $3 in
+--version) exit 0 ;;
+esac
+echo "$@" >>pip.log
+while [ "$1" != --dest ]; do shift; done
+"""
+
+
+def test_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is downloaded once, and again if it is damaged; a failure is one error, leaving none."""
+    requirements = tmp_path / "duckdb.requirements"
+    requirements.write_text(f"duckdb==1 --hash=sha256:{hashlib.sha256(WHEEL).hexdigest()}\n")
+    monkeypatch.setattr(guest, "BUILD", tmp_path)
+    monkeypatch.setattr(loads, "_PYTHON", str(tmp_path / "python3"))
+    monkeypatch.chdir(tmp_path)
+
+    compiler(tmp_path, "python3", "exit 1")
+    with pytest.raises(Fail, match="pip is missing: install python3-pip"):
+        loads.wheel(requirements)
+    compiler(tmp_path, "python3", PIP + "echo 'ERROR: one' >&2; echo 'ERROR: no route' >&2; exit 1")
+    with pytest.raises(Fail, match="duckdb from PyPI failed .no route.: check the network"):
+        loads.wheel(requirements)
+    assert not list(tmp_path.glob("bench/*"))
+
+    compiler(tmp_path, "python3", PIP + f"printf '{WHEEL.decode()}' >$2/duckdb-1-any.whl")
+    made = loads.wheel(requirements)
+    assert made.name == "duckdb.whl"
+    made.write_bytes(b"damaged")
+    assert loads.wheel(requirements).read_bytes() == WHEEL
+    assert loads.wheel(requirements) == made
+    log = (tmp_path / "pip.log").read_text("ascii").splitlines()
+    assert len(log) == 3
+    assert all("--require-hashes" in line for line in log)
+    assert list(tmp_path.glob("bench/*")) == [made]
+
+
+def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All arms in all rounds; a lower throughput than that of stock misses the aim."""
+    booted = []
+
+    def call(arguments: list[str], _: object) -> int:
+        folder = Path(arguments[arguments.index("--out") + 1])
+        scenes, arms, ms, mib = arguments[-4:]
+        booted.append((arguments[arguments.index("--kernel") + 1], scenes, arms, ms, mib))
+        for scene in scenes.split(","):
+            for arm in arms.split(","):
+                returned(folder / "files", scene, arm)
+        (folder / "result.json").write_text('{"release": "6.12-test", "accel": "tcg"}')
+        return 0
+
+    monkeypatch.setattr(guest, "BUILD", tmp_path)
+    disks: list[tuple[str, ...]] = []
+
+    def image(packages: tuple[str, ...]) -> Path:
+        disks.append(packages)
+        return tmp_path / "disk"
+
+    monkeypatch.setattr(rootfs, "image", image)
+    monkeypatch.setattr(guest, "compile_program", lambda source: tmp_path / "client")
+    monkeypatch.setattr(vm, "call", call)
+    plan = workloads.Plan(rounds=2, scenes=("redis_flush", "redis_bgsave", "compile_c"))
+    report = workloads.run(KERNELS, plan)
+    both, sizes = "redis_flush,redis_bgsave", ("15000", "768")
+    assert booted == [
+        ("stock", both, "stock", *sizes), ("ours", both, "off,on", *sizes),
+        ("ours", both, "on,off", *sizes), ("stock", both, "stock", *sizes),
+        ("stock", "compile_c", "stock", *sizes), ("ours", "compile_c", "off,on", *sizes),
+        ("ours", "compile_c", "on,off", *sizes), ("stock", "compile_c", "stock", *sizes)]
+    assert disks == [("coreutils", "dash", "redis-server", "redis-tools"),
+                     ("coreutils", "dash", "gcc", "libc6-dev")]
+    assert report.kernel == "6.12-test"
+    assert report.median("compile_c_lock_free", "on") == 0.6
+    assert report.median("compile_c_lock_free", "off") is None
+    assert [row.arm for row in report.rows if row.metric == "compile_c_max"] == \
+        ["stock", "off", "on"]
+    assert all(row.n == 2 for row in report.rows)
+    assert [aim.verdict() for aim in report.aims] == ["NOT MET"] * 3
+
+
+def test_failed_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the VM and its logs."""
+    monkeypatch.setattr(guest, "BUILD", tmp_path)
+    monkeypatch.setattr(rootfs, "image", lambda packages: tmp_path / "disk")
+    monkeypatch.setattr(guest, "compile_program", lambda source: tmp_path / "client")
+    monkeypatch.setattr(vm, "call", lambda arguments, output: 126)
+    with pytest.raises(BenchError, match="workloads-redis-0-stock: .* status 126; logs are in"):
+        workloads.run(KERNELS, workloads.Plan(scenes=("redis_flush",)))
+
+
+def test_no_download_is_one_error(monkeypatch: pytest.MonkeyPatch,
+                                  capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """An error of the download ends the program as any other one does."""
+    kernel = tmp_path / "kernel"
+    kernel.touch()
+
+    def image(packages: tuple[str, ...]) -> Path:
+        raise Fail(f"no {packages[0]}")
+
+    monkeypatch.setattr(rootfs, "image", image)
+    monkeypatch.setattr("sys.argv", ["fl bench", "workloads", "--quick", "--kernel", str(kernel)])
+    assert cli.main() == 1
+    assert capsys.readouterr().err == "fl bench: no coreutils\n"
+
+
+def test_unknown_scene(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+                       tmp_path: Path) -> None:
+    """Refused before anything is downloaded."""
+    kernel = tmp_path / "kernel"
+    kernel.touch()
+    monkeypatch.setattr("sys.argv", ["fl bench", "workloads", "--quick", "--kernel", str(kernel),
+                                     "--scenes", "redis_slush"])
+    assert cli.main() == 1
+    assert "no 'redis_slush' in redis_flush" in capsys.readouterr().err
+
+
+def release(name: str) -> dict[str, str]:
+    """Return the facts of a distribution."""
+    return {"ID": name, "VERSION_CODENAME": "bookworm" if name == "debian" else ""}
+
+
+def test_another_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The image is of Debian."""
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: release("fedora"))
+    with pytest.raises(Fail, match="not a Debian; run it on one"):
+        rootfs.image(("redis-server",))
+
+
+class FakeApt(Apt):
+    """An apt whose archive is one package."""
+
+    deb = Path()
+    broken = ""
+
+    def update(self) -> Apt:
+        """Do nothing."""
+        return self
+
+    def run(self, program: str, *args: str,
+            cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """List or download the package."""
+        listed = f"'http://archive/a.deb' {self.deb.name} 9 SHA256:1\n"
+        archives = self.folder / "archives"
+        archives.mkdir(parents=True, exist_ok=True)
+        if self.broken == "list":
+            return subprocess.CompletedProcess([], 100, "", "E: Unable to locate package a\n")
+        if "--download-only" in args and self.broken != "download":
+            (archives / self.deb.name).write_bytes(self.deb.read_bytes())
+        failed = 100 if "--download-only" in args and self.broken == "download" else 0
+        return subprocess.CompletedProcess([], failed, listed, "E: Failed to fetch\n")
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[FakeApt]:
+    """An archive with a package whose files are in /bin and in /usr/bin."""
+    tree = tmp_path / "tree"
+    for name in ("bin/one", "usr/bin/two", "usr/share/doc/text"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(name, "ascii")
+    (tree / "DEBIAN").mkdir()
+    (tree / "DEBIAN/control").write_text(
+        "Package: a\nVersion: 1\nArchitecture: all\nMaintainer: A <a@example.org>\n"
+        "Description: a\n", "ascii")
+    subprocess.run(["dpkg-deb", "--root-owner-group", "-b", tree, tmp_path / "a_1_all.deb"],
+                   check=True, capture_output=True)
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: release("debian"))
+    monkeypatch.setattr(Paths, "from_env", lambda: Paths(tmp_path, tmp_path / "build"))
+    monkeypatch.setattr(rootfs, "Apt", FakeApt)
+    monkeypatch.setattr(FakeApt, "deb", tmp_path / "a_1_all.deb")
+    monkeypatch.setattr(FakeApt, "broken", "")
+    return FakeApt
+
+
+def test_image(archive: type[FakeApt]) -> None:
+    """It is an ext4 file system, made once, and the packages are not kept."""
+    assert archive.broken == ""
+    made = rootfs.image(("a",))
+    with made.open("rb") as file:
+        file.seek(1024 + 0x38)
+        assert file.read(2) == b"\x53\xef"
+    with mock.patch.object(rootfs, "_make", side_effect=AssertionError):
+        assert rootfs.image(("a",)) == made
+    assert sorted(path.suffix for path in made.parent.iterdir()) == [".ext4", ".lock"]
+
+
+def test_both_places_of_a_program_are_one(archive: type[FakeApt]) -> None:
+    """Files of /bin are in /usr/bin; documents are left out."""
+    found: list[str] = []
+
+    def look(_: Path, tree: Path) -> None:
+        found.extend(str(path.relative_to(tree)) for path in tree.rglob("*")
+                     if path.is_file() and "usr" in path.relative_to(tree).parts)
+
+    with mock.patch.object(rootfs, "_format", look):
+        rootfs.image(("a",))
+    assert archive.deb.exists()
+    assert sorted(found) == ["usr/bin/one", "usr/bin/two"]
+
+
+@pytest.mark.parametrize(("broken", "error"), [
+    ("list", "no set of packages for a .Unable to locate package a.: check the network"),
+    ("download", "download of a_1_all.deb failed .Failed to fetch.: check the network")])
+def test_broken_archive(archive: type[FakeApt], monkeypatch: pytest.MonkeyPatch, broken: str,
+                        error: str) -> None:
+    """One clear error, and no image."""
+    monkeypatch.setattr(archive, "broken", broken)
+    with pytest.raises(Fail, match=error):
+        rootfs.image(("a",))
+    assert not list(Paths.from_env().build.glob("bench/rootfs/*.ext4"))
+
+
+def test_damaged_package(archive: type[FakeApt], monkeypatch: pytest.MonkeyPatch,
+                         tmp_path: Path) -> None:
+    """It is downloaded again next time."""
+    bad = tmp_path / "bad.deb"
+    bad.write_text("not a package", "ascii")
+    monkeypatch.setattr(archive, "deb", bad)
+    with pytest.raises(Fail, match="cannot unpack bad.deb"):
+        rootfs.image(("a",))
+    assert not list(tmp_path.glob("build/**/bad.deb"))
+
+
+def test_missing_tool(archive: type[FakeApt], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the package to install."""
+    assert archive.broken == ""
+    monkeypatch.setattr(rootfs, "_tool", lambda name: None)
+    with pytest.raises(Fail, match="mkfs.ext4 is missing: install e2fsprogs"):
+        rootfs.image(("a",))

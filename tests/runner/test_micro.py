@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The program of the micro-benchmarks, on this host, with its kernel as it is."""
+
+import re
+import subprocess
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from faultline.bench import guest
+from faultline.common import ROOT
+
+TESTS = ("page_fault1", "page_fault2", "page_fault3", "mmap1", "mmap2", "malloc1", "malloc2",
+         "brk1", "unmap", "threadspawn1", "pft", "case-anon-w-seq-mt", "case-anon-cow-seq",
+         "case-hugetlb")
+# They cannot run in that mode.
+NOT_IN = {"threads": {"brk1"}, "processes": {"case-anon-w-seq-mt"}}
+
+
+@pytest.fixture(scope="module", name="program")
+def _program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with mock.patch.object(guest, "BUILD", tmp_path_factory.mktemp("build")):
+        return guest.compile_program(ROOT / "tests/bench/micro.c")
+
+
+def ran(program: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run PROGRAM with WORDS."""
+    return subprocess.run([program, *words], capture_output=True, text=True, timeout=120,
+                          check=False)
+
+
+@pytest.mark.parametrize("mode", NOT_IN)
+def test_all(program: Path, mode: str) -> None:
+    result = ran(program, "--arms", "here", "--mode", mode, "--tasks", "2", "--ms", "50",
+                 "--rounds", "2", "all")
+    assert (result.returncode, result.stderr) == (0, "")
+    skipped = set(re.findall(r"^skipped: (\S+): .+$", result.stdout, re.MULTILINE))
+    # This host may have free huge pages.
+    assert skipped - {"case-hugetlb"} == NOT_IN[mode]
+    samples = guest.parse_samples(result.stdout)
+    assert [sample.metric for sample in samples] == [
+        f"{test}_{mode}_2" for test in TESTS if test not in skipped for _ in range(2)]
+    assert all(sample.value > 0 and sample.arm == "here" for sample in samples)
+
+
+def test_order_of_arms(program: Path) -> None:
+    result = ran(program, "--arms", "a,b", "--ms", "10", "--rounds", "2", "mmap1")
+    assert [sample.arm for sample in guest.parse_samples(result.stdout)] == ["a", "b", "b", "a"]
+
+
+def test_help(program: Path) -> None:
+    result = ran(program, "--help")
+    assert re.findall(r"^  (\S+)  +\S.*$", result.stdout, re.MULTILINE) == ["ARM", *TESTS]
+
+
+@pytest.mark.parametrize("words, error", [
+    (("all",), "Usage"),
+    (("--arms", "here"), "Usage"),
+    (("--arms", "here", "fly"), "no test 'fly'"),
+    (("--arms", "here", "--mode", "fibers", "mmap1"), "no mode 'fibers'"),
+    (("--arms", "here", "--tasks", "0", "mmap1"), "--tasks 0: must be"),
+    (("--arms", "here", "--tasks", "257", "mmap1"), "--tasks 257: must be"),
+])
+def test_errors(program: Path, words: tuple[str, ...], error: str) -> None:
+    result = ran(program, *words)
+    assert result.returncode == 1 and error in result.stderr and not result.stdout
