@@ -38,18 +38,21 @@ def source(found: Fleet) -> dict[str, object]:
     }
 
 
-def write_plan(found: Fleet) -> pathlib.Path:
+def plan(found: Fleet, values: dict[str, object]) -> design.Plan:
     """Make a plan, without the replays on a history that this fleet does not have."""
-    values = source(found)
     exp = experiment.parse(values, "demo: ")
     (found.folder / "inventory.ini").write_text(found.inventory())
     hosts = tuple(inventory(found.folder / "inventory.ini"))
     seed = secrets.token_hex(16)
     strata = design.by_stratum(hosts, exp.strata)
     arms = design.schedule(seed, strata, 2 * PAIRS, exp.design)
-    plan = design.Plan(exp, values, seed, hosts, {host.name: "all" for host in hosts}, arms, {})
+    return design.Plan(exp, values, seed, hosts, {host.name: "all" for host in hosts}, arms, {})
+
+
+def write_plan(found: Fleet) -> pathlib.Path:
+    """Make the plan of the demo, and write it to a file."""
     path = found.folder / "demo.json"
-    design.write(path, plan.text())
+    design.write(path, plan(found, source(found)).text())
     return path
 
 
@@ -76,13 +79,13 @@ def stock(found: Fleet) -> None:
     say(f"\n{SWITCH} is 0 on all VMs again.")
 
 
-def alternate(plan: pathlib.Path) -> None:
+def alternate(path: pathlib.Path) -> None:
     """Start an experiment, and look at it until it is over."""
-    run("start", plan, "--lead", "15")
+    run("start", path, "--lead", "15")
     end = time.time() + 2 * PAIRS * SLOT + 45
     while (left := end + 45 - time.time()) > 0:
         time.sleep(min(left, 120))
-        run("status", plan)
+        run("status", path)
 
 
 def demo(folder: pathlib.Path, kernel: pathlib.Path) -> int:
@@ -93,13 +96,13 @@ def demo(folder: pathlib.Path, kernel: pathlib.Path) -> int:
     with fleet(folder, kernel, GUESTS) as found:
         say(f"All of them are in Prometheus, {found.url}, after {time.monotonic() - begin:.0f} s. "
             "Each host starts, or none.")
-        plan = write_plan(found)
-        run("start", plan, "--lead", "15", "--dry-run")
-        alternate(plan)
+        path = write_plan(found)
+        run("start", path, "--lead", "15", "--dry-run")
+        alternate(path)
         pages = [folder / "demo.svg", folder / "demo.png", folder / "demo.html"]
-        status = run("verdict", plan, "--plot", pages[0], "--plot", pages[1], "--html", pages[2],
+        status = run("verdict", path, "--plot", pages[0], "--plot", pages[1], "--html", pages[2],
                      good=(0, 10, 20, 30))
-        run("stop", plan)
+        run("stop", path)
         stock(found)
         if problems := found.end():
             raise Problem("the VMs had problems:\n  " + "\n  ".join(problems))

@@ -432,8 +432,9 @@ def test_switches_are_those_of_the_kernel() -> None:
             text = fields.get(key, "0")
             if text.isdigit():
                 assert int(text) == value, (name, key)
-    assert found["vm.munmap_section_kbytes"]["max"] == "SZ_1G / SZ_1K"
-    assert switches.SWITCHES["vm.munmap_section_kbytes"].high == 2 ** 30 // 2 ** 10
+    for name in ("vm.munmap_section_kbytes", "vm.madvise_section_kbytes"):
+        assert found[name]["max"] == "SZ_1G / SZ_1K"
+        assert switches.SWITCHES[name].high == 2 ** 30 // 2 ** 10
 
 
 def test_values_for_new_mappings_do_not_alternate() -> None:

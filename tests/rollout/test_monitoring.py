@@ -31,8 +31,8 @@ ALERTS = [rule["alert"] for group in yaml.safe_load((HERE / "rules.yml").read_te
           for rule in group["rules"] if "alert" in rule]
 PANELS = json.loads((HERE / "dashboard.json").read_text())["panels"]
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
-STOCK = {"munmap_section_kbytes": 0, "hugetlb_pmd_sharing": 1, "pmd_clear_ipi_free": 0,
-         "speculative_page_fault": 0}
+STOCK = {"munmap_section_kbytes": 0, "madvise_section_kbytes": 0, "hugetlb_pmd_sharing": 1,
+         "pmd_clear_ipi_free": 0, "speculative_page_fault": 0}
 # How long to wait for data.
 SECONDS = 30
 
@@ -43,7 +43,8 @@ def counters() -> list[str]:
     for page in GUIDE.glob("*.rst"):
         for line in re.findall(r"(?m)^``.*``$", page.read_text()):
             names |= set(re.findall(
-                r"``((?:spf|pmd_clear|munmap_section|hugetlb_(?:pmd|fault|zap))_\w+)``", line))
+                r"``((?:spf|pmd_clear|(?:munmap|madvise)_section|hugetlb_(?:pmd|fault|zap))_\w+)``",
+                line))
     return sorted(name for name in names
                   if not name.endswith(("_us", "_rules", "_guest")))
 

@@ -22,6 +22,7 @@ class Switch:
 
 SWITCHES = {
     "vm.munmap_section_kbytes": Switch(0, 1048576, 0),
+    "vm.madvise_section_kbytes": Switch(0, 1048576, 0),
     "vm.hugetlb_pmd_sharing": Switch(0, 2, 1, frozenset({0})),
     # 2 only in kernels for comparisons, on powerpc.
     "vm.pmd_clear_ipi_free": Switch(0, 2, 0),

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""faultline-bench: its table, what it refuses, and that every switch is as before."""
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import textwrap
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from faultline.common import ROOT
+from faultline_rollout import switches
+
+PROGRAM = ROOT / "rollout/bench/faultline-bench"
+BEFORE = {"munmap_section_kbytes": 4096, "madvise_section_kbytes": 0, "hugetlb_pmd_sharing": 1,
+          "pmd_clear_ipi_free": 0, "speculative_page_fault": 1}
+# It notes each call with the values that it sees; twice as fast with speculative faults.
+MICRO = """#!/bin/sh
+vm=$FAULTLINE_SYSCTL/vm
+echo "$2 $(cat $vm/munmap_section_kbytes $vm/hugetlb_pmd_sharing | tr '\\n' ' ')" >>$0.calls
+[ ! -e $0.waits ] || exec sleep 5
+echo "sample page_fault1_$4_2 operations/s $2 $((100 + 100 * $(cat $vm/speculative_page_fault)))"
+echo "skipped: case-hugetlb: no huge pages"
+echo "skipped: brk1: use --mode processes"
+"""
+# The call takes as long, the other thread waits a tenth of the time with the switch.
+MUNMAP = """#!/bin/sh
+vm=$FAULTLINE_SYSCTL/vm
+echo "$*" >>$0.calls
+name=stall_256m_4k
+wait=20
+[ "$(cat $vm/munmap_section_kbytes)" = 0 ] || wait=2
+echo "sample ${name}_munmap ms $2 25"
+echo "sample ${name}_mmap_max ms $2 $wait"
+echo "sample ${name}_mmap_n operations $2 7"
+"""
+
+
+class Host:
+    """A host with files for switches."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.vm = folder / "sys/vm"
+        self.vm.mkdir(parents=True)
+        for name, value in BEFORE.items():
+            (self.vm / name).write_text(f"{value}\n")
+        (folder / "cmdline").write_text("root=/dev/vda quiet\n")
+        self.micro, self.munmap = folder / "micro", folder / "munmap"
+        for path, text in ((self.micro, MICRO), (self.munmap, MUNMAP)):
+            path.write_text(text)
+            path.chmod(0o755)
+        self.before = folder / "run/bench.before"
+        self.env = {**os.environ, "FAULTLINE_RUN": str(folder / "run"),
+                    "FAULTLINE_SYSCTL": str(folder / "sys"),
+                    "FAULTLINE_CMDLINE": str(folder / "cmdline")}
+
+    def start(self, *words: object) -> subprocess.Popen[str]:
+        """Start it in the folder."""
+        return subprocess.Popen([PROGRAM, *map(str, words)], cwd=self.folder, env=self.env,
+                                text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def run(self, *words: object) -> tuple[int, str, str]:
+        """Run it with the fake programs: exit status, output, messages."""
+        with self.start("--programs", self.folder, *words) as process:
+            out, err = process.communicate(timeout=60)
+            return process.returncode, out, err
+
+    def refused(self, *words: object) -> str:
+        """The error of a run that changes nothing."""
+        status, out, err = self.run(*words)
+        assert (status, out) == (1, ""), err
+        assert err.count("\n") == 1 and err.startswith("faultline-bench: error: "), err
+        assert not self.calls()
+        return err
+
+    def values(self) -> dict[str, int]:
+        """The switches now."""
+        return {path.name: int(path.read_text()) for path in self.vm.iterdir()}
+
+    def calls(self) -> list[str]:
+        """The calls of the fake program."""
+        path = Path(f"{self.micro}.calls")
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture(name="host")
+def _host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+@pytest.fixture(name="program", scope="module")
+def _program() -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("faultline_bench", str(PROGRAM))
+    spec = importlib.util.spec_from_loader("faultline_bench", loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_same_switches(program: ModuleType) -> None:
+    """Its switches are those of the fleet's table, and so of the kernel."""
+    assert {name: (low, high, stock) for name, (low, high, stock, _) in program.SWITCHES.items()} \
+        == {name: (row.low, row.high, row.stock) for name, row in switches.SWITCHES.items()}
+
+
+def test_run(host: Host) -> None:
+    """The arms take turns, the result is written and can be shown, the switches are as before."""
+    status, out, err = host.run("--rounds", 3, "--tasks", 2, "--output", "o.json",
+                                "--plot", "p.svg")
+    assert status == 0, err
+    assert host.values() == BEFORE and not host.before.exists()
+    off, on = "arm-off 0 1 ", "arm-on 65536 0 "
+    assert host.calls() == [call for call in (off, on, on, off, off, on) for _ in range(2)]
+    run = json.loads((host.folder / "o.json").read_text())
+    assert run["before"]["vm.munmap_section_kbytes"] == 4096 and run["cpus"] == os.cpu_count()
+    assert len(run["rounds"]) == 3
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line}
+    faster = ["2.000", "2.000", "to", "2.000", "FASTER"]
+    assert rows["page_fault1_processes_2"] == ["100", "operations/s", *faster]
+    # Of times, less is better.
+    assert rows["stall_256m_4k_mmap_max"] == ["20", "ms", "0.100", "0.100", "to", "0.100", "FASTER"]
+    assert rows["stall_256m_4k_munmap"] == ["25", "ms", "1.000", "1.000", "to", "1.000"]
+    assert "stall_256m_4k_mmap_n" not in rows
+    assert run["skipped"] == ["case-hugetlb: no huge pages"]
+    assert out.endswith("\nskipped: case-hugetlb: no huge pages\n")
+    assert (host.folder / "p.svg").read_text().count("<circle") == 4
+    with host.start("show", "o.json") as process:
+        assert process.communicate()[0] == out
+
+
+def test_chosen(host: Host) -> None:
+    """Only the chosen switches change, and only the chosen tests run."""
+    stalls = Path(f"{host.munmap}.calls")
+    assert host.run("--tests", "page_fault1", "--rounds", 1)[0] == 0 and not stalls.exists()
+    Path(f"{host.micro}.calls").unlink()
+    assert host.run("--tests", "madvise-stall", "--rounds", 1)[0] == 0 and not host.calls()
+    assert [line.partition(" --rounds ")[2] for line in stalls.read_text().splitlines()] \
+        == 2 * ["3 --size 256 --call dontneed stall"]
+    assert host.run("--switches", "vm.munmap_section_kbytes=2048", "--rounds", 1)[0] == 0
+    assert {call.split()[1] for call in host.calls()} == {"0", "2048"}
+    assert {call.split()[2] for call in host.calls()} == {"1"}
+    assert host.values() == BEFORE
+
+
+def test_dry_run(host: Host) -> None:
+    """It tells, and changes nothing."""
+    status, out, _ = host.run("--dry-run")
+    assert status == 0 and "Nothing was changed." in out and not host.calls()
+    assert "vm.munmap_section_kbytes: 0 in arm off, 65536 in arm on, then 4096 as now" in out
+    assert not list(host.folder.glob("run/*")) and not list(host.folder.glob("*.json"))
+
+
+def test_refused(host: Host) -> None:
+    """Each reason is one line that says what to do, and nothing changes."""
+    for words, text in ((("--switches", "vm.x"), "no switch 'vm.x'"),
+                        (("--switches", "speculative_page_fault=2"), "a number from 0 to 1"),
+                        (("--rounds", "0"), "from 1 to 10000"),
+                        (("--output", "no/where"), "another place with --output"),
+                        (("--programs", "nothing"), "no program nothing/micro: install"),
+                        (("--frobnicate",), "see faultline-bench --help")):
+        assert text in host.refused(*words)
+    (host.folder / "cmdline").write_text("quiet faultline=off\n")
+    assert "faultline=off" in host.refused()
+    (host.folder / "cmdline").write_text("quiet\n")
+    (host.folder / "run/ab").mkdir(parents=True)
+    for name in ("one.plan", "one.before"):
+        (host.folder / "run/ab" / name).write_text("")
+        assert "faultline-ab stop one" in host.refused()
+        (host.folder / "run/ab" / name).unlink()
+    host.before.write_text(f"pid={os.getpid()}\nvm.pmd_clear_ipi_free=1\n")
+    assert f"process {os.getpid()}, runs" in host.refused()
+    host.before.write_text("pid=x\n")
+    assert "is damaged" in host.refused()
+    host.before.unlink()
+    assert host.values() == BEFORE
+    for path in host.vm.iterdir():
+        path.unlink()
+    assert "none of the switches" in host.refused()
+
+
+def test_failing_program(host: Host) -> None:
+    """If the tests fail, the switches are as before."""
+    host.micro.write_text("#!/bin/sh\necho 'micro: no memory' >&2\nexit 1\n")
+    status, _, err = host.run("--output", "o.json")
+    assert status == 1 and "micro failed: micro: no memory" in err
+    assert host.values() == BEFORE and not host.before.exists()
+    assert not (host.folder / "o.json").exists()
+
+
+def wait_for(what: Any) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_killed(host: Host, number: signal.Signals) -> None:
+    """Whatever ends it, the switches are as before."""
+    Path(f"{host.micro}.waits").touch()
+    with host.start("--programs", host.folder) as process:
+        wait_for(host.calls)
+        assert host.before.exists() and host.values() != BEFORE
+        process.send_signal(number)
+        status = process.wait(20)
+    assert status == (-number if number == signal.SIGKILL else 128 + number)
+    wait_for(lambda: not host.before.exists())
+    assert host.values() == BEFORE
+
+
+def test_left_behind(host: Host) -> None:
+    """If the watcher was killed as well, the next run puts the switches back first."""
+    host.before.parent.mkdir()
+    host.before.write_text("pid=0\nvm.munmap_section_kbytes=8192\n")
+    status, _, err = host.run("--switches", "pmd_clear_ipi_free", "--rounds", 1)
+    assert status == 0 and "an earlier run has left" in err
+    assert host.values() == {**BEFORE, "munmap_section_kbytes": 8192}
+
+
+def test_restore(host: Host) -> None:
+    """restore puts back what a killed run has left, but not while it runs."""
+    def restore() -> tuple[int | None, str]:
+        with host.start("restore") as process:
+            err = process.communicate(timeout=60)[1]
+            return process.returncode, err
+
+    status, err = restore()
+    assert status == 0 and "nothing to put back" in err
+    host.before.parent.mkdir()
+    host.before.write_text(f"pid={os.getpid()}\nvm.munmap_section_kbytes=8192\n")
+    status, err = restore()
+    assert status == 1 and f"process {os.getpid()}, runs" in err and host.values() == BEFORE
+    host.before.write_text("pid=0\nvm.munmap_section_kbytes=8192\n")
+    assert restore()[0] == 0 and not host.before.exists()
+    assert host.values() == {**BEFORE, "munmap_section_kbytes": 8192}
+
+
+def test_emulated(program: ModuleType) -> None:
+    """The first line of a result from an emulated machine says so."""
+    run = {"note": program.EMULATED, "kernel": "k", "cpus": 2, "virtualisation": "qemu",
+           "tasks": 2, "date": "d", "on": {}, "rounds": [], "skipped": []}
+    assert program.table(run).splitlines()[0].startswith("Emulated (QEMU TCG)")
+
+
+def test_results() -> None:
+    """The collected results can be shown; those from emulated machines say so first."""
+    paths = list((ROOT / "tests/bench/results").glob("*.json"))
+    assert paths
+    for path in paths:
+        run = json.loads(path.read_text("utf-8"))
+        assert ("note" in run) == (run["virtualisation"] == "qemu")
+        assert "note" not in run or next(iter(run)) == "note"
+        shown = subprocess.run([PROGRAM, "show", path], capture_output=True, text=True, check=True)
+        described = path.with_suffix(".md").read_text("utf-8")
+        assert textwrap.indent(shown.stdout, "    ") in described
+        assert "note" not in run or described.startswith(run["note"])
+
+
+def test_table(program: ModuleType) -> None:
+    """Medians of paired ratios; an interval below 0.98 is marked; two rounds have none."""
+    def run(*pairs: tuple[float, float]) -> dict[str, Any]:
+        return {"kernel": "k", "cpus": 2, "virtualisation": "none", "tasks": 2, "date": "d",
+                "on": {}, "skipped": [],
+                "rounds": [{arm: [{"metric": "m", "unit": "u", "value": value}]
+                            for arm, value in zip(("off", "on"), pair)} for pair in pairs]}
+    rows = program.rows_of(run((10, 9), (100, 95), (1000, 910)))
+    assert rows == [("m", "u", 100, 0.91, (0.9, 0.95))]
+    assert "SLOWER" in program.table(run((10, 9), (100, 95), (1000, 910)))
+    assert "SLOWER" not in program.table(run((10, 9), (100, 99), (1000, 910)))
+    assert "needs 3 rounds" in program.table(run((10, 9), (10, 9)))
+    # A round without a figure does not count.
+    assert program.rows_of(run((0, 9), (100, 50)))[0].ratio == 0.5
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"schema": 2}', '{"schema": 1}',
+                                  '{"schema": 1, "rounds": []}'])
+def test_bad_result(host: Host, text: str) -> None:
+    """A damaged file is one clear error."""
+    (host.folder / "bad.json").write_text(text)
+    with host.start("show", "bad.json") as process:
+        out, err = process.communicate()
+        assert (process.wait(), out, err.count("\n")) == (1, "", 1)
+        assert "bad.json" in err
