@@ -29,7 +29,7 @@ SECUREBOOT_CERT ?=
 # it and `make test-upstream` run in full (FULL=1).
 FORMAT ?=
 FULL ?=
-# The benchmark for `make bench`: munmap, hugetlb, pmd_clear, spf or coherence.
+# The benchmark for `make bench`: munmap, hugetlb, pmd_clear, spf, coherence, micro or workloads.
 BENCH ?= munmap
 # The tests for `make test`: suites, or SUITE/NAME; empty: all.
 SUITE ?=
@@ -171,11 +171,12 @@ shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@kernel/scripts/fl vm shell --kernel $(BUILD)/$(SMALL)/$(IMAGE)
 
 .PHONY: bench
-bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf or coherence against stock
-	@$(DEPS) vm
+bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf, coherence, micro or workloads; PEER=1
+	@$(DEPS) vm $(filter workloads,$(BENCH))
 	@kernel/scripts/fl build microvm-stock
 	@kernel/scripts/fl build microvm
-	@kernel/scripts/fl bench $(BENCH)
+	@$(if $(PEER),kernel/scripts/fl build microvm-peer)
+	@kernel/scripts/fl bench $(BENCH) $(if $(PEER),--peer)
 
 # --- Tests
 

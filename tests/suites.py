@@ -53,10 +53,10 @@ SUITES = {suite.name: suite for suite in (
     # A virtual machine on one host thread (icount) keeps one CPU busy.
     Suite("kernel", (BUILD, SELFTESTS), jobs=2, alone=("bench", "boot", "hugetlb-fixes", "races")),
     # VMs that share the CPUs with nothing else: changes of a switch have to be on time.
-    Suite("fleet", (BUILD,), opt_in=True),
+    Suite("fleet", (BUILD, (FL, "stage", "microvm")), opt_in=True),
     Suite("host-failures", ((FL, "images", "packages", FLAVOUR),), jobs=2, opt_in=True),
     # It needs what the configurations of Debian have and that of microvm has not.
-    Suite("release", ((FL, "images", "packages", FLAVOUR),), opt_in=True),
+    Suite("release", ((FL, "images", "packages", "--first", FLAVOUR),), opt_in=True),
     Suite("debug", ((FL, "build", "microvm-debug"), SELFTESTS), opt_in=True),
     Suite("kcsan", ((FL, "build", "microvm-kcsan"), SELFTESTS), opt_in=True),
     Suite("ppc64le", ((FL, "build", "ppc64le"),
@@ -109,15 +109,15 @@ RCU_TABLES = "pmd_clear_guest"
 # faults would be counted.
 AWAKE = "mkfifo /tmp/never; until read -r -t 1 nothing <>/tmp/never; do :; done & "
 
-RACES = ("munmap_race", "hugetlb_race", "pmd_clear_race", "spf_race")
+RACES = ("munmap_race", "madvise_race", "hugetlb_race", "pmd_clear_race", "spf_race")
 FLIPPED = tuple(f"{name} -v flip" for name in RACES)
 PPC64LE = ("mmu", "toggles", "munmap_semantics", "munmap_race", "munmap_fault",
-           "hugetlb_semantics")
+           "madvise_semantics", "madvise_race", "hugetlb_semantics")
 
 BOOTS = {boot.title: boot for boot in (
     Boot("kernel/semantics", "microvm",
-         ("toggles", "munmap_semantics", "munmap_fault", "hugetlb_semantics", "pmd_clear_semantics",
-          "spf_semantics"),
+         ("toggles", "munmap_semantics", "munmap_fault", "madvise_semantics", "hugetlb_semantics",
+          "pmd_clear_semantics", "spf_semantics"),
          IN_TURN, mem=3072, timeout=900, append=NUMA, env=(FLIP_OFF, "FAULTLINE_COUNT=1000"),
          reason="The effect of each value of each switch, and the switches themselves.  On one "
          "host thread because these programs enable trace events and perf events."),
@@ -131,7 +131,8 @@ BOOTS = {boot.title: boot for boot in (
     Boot("debug/kunit", "microvm-debug", cpus=2,
          reason="The KUnit suites of mm/faultline, which run when the kernel boots."),
     Boot("debug/semantics", "microvm-debug",
-         ("toggles", "munmap_semantics", "munmap_fault", "hugetlb_semantics", "spf_semantics"),
+         ("toggles", "munmap_semantics", "munmap_fault", "madvise_semantics", "hugetlb_semantics",
+          "spf_semantics"),
          mem=4096, timeout=1500, append=f"{NUMA} {RCU_TABLES}", env=("FAULTLINE_COUNT=100",),
          reason="kernel/semantics under KASAN, lockdep and mm's own checks, with fault injection "
          "for allocations.  One host thread per CPU, although that occasionally fails (IN_TURN): "
