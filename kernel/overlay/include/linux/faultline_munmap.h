@@ -31,12 +31,17 @@ extern unsigned long munmap_section_min_len;
  * @end:   End of that range.
  * @nr:    The bit of @mm->munmap_ops, and of vma->munmap_pending, that
  *         stands for this operation.
+ * @zapped_start: Start of the last part of the range that was zapped without
+ *                a gap.
+ * @zapped_end:   End of that part.
  */
 struct munmap_section {
 	struct mm_struct	*mm;
 	unsigned long		start;
 	unsigned long		end;
 	unsigned int		nr;
+	unsigned long		zapped_start;
+	unsigned long		zapped_end;
 };
 
 bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
@@ -88,6 +93,18 @@ static inline bool vma_munmap_pending(const struct vm_area_struct *vma)
 {
 	return static_branch_unlikely(&munmap_section_marks_key) &&
 	       vma->munmap_pending;
+}
+
+/**
+ * vma_munmap_zapped - has a munmap in progress zapped all of this VMA?
+ * @vma: The VMA, which is about to be freed.
+ *
+ * Return: true if its page tables map nothing.
+ */
+static inline bool vma_munmap_zapped(const struct vm_area_struct *vma)
+{
+	return static_branch_unlikely(&munmap_section_marks_key) &&
+	       vma->munmap_zapped;
 }
 
 /* vm_area_dup(): the copy is a new mapping, which nobody asked to unmap. */
@@ -180,6 +197,11 @@ static inline int munmap_sectioned(struct mm_struct *mm, unsigned long start,
 }
 
 static inline bool vma_munmap_pending(const struct vm_area_struct *vma)
+{
+	return false;
+}
+
+static inline bool vma_munmap_zapped(const struct vm_area_struct *vma)
 {
 	return false;
 }

@@ -36,10 +36,14 @@
  *      it in their copy of the VMA or fail to validate the copy.
  *  I5. A dead VMA is on no account but map_count.  Whatever adds up or gives
  *      back the accounts of a VMA leaves out dead ones.
+ *  I6. An entry of a dead anonymous VMA that is none stays none.  Code that does
+ *      not go through handle_mm_fault() changes entries that it finds, and rechecks
+ *      under their lock, for example swapoff and the end of a migration.  Splitting
+ *      a huge page fills a table, but that replaces an entry as well.
  *
- * Code that does not go through handle_mm_fault() can still change or add entries
- * of a dead VMA, for example swapoff, the end of a migration, or a driver that
- * inserts a page.  Step 3 removes them like those of any other VMA.
+ * So step 3 does not look again at anonymous VMAs that step 2 has zapped as a
+ * whole.  A driver can insert pages into its own VMA, dead or not; step 3 zaps
+ * these, and those of files, like upstream.
  *
  * Page tables
  *
@@ -326,6 +330,13 @@ static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
 static bool section_owns(struct munmap_section *op, struct vm_area_struct *vma)
 {
 	return vma->munmap_pending & BIT(op->nr);
+}
+
+/* No driver and no file has a part in what this VMA maps. */
+static bool vma_is_plain_anonymous(struct vm_area_struct *vma)
+{
+	return vma_is_anonymous(vma) &&
+	       !(vma->vm_flags & (VM_IO | VM_PFNMAP | VM_MIXEDMAP));
 }
 
 /* === Step 1: mark ========================================================= */
@@ -637,8 +648,7 @@ pgtable_t __munmap_section_take_table(struct vm_area_struct *vma,
  */
 static bool section_may_hide_flush(struct vm_area_struct *vma)
 {
-	return vma_munmap_pending(vma) && vma_is_anonymous(vma) &&
-	       !(vma->vm_flags & (VM_IO | VM_PFNMAP | VM_MIXEDMAP));
+	return vma_munmap_pending(vma) && vma_is_plain_anonymous(vma);
 }
 
 /**
@@ -790,6 +800,9 @@ static unsigned long section_zap_all(struct munmap_section *op)
 		locked = ktime_get_ns();
 		reached = section_zap(vma, start, end, &section);
 		zapped = ktime_get_ns();
+		if (start != op->zapped_end)
+			op->zapped_start = start;
+		op->zapped_end = reached;
 		if (reached < end)
 			addr = reached;
 		/* It was a hole. */
@@ -809,6 +822,16 @@ static unsigned long section_zap_all(struct munmap_section *op)
 }
 
 /* === Step 3: unmap ======================================================== */
+
+/*
+ * Has step 2 zapped all of @vma?  It has had the mark since step 1 (I1), so it is
+ * the VMA that was zapped there, or a piece of that.  I6 does the rest.
+ */
+static bool section_zapped(struct munmap_section *op, struct vm_area_struct *vma)
+{
+	return vma->vm_start >= op->zapped_start &&
+	       vma->vm_end <= op->zapped_end && vma_is_plain_anonymous(vma);
+}
 
 /*
  * Find the next run of marked VMAs at or above *@start, up to the first unmarked
@@ -832,6 +855,10 @@ static bool section_next_run(struct munmap_section *op, unsigned long *start,
 		if (!work)
 			*start = vma->vm_start;
 		*end = vma->vm_end;
+		if (section_zapped(op, vma)) {
+			vma_start_write(vma);
+			vma->munmap_zapped = true;
+		}
 		work += len < SECTION_VMA_MIN ? len / PAGE_SIZE :
 			FINISH_TABLE_PAGES * (len >> PMD_SHIFT);
 		if (work >= FINISH_PAGES)
@@ -864,6 +891,7 @@ static void section_unmark(struct munmap_section *op)
 		if (!section_owns(op, vma))
 			continue;
 		vma_start_write(vma);
+		vma->munmap_zapped = false;
 		vma->munmap_pending &= ~BIT(op->nr);
 		if (!vma->munmap_pending)
 			section_account(vma, 1);
