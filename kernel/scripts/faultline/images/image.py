@@ -24,8 +24,8 @@ from ..common import ROOT, Fail, Paths, lock, say, shown
 from ..pin import Pin
 
 FORMATS = ("deb", "rpm")
-# One for each format, and the one of tests/release.
-DISKS = (*FORMATS, "release")
+# One for each format, and those of tests/release and tests/host-failures/loaders.
+DISKS = (*FORMATS, "release", "loaders")
 RELEASE = "trixie"
 OLDEST_MKOSI = 25
 # Lines of mkosi's log to show when it fails.
@@ -36,7 +36,8 @@ BASE_INPUTS = ("mkosi.conf", "mkosi.profiles/base", "kernel/upstream")
 HOST_INPUTS = ("mkosi.profiles/host", "rollout/host/units")
 DISK_INPUTS = {"deb": (*HOST_INPUTS, "mkosi.profiles/deb"),
                "rpm": (*HOST_INPUTS, "mkosi.profiles/rpm", "tests/package/shim"),
-               "release": (*HOST_INPUTS, "mkosi.profiles/release", "tests/images/module")}
+               "release": (*HOST_INPUTS, "mkosi.profiles/release", "tests/images/module"),
+               "loaders": (*HOST_INPUTS, "mkosi.profiles/loaders")}
 # What a host with initramfs-tools needs to change over to dracut.
 DRACUT = ("dracut", "dracut-core", "dracut-install")
 

@@ -180,7 +180,34 @@ def release(package_format: str) -> None:
     test.end()
 
 
-SCENARIOS = {"lifecycle": lifecycle, "failures": failures, "release": release}
+# When to cut the power: seconds after faultline-boot begins to change what boots next.
+CUT_AFTER = ("3.0", "3.3", "3.7")
+
+
+def loaders(package_format: str) -> None:
+    """Trials by faultline-boot with systemd-boot, and again with GRUB."""
+    if package_format != "deb":
+        raise Fail("the scenario loaders needs a DEB host: say deb")
+    test = Scenario(package_format, "loaders", disk="loaders", only_first=True)
+    if (test.boot("install") and trials(test, 0)
+            and test.boot("convert") and test.boot("sorted")):
+        trials(test, 1)
+    test.end()
+
+
+def trials(test: Scenario, number: int) -> bool:
+    """A trial that passes, some that fail, and power cuts; the stock kernel is the default."""
+    if not (test.boot("ask") and test.boot("pass") and test.boot("pin") and test.boot("undo")
+            and test.boot("fail", setting=f"ROUND={number}", reboots=True, expected=("panic",))):
+        return False
+    for after in CUT_AFTER:
+        with test.snapshot():
+            if test.boot("cut", setting=f"AFTER={after}", cut_at="mark changing"):
+                test.boot("after_cut")
+    return True
+
+
+SCENARIOS = {"lifecycle": lifecycle, "failures": failures, "loaders": loaders, "release": release}
 
 
 def main() -> None:

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# shellcheck shell=bash disable=SC2154
+#
+# Trials of our kernel by faultline-boot, one function per boot. All but the first and the two
+# that change the boot loader run with systemd-boot and then with GRUB.
+
+state=/var/lib/faultline-test
+stock=$(cd /usr/lib/modules && printf '%s\n' * | grep -v faultline)
+# Bad boots, in this order: a panic, a unit that never ends, and a health check that fails.
+kinds=(panic hang unhealthy)
+
+# GRUB writes to all ports, and does not end its last line.
+echo
+
+# The stock kernel and systemd-boot run: install the first build.
+step_install() {
+	check 'the stock kernel runs' stock_runs
+	mkdir -p /boot/grub
+	check 'the repository is added' repository_add
+	check 'our kernel and faultline-host are installed' install_with_host
+	check 'faultline-boot knows the boot loader' status_has '"loader": "systemd-boot"'
+	check 'the stock kernel is still the default' status_has "\"default\": \"$stock\""
+}
+
+install_with_host() {
+	apt-get -y --no-install-recommends install "$image=$VERSION1" faultline-host
+}
+
+# status_has TEXT: it is in the status, as JSON.
+status_has() {
+	local status
+	status=$(faultline-boot status --json) || return 1
+	echo "$status"
+	grep -qF -e "$1" <<<"$status"
+}
+
+# trial_is STATE REASON: within a minute, since the service that says so may still run.
+trial_is() {
+	local left=60
+	until status_has "\"trial\": {\"kernel\": \"$KVER1\", \"state\": \"$1\", \"reason\": \"$2"; do
+		[ $((left -= 1)) -gt 0 ] || return 1
+		sleep 1
+	done
+}
+
+# The stock kernel runs: ask for a trial, first on a full disk.
+step_ask() {
+	check 'the stock kernel runs' stock_runs
+	check 'the disk is full' fill_root
+	# With systemd-boot, its folder in /etc is not there yet.
+	refused 'a full disk is reported' 'no space left on device|is the file system full' \
+		faultline-boot next "$KVER1"
+	check 'nothing is on trial' status_has '"next": "", "pinned": false, "trial": {"kernel": "", "state": "none"'
+	rm -f /filler /filler.2
+	check 'a trial is requested' faultline-boot next "$KVER1"
+	check 'our kernel is next' status_has "\"next\": \"$KVER1\""
+}
+
+# Root may use the blocks that are reserved for it.
+fill_root() {
+	# Blocks of the file's own metadata are among the free ones.
+	fallocate -l $(($(stat -f -c '%f * %S' /) * 98 / 100)) /filler || return 1
+	cat /dev/zero >/filler.2
+	stat -f /
+	[ "$(stat -f -c %f /)" -eq 0 ]
+}
+
+# Our kernel runs, on trial.
+step_pass() {
+	check "$KVER1 runs" running "$KVER1"
+	check 'the trial has passed' trial_is passed ''
+	check 'the stock kernel is next, and the default' status_has "\"default\": \"$stock\", \"next\": \"\""
+}
+
+# The stock kernel runs again: make ours the default.
+step_pin() {
+	check 'the stock kernel runs again' stock_runs
+	check 'our kernel becomes the default' faultline-boot pin "$KVER1"
+}
+
+# Our kernel runs, as the default: undo that.
+step_undo() {
+	check "$KVER1 runs" running "$KVER1"
+	check 'it is the default' status_has "\"default\": \"$KVER1\""
+	check 'the default is as before' faultline-boot back
+	check 'it is the stock kernel' status_has "\"default\": \"$stock\""
+}
+
+# The stock kernel runs: each trial fails in another way. This step runs again after each.
+step_fail() {
+	local kind rest
+	check 'the stock kernel runs' stock_runs
+	if [ ! -e $state/kinds ]; then
+		mkdir -p $state
+		printf '%s\n' "${kinds[@]}" >$state/kinds
+		check 'our kernel is set up to fail' spoil
+	else
+		kind=$(head -n 1 $state/kinds)
+		check "our kernel was booted ($kind)" test -e "$state/booted-$kind"
+		case $kind in
+		panic) check 'the trial has failed' trial_is rolled-back 'it was not booted, or did not get far enough' ;;
+		hang) check 'the trial has failed' trial_is rolled-back 'it was not booted, or did not get far enough' ;;
+		unhealthy) check 'the trial has failed' trial_is rolled-back '50-test: the test says so' ;;
+		esac
+		sed -i 1d $state/kinds
+	fi
+	if [ -s $state/kinds ]; then
+		check "a trial that fails is requested ($(head -n 1 $state/kinds))" faultline-boot next "$KVER1"
+		sync
+		reboot_host
+	fi
+	check 'each failure was counted' test "$(rollbacks)" = $(((ROUND + 1) * ${#kinds[@]}))
+	check 'our kernel works again' mend_spoiled
+	check 'nothing is on trial' faultline-boot back
+}
+
+rollbacks() {
+	faultline-boot status --json | sed 's/.*"rollbacks": \([0-9]*\).*/\1/'
+}
+
+# The steps of this test do not run on the spoiled kernel: they would end the machine.
+spoil() {
+	mkdir -p /etc/systemd/system/boot-complete.target.d /etc/systemd/system/faultline-test.service.d \
+		/etc/faultline/health.d &&
+		printf '[Unit]\nJobTimeoutSec=45s\n' >/etc/systemd/system/boot-complete.target.d/sooner.conf &&
+		printf '[Unit]\nConditionKernelVersion=!%s\n' "$KVER1" \
+			>/etc/systemd/system/faultline-test.service.d/stock.conf &&
+		cat >/etc/systemd/system/spoil.service <<-UNIT &&
+			[Unit]
+			ConditionKernelVersion=$KVER1
+			Before=multi-user.target
+			[Service]
+			Type=oneshot
+			TimeoutStartSec=infinity
+			ExecStart=/bin/sh $state/spoil
+			[Install]
+			WantedBy=multi-user.target
+		UNIT
+		cat >$state/spoil <<-SPOIL &&
+			read -r kind <$state/kinds
+			>$state/booted-\$kind
+			sync
+			case \$kind in
+			panic) echo c >/proc/sysrq-trigger ;;
+			hang) sleep infinity ;;
+			esac
+		SPOIL
+		cat >/etc/faultline/health.d/50-test <<-CHECK &&
+			#!/bin/sh
+			echo 'the test says so'
+			exit 1
+		CHECK
+		chmod +x /etc/faultline/health.d/50-test &&
+		systemctl enable spoil.service
+}
+
+mend_spoiled() {
+	systemctl disable spoil.service &&
+		rm -r $state /etc/systemd/system/spoil.service /etc/faultline/health.d/50-test \
+			/etc/systemd/system/boot-complete.target.d/sooner.conf \
+			/etc/systemd/system/faultline-test.service.d
+}
+
+# Reboot the machine; these steps then run again.
+reboot_host() {
+	say 'restarting'
+	systemctl reboot --force
+	sleep infinity
+}
+
+# The stock kernel runs: the power is cut while faultline-boot changes what boots next.
+step_cut() {
+	check 'the stock kernel runs' stock_runs
+	while :; do
+		faultline-boot next "$KVER1"
+		faultline-boot back
+	done >/dev/null 2>&1 &
+	sleep "$AFTER"
+	mark changing
+	wait
+}
+
+# One of the two kernels runs.
+step_after_cut() {
+	check 'one of the two kernels runs' grep -qxF -e "$KVER1" -e "$stock" <(uname -r)
+	say "it is $(uname -r)"
+	[ "$(uname -r)" = "$stock" ] || check 'the trial has passed' trial_is passed ''
+	check 'faultline-boot undoes what it was doing' faultline-boot back
+	check 'the stock kernel is the default' status_has "\"default\": \"$stock\", \"next\": \"\""
+}
+
+# --- GRUB instead of systemd-boot
+
+# The stock kernel runs: as a Debian host, GRUB boots the first entry of its menu.
+step_convert() {
+	check 'the stock kernel runs' stock_runs
+	# The image has the kernel only where systemd-boot looks for it.
+	[ -e "/boot/vmlinuz-$stock" ] || cp "/efi/$token/$stock/linux" "/boot/vmlinuz-$stock"
+	printf '%s\n' GRUB_DEFAULT=0 GRUB_TIMEOUT=0 "GRUB_CMDLINE_LINUX='$(cat /proc/cmdline)'" >/etc/default/grub
+	check 'GRUB replaces systemd-boot' grub-install --target=x86_64-efi --efi-directory=/efi \
+		--removable --no-nvram
+	check 'its menu is written' update-grub
+	sync
+}
+
+# Our kernel runs, since it is the first of the menu: packaging/README.md says so.
+step_sorted() {
+	check "$KVER1 runs" running "$KVER1"
+	check 'faultline-boot knows the boot loader' status_has '"loader": "GRUB"'
+	check 'our kernel is the default' status_has "\"default\": \"$KVER1\""
+	refused 'a default that GRUB would ignore is refused' 'GRUB_DEFAULT=saved' faultline-boot pin "$stock"
+	sed -i s/^GRUB_DEFAULT=.*/GRUB_DEFAULT=saved/ /etc/default/grub
+	check 'the menu is written with a saved default' update-grub
+	check 'the owner chooses the stock kernel' grub-set-default "$(grub_entry "$stock")"
+	check 'our kernel is installed again' apt-get -y --reinstall install "linux-image-$KVER1"
+	check 'that does not change the default' status_has "\"default\": \"$stock\""
+	sync
+}
+
+# grub_entry KVER: the path of its entry in the menu.
+grub_entry() {
+	local cfg=/boot/grub/grub.cfg
+	printf '%s>%s\n' "$(sed -n "s/^submenu .*menuentry_id_option '\([^']*\)'.*/\1/p" $cfg)" \
+		"$(sed -n "s/.*menuentry_id_option '\(gnulinux-$1-advanced-[^']*\)'.*/\1/p" $cfg)"
+}
