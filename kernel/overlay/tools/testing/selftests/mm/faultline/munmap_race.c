@@ -6,6 +6,7 @@
  * madvise() find a hole) to its removal from the address space.
  */
 #include <linux/capability.h>
+#include <linux/fs.h>
 #include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <sched.h>
@@ -950,7 +951,8 @@ struct hole {
 	int uffd;		/* the range is registered with it, or -1 */
 	bool wp;		/* it can write-protect */
 	int ring;		/* an io_uring, or -1 */
-	long copied, pinned, written;
+	int pagemap;		/* /proc/self/pagemap, or -1 */
+	long copied, pinned, written, scanned;
 };
 
 static bool prepare_hole(struct race *r)
@@ -1046,6 +1048,31 @@ static bool write_to_hole(struct race *r, bool zapped)
 	return ret < 0;
 }
 
+/* The last page is the last one to be zapped. */
+static void scan_hole(struct race *r)
+{
+	struct hole *h = r->data;
+	struct page_region region;
+	struct pm_scan_arg scan = {
+		.size = sizeof(scan),
+		.start = (uintptr_t)last_page(r),
+		.end = (uintptr_t)last_page(r) + page_size(),
+		.vec = (uintptr_t)&region,
+		.vec_len = 1,
+		.category_mask = PAGE_IS_PRESENT,
+		.return_mask = PAGE_IS_PRESENT,
+	};
+	long ret;
+
+	if (h->pagemap < 0)
+		return;
+	ret = ioctl(h->pagemap, PAGEMAP_SCAN, &scan);
+	if (ret && !atomic_fetch_add(&r->errors, 1))
+		ksft_print_msg("PAGEMAP_SCAN returned %ld, errno %d\n", ret,
+			       errno);
+	h->scanned++;
+}
+
 static void hole_racer(struct race *r, int id)
 {
 	bool zapped = false;
@@ -1069,6 +1096,7 @@ static void hole_racer(struct race *r, int id)
 		zapped = write_to_hole(r, zapped);
 		pin_in_hole(r, zapped);
 		uffd_into_hole(r);
+		scan_hole(r);
 		failed(r, madvise(r->start, page_size(), MADV_DONTNEED), ENOMEM,
 		       "MADV_DONTNEED");
 		race_acted(r, zapped && in_window(r));
@@ -1087,13 +1115,16 @@ TEST_F_TIMEOUT(race, calls_find_a_hole, TIMEOUT)
 	h.wp = features & UFFD_FEATURE_PAGEFAULT_FLAG_WP;
 
 	h.ring = syscall(__NR_io_uring_setup, 1, params);
+	h.pagemap = open("/proc/self/pagemap", O_RDONLY);
 	race_test(_metadata, &self->s, &ops, &h);
-	ksft_print_msg("%ld copied, %ld pinned, %ld written%s%s\n", h.copied,
-		       h.pinned, h.written,
+	ksft_print_msg("%ld copied, %ld pinned, %ld written, %ld scanned%s%s%s\n",
+		       h.copied, h.pinned, h.written, h.scanned,
 		       h.uffd < 0 ? ", no userfaultfd" : "",
-		       h.ring < 0 ? ", no io_uring" : "");
+		       h.ring < 0 ? ", no io_uring" : "",
+		       h.pagemap < 0 ? ", no pagemap" : "");
 	close(h.uffd);
 	close(h.ring);
+	close(h.pagemap);
 }
 
 /* --- KSM: merged pages of the range go, those of others stay */
