@@ -14,7 +14,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -56,6 +56,14 @@ if [ -e "$HOST_FOLDER/gone" ]; then
     echo "ssh: connect to host $1 port 22: No route to host" >&2
     exit 255
 fi
+case $2 in
+*--dry-run*) ;;
+*'faultline-ab start'*)
+    # The network is slow on the way to this host, or loses the command.
+    while [ -e "$HOST_FOLDER/slow" ]; do sleep 0.1; done
+    [ ! -e "$HOST_FOLDER/lost" ] || exit 255
+    ;;
+esac
 PATH=$HOST_FOLDER/bin:$FLEET_FOLDER/bin:$PATH exec sh -c "$2"
 """
 
@@ -66,6 +74,9 @@ h=$HOST_FOLDER
 export FAULTLINE_LIB={ROOT}/rollout/host FAULTLINE_ROOT=$h/root FAULTLINE_SYSCTL=$h/sys \\
     FAULTLINE_CMDLINE=$h/cmdline FAULTLINE_RUN=$h/run FAULTLINE_TEXTFILE=$h/textfile \\
     FAULTLINE_TICK=0 FAULTLINE_SYSTEMCTL=true
+if [ -e $h/clock ]; then
+    export FAULTLINE_CLOCK=$h/clock
+fi
 exec {ROOT}/rollout/host/faultline-ab "$@"
 """
 
@@ -89,7 +100,49 @@ class Lab:
     @property
     def on(self) -> list[str]:
         """The hosts that have a plan."""
-        return sorted(path.parent.name for path in self.folder.glob("host*/plan"))
+        found = [*self.folder.glob("host*/plan"), *self.folder.glob("host*/run/ab/lab.plan")]
+        return sorted(path.relative_to(self.folder).parts[0] for path in found)
+
+    def real(self) -> None:
+        """From now on, hosts have the faultline-ab of this tree."""
+        (self.folder / "bin/faultline-ab").write_text(REAL)
+        for number in range(HOSTS):
+            for name in ("root/etc", "run", "sys/vm", "textfile"):
+                (self.host(number) / name).mkdir(parents=True)
+            self.switch(number).write_text("0\n")
+            (self.host(number) / "cmdline").write_text("quiet\n")
+
+    def switch(self, number: int) -> pathlib.Path:
+        """The file of the switch on a host."""
+        return self.host(number) / "sys" / fleet_lab.SWITCH.replace(".", "/")
+
+    def agent(self, number: int, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run faultline-ab on a host, as its timers do."""
+        return subprocess.run([self.folder / "bin/faultline-ab", *words], check=False, text=True,
+                              capture_output=True,
+                              env=os.environ | {"HOST_FOLDER": str(self.host(number))})
+
+    def mark(self, name: str, numbers: Iterable[int]) -> None:
+        """Put an empty file on hosts."""
+        for number in numbers:
+            (self.host(number) / name).touch()
+
+    def clear(self, name: str) -> None:
+        """Remove these files."""
+        for path in self.folder.glob(f"host*/{name}"):
+            path.unlink()
+
+    def start_halfway(self) -> subprocess.Popen[str]:
+        """A start that has reached half of the hosts, and waits for the others."""
+        self.mark("slow", range(HOSTS // 2, HOSTS))
+        process = subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", self.path],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env=os.environ | {"FLEET_FOLDER": str(self.folder)})
+        end = time.monotonic() + 60
+        while len(self.on) < HOSTS // 2:
+            assert process.poll() is None and time.monotonic() < end, self.on
+            time.sleep(0.1)
+        return process
 
 
 @pytest.fixture(name="lab")
@@ -146,12 +199,7 @@ def test_start_status_stop(lab: Lab) -> None:
 
 def test_real_agent(lab: Lab) -> None:
     """faultline-ab of this tree takes the files, says so, and ends the experiment."""
-    (lab.folder / "bin/faultline-ab").write_text(REAL)
-    for number in range(HOSTS):
-        for name in ("root/etc", "run", "sys/vm", "textfile"):
-            (lab.host(number) / name).mkdir(parents=True)
-        (lab.host(number) / "sys" / fleet_lab.SWITCH.replace(".", "/")).write_text("0\n")
-        (lab.host(number) / "cmdline").write_text("quiet\n")
+    lab.real()
     done = lab.run("start", lab.path)
     assert done.returncode == 0, done.stderr
     assert len(list(lab.folder.glob("host*/run/**/lab.plan"))) == HOSTS
@@ -232,6 +280,132 @@ def test_interrupted_start(lab: Lab) -> None:
         out = process.communicate(timeout=120)[0]
     assert process.returncode == 130 and "set back" in out
     assert not lab.on
+
+
+HALF = [f"host{number:02}" for number in range(HOSTS // 2)]
+NOT_IN_IT = "is not in the experiment: not started yet, stopped, expired or rebooted"
+
+
+def kill_halfway(lab: Lab) -> None:
+    """SIGKILL for a start that has reached half of the hosts; the others never hear of it."""
+    with lab.start_halfway() as process:
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    lab.mark("lost", range(HOSTS // 2, HOSTS))
+    lab.clear("slow")
+    time.sleep(1)
+    lab.clear("lost")
+    assert lab.on == HALF
+
+
+def test_killed_start(lab: Lab) -> None:
+    """After a SIGKILL half-way: status names the hosts, a start says what to do, and that works."""
+    lab.real()
+    kill_halfway(lab)
+    done = lab.run("start", lab.path)
+    assert done.returncode == 2 and lab.on == HALF
+    assert "already started, but that start has not finished" in done.stderr
+    assert f"`faultline-rollout stop {lab.path}`" in done.stderr
+    told = json.loads(lab.run("status", lab.path, "--json").stdout)
+    assert told["hosts"] == {host.name: "waiting" if host.name in HALF else NOT_IN_IT
+                             for host in lab.plan.hosts}
+    assert f"`faultline-rollout stop {lab.path}`" in told["problem"]
+    text = lab.run("status", lab.path).stdout
+    assert f"{HOSTS // 2} waiting" in text and f"host08: {NOT_IN_IT}" in text
+    first = json.loads((lab.folder / "lab.run.json").read_text())
+    done = lab.run("stop", lab.path)
+    assert done.returncode == 0 and not lab.on, done.stderr
+    text = lab.run("status", lab.path).stdout
+    assert "none in the experiment" in text and "has not finished" not in text
+    done = lab.run("start", lab.path)
+    assert done.returncode == 0 and len(lab.on) == HOSTS, done.stderr
+    again = json.loads((lab.folder / "lab.run.json").read_text())
+    assert again["start"] >= first["start"] and "complete" in again and "stopped" not in again
+    assert "has not finished" not in lab.run("status", lab.path).stdout
+    # It runs now, so it is not for another start, not even after a stop.
+    assert lab.run("stop", lab.path).returncode == 0
+    assert "make a new plan" in lab.run("start", lab.path).stderr and not lab.on
+
+
+def test_killed_start_expires(lab: Lab) -> None:
+    """After a SIGKILL half-way and no stop, the hosts follow the plan, and end by themselves."""
+    lab.real()
+    kill_halfway(lab)
+    start = json.loads((lab.folder / "lab.run.json").read_text())["start"]
+    for number, name in enumerate(HALF):
+        clock = lab.host(number) / "clock"
+        clock.write_text(f"{start + lab.plan.arms[name].index('b') * fleet_lab.SLOT * 60}\n")
+        assert lab.agent(number, "apply", "lab").returncode == 0
+        assert lab.switch(number).read_text() == "1\n"
+        clock.write_text(f"{start + lab.plan.experiment.expires - 1}\n")
+        assert lab.agent(number, "stop", "--expired").returncode == 0
+        assert name in lab.on
+        clock.write_text(f"{start + lab.plan.experiment.expires}\n")
+        assert lab.agent(number, "stop", "--expired").returncode == 0
+        assert lab.switch(number).read_text() == "0\n"
+    assert not lab.on
+    assert lab.run("stop", lab.path).returncode == 0
+
+
+def test_killed_start_arrives_late(lab: Lab) -> None:
+    """What a killed start had sent arrives after a stop: status shows it, a start refuses."""
+    lab.real()
+    with lab.start_halfway() as process:
+        process.kill()
+    assert lab.run("stop", lab.path).returncode == 0 and not lab.on
+    lab.clear("slow")
+    end = time.monotonic() + 60
+    while len(lab.on) < HOSTS // 2:
+        assert time.monotonic() < end, lab.on
+        time.sleep(0.1)
+    # A plan is there as a whole or not at all; its last command is a message.
+    time.sleep(1)
+    assert f"{HOSTS // 2} waiting" in lab.run("status", lab.path).stdout
+    late = lab.on
+    done = lab.run("start", lab.path)
+    assert done.returncode == 2 and "nothing was changed" in done.stderr and lab.on == late
+    assert "host15: faultline-ab: error: experiment lab uses" in done.stderr
+    assert lab.run("stop", lab.path).returncode == 0 and not lab.on
+    assert lab.run("start", lab.path).returncode == 0 and len(lab.on) == HOSTS
+
+
+def test_start_loses_the_network(lab: Lab) -> None:
+    """No host answers any more: start says so, and status, stop and start work afterwards."""
+    lab.real()
+    with lab.start_halfway() as process:
+        lab.mark("lost", range(HOSTS // 2, HOSTS))
+        lab.mark("gone", range(HOSTS))
+        lab.clear("slow")
+        error = process.communicate(timeout=120)[1]
+    assert process.returncode == 2 and "not started, not every host was set back" in error
+    assert "host00: cannot be reached" in error and "it ends by itself" in error
+    assert f"use `faultline-rollout stop {lab.path}` when they can be reached" in error
+    told = json.loads(lab.run("status", lab.path, "--json").stdout)
+    assert all("cannot be reached" in state for state in told["hosts"].values())
+    done = lab.run("stop", lab.path)
+    assert done.returncode == 2 and f"{HOSTS} hosts could not be stopped" in done.stderr
+    lab.clear("gone")
+    lab.clear("lost")
+    told = json.loads(lab.run("status", lab.path, "--json").stdout)
+    assert {name for name, state in told["hosts"].items() if state == "waiting"} == set(HALF)
+    done = lab.run("start", lab.path)
+    assert done.returncode == 2 and lab.on == HALF
+    assert "host00: faultline-ab: error: experiment lab uses" in done.stderr
+    assert "nothing was changed" in done.stderr
+    assert lab.run("stop", lab.path).returncode == 0 and not lab.on
+    assert lab.run("start", lab.path).returncode == 0 and len(lab.on) == HOSTS
+
+
+def test_stop_during_start(lab: Lab) -> None:
+    """A stop while a start is at work: the start ends as well, and leaves no host switched on."""
+    with lab.start_halfway() as process:
+        done = lab.run("start", lab.path)
+        assert done.returncode == 2 and "has not finished" in done.stderr and lab.on == HALF
+        assert lab.run("stop", lab.path).returncode == 0 and not lab.on
+        lab.clear("slow")
+        error = process.communicate(timeout=120)[1]
+    assert process.returncode == 2 and "it was stopped meanwhile" in error
+    assert not lab.on and not (lab.folder / "lab.run.json").exists()
 
 
 def test_stop_of_a_fleet_with_a_lost_host(lab: Lab) -> None:

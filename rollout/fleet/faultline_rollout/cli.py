@@ -30,6 +30,8 @@ RESTART = 20
 CLOCK_SECONDS = 2
 MISSING = 127
 UNREACHABLE = 255
+UNFINISHED = ("has not finished: if it does not run any more, use `faultline-rollout stop {}`, "
+              "and start it again")
 
 
 class Progress:
@@ -104,6 +106,41 @@ def _note_stop(path: pathlib.Path) -> None:
         pass
     except (OSError, ValueError, TypeError, Error) as err:
         say(f"warning: {place} does not say when it was stopped ({err}): give verdict --at")
+
+
+def _note_complete(path: pathlib.Path) -> None:
+    """Write when all hosts had the plan; without this, the start was interrupted."""
+    run = _read_run(path)
+    if run:
+        design.write(run_path(path), json.dumps({**run, "complete": int(time.time())}) + "\n")
+
+
+def _read_run(path: pathlib.Path) -> dict[str, Any]:
+    """What is known of a plan that was started; nothing if that cannot be read."""
+    try:
+        run = json.loads(run_path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return run if isinstance(run, dict) else {}
+
+
+def unfinished(path: pathlib.Path) -> bool:
+    """Whether a start has not reached all hosts, and nothing was stopped yet."""
+    run = _read_run(path)
+    return bool(run) and "complete" not in run and "stopped" not in run
+
+
+def _check_not_started(path: pathlib.Path) -> None:
+    """A plan runs once; only after an interrupted start and a stop it may start again."""
+    place = run_path(path)
+    if not place.exists():
+        return
+    if unfinished(path):
+        raise Error(f"{path} was already started, but that start {UNFINISHED.format(path)}")
+    run = _read_run(path)
+    if not run or "complete" in run:
+        raise Error(f"{path} was already started: there is {place}; make a new plan for another "
+                    "run")
 
 
 # --- plan
@@ -235,7 +272,19 @@ def _stop_hosts(name: str, hosts: tuple[Host, ...], transport: Transport,
     return sorted(problems)
 
 
-def _push(plan: Plan, start: int, transport: Transport) -> None:
+def _set_back(path: pathlib.Path, plan: Plan, transport: Transport) -> list[str]:
+    """Undo a start; returns the problems."""
+    exp = plan.experiment
+    # In case that this is killed.
+    _note_stop(path)
+    problems = _stop_hosts(exp.name, plan.hosts, transport, bool(exp.restart))
+    if problems:
+        return [*problems, f"use `faultline-rollout stop {path}` when they can be reached"]
+    run_path(path).unlink(missing_ok=True)
+    return []
+
+
+def _push(path: pathlib.Path, plan: Plan, start: int, transport: Transport) -> None:
     """Start on every host, or on none."""
     exp = plan.experiment
     option = " --isolated-cpus" if exp.isolated_cpus else ""
@@ -261,15 +310,18 @@ def _push(plan: Plan, start: int, transport: Transport) -> None:
         if not problems and time.time() > start:
             problems.append(f"slot 0 began at {local_time(start)}, before all hosts had the "
                             "plan: use a longer --lead")
+        if not problems and "stopped" in _read_run(path):
+            problems.append("it was stopped meanwhile")
     except BaseException:
         say("interrupted: every host is set back")
-        for problem in _stop_hosts(exp.name, plan.hosts, transport, bool(exp.restart)):
+        for problem in _set_back(path, plan, transport):
             say(f"  {problem}")
         raise
     if problems:
-        left = _stop_hosts(exp.name, plan.hosts, transport, bool(exp.restart))
-        raise Error("not started, every host was set back:\n  " + "\n  ".join(
-            sorted(problems) + [f"but: {problem}" for problem in left]))
+        left = _set_back(path, plan, transport)
+        raise Error(f"not started, {'not every' if left else 'every'} host was set back:\n  "
+                    + "\n  ".join(sorted(problems) + left))
+    _note_complete(path)
 
 
 def command_start(args: argparse.Namespace) -> int:
@@ -277,10 +329,8 @@ def command_start(args: argparse.Namespace) -> int:
     plan = design.read(args.plan)
     exp = plan.experiment
     transport = Transport(exp.transport)
-    place = run_path(args.plan)
-    if place.exists() and not args.dry_run:
-        raise Error(f"{args.plan} was already started: there is {place}; make a new plan for "
-                    "another run")
+    if not args.dry_run:
+        _check_not_started(args.plan)
     start = (int(time.time()) + args.lead + 59) // 60 * 60
     _check_time(plan, start)
     problems = _check_hosts(plan, start, transport)
@@ -292,13 +342,11 @@ def command_start(args: argparse.Namespace) -> int:
         say(f"{exp.name} would run from {local_time(start)} to {local_time(end)} on "
             f"{len(plan.hosts)} hosts. Nothing was changed.")
         return 0
+    # Another start may have been faster.
+    _check_not_started(args.plan)
     # Before any host, so that a stop and a verdict find it whatever happens.
-    design.write(place, json.dumps({"plan": plan.digest, "start": start}) + "\n")
-    try:
-        _push(plan, start, transport)
-    except BaseException:
-        place.unlink(missing_ok=True)
-        raise
+    design.write(run_path(args.plan), json.dumps({"plan": plan.digest, "start": start}) + "\n")
+    _push(args.plan, plan, start, transport)
     say(f"{exp.name} runs from {local_time(start)} to {local_time(end)} on {len(plan.hosts)} "
         f"hosts; next: faultline-rollout status {args.plan}")
     return 0
@@ -330,7 +378,7 @@ def _look(plan: Plan, start: float, transport: Transport, at: float | None) -> L
         row: dict[str, Any] = next((row for row in rows
                                     if row.get("name") == plan.experiment.name), {})
         if not row:
-            states[name] = "is not in the experiment: it was stopped, expired or rebooted"
+            states[name] = "is not in the experiment: not started yet, stopped, expired or rebooted"
         elif row.get("plan") != plan.digest:
             states[name] = "runs another plan"
         elif row.get("value") != row.get("assigned"):
@@ -361,8 +409,8 @@ def _show(plan: Plan, start: float, look: Look, as_json: bool) -> None:
     counts: dict[str, int] = {}
     for state in look.hosts.values():
         counts[state] = counts.get(state, 0) + 1
-    say("  hosts: " + ", ".join(f"{counts[state]} {state}" for state in GOOD_STATES
-                                if state in counts))
+    say("  hosts: " + (", ".join(f"{counts[state]} {state}" for state in GOOD_STATES
+                                 if state in counts) or "none in the experiment"))
     for name, state in sorted(look.hosts.items()):
         if state not in GOOD_STATES:
             say(f"  {name}: {state}")
@@ -381,6 +429,9 @@ def command_status(args: argparse.Namespace) -> int:
     transport = Transport(plan.experiment.transport)
     while True:
         look = _look(plan, start, transport, until(args.plan, args.at))
+        if unfinished(args.plan):
+            look.problem = "; ".join(filter(None, [
+                f"the start {UNFINISHED.format(args.plan)}", look.problem]))
         _show(plan, start, look, args.json)
         found = look.result
         harmed = found is not None and (found.verdict == WORSE or any(
