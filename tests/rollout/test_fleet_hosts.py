@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import http.server
 import json
 import os
 import pathlib
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -460,6 +462,128 @@ def test_alerts_need_prometheus(tmp_path: pathlib.Path) -> None:
     lab = make_lab(tmp_path, alerts=["HighErrorRate"])
     done = lab.run("start", lab.path)
     assert done.returncode == 2 and "cannot be reached" in done.stderr and not lab.on
+
+
+class Alerts(http.server.BaseHTTPRequestHandler):
+    """A Prometheus in which one alert fires."""
+
+    def do_POST(self) -> None:
+        """Answer a query."""
+        answer = {"status": "success", "data": {"resultType": "vector", "result": [
+            {"metric": {"alertname": "HighErrorRate"}, "value": [0, "1"]}]}}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    do_GET = do_POST
+
+    def log_message(self, *_: object) -> None:
+        """Not in the output of the test."""
+
+
+@pytest.mark.parametrize("alert,starts", [("HighErrorRate", False), ("Other", True)])
+def test_alerts_that_fire(alert: str, starts: bool, tmp_path: pathlib.Path) -> None:
+    """No start while one of the named alerts fires; other alerts do not matter."""
+    lab = make_lab(tmp_path, alerts=[alert])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Alerts) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        values = {**lab.plan.source, "prometheus": url}
+        lab.path.write_text(dataclasses.replace(lab.plan, source=values).text())
+        done = lab.run("start", lab.path)
+        server.shutdown()
+    assert (done.returncode == 0) == starts and bool(lab.on) == starts, done.stderr
+    assert starts or "these alerts fire: HighErrorRate: start when they do not" in done.stderr
+
+
+def test_start_takes_too_long(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If slot 0 begins before all hosts have the plan, every host is set back."""
+    monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
+    transport = hosts.Transport(lab.plan.experiment.transport)
+    with pytest.raises(Error, match="before all hosts had the plan: use a longer --lead"):
+        cli._push(lab.path, lab.plan, int(time.time()) - 1, transport)
+    assert not lab.on and "start" in (lab.host(0) / "calls").read_text()
+
+
+# --- Files and arguments
+
+@pytest.mark.parametrize("text,reason,again", [
+    (None, "has not been started", ""),
+    ("", "cannot be read: delete it, and give --start", "already started"),
+    ("[1]", "cannot be read: delete it, and give --start", "already started"),
+    ('{"plan": "0", "start": 1, "complete": 2}', "belongs to another plan", "already started"),
+])
+def test_run_file(lab: Lab, text: str | None, reason: str, again: str) -> None:
+    """Without a sound .run.json, status and verdict say what to do, and stop works."""
+    if text is not None:
+        (lab.folder / "lab.run.json").write_text(text)
+    for verb in ("status", "verdict"):
+        done = lab.run(verb, lab.path)
+        assert done.returncode == 2 and reason in done.stderr and done.stderr.count("\n") == 1
+    if again:
+        done = lab.run("start", lab.path)
+        assert done.returncode == 2 and again in done.stderr and not lab.on
+    (lab.host(3) / "plan").write_text("name=lab\n")
+    done = lab.run("stop", lab.path)
+    assert done.returncode == 0 and not lab.on, done.stderr
+
+
+@pytest.mark.parametrize("changes,reason", [
+    ({"name": ""}, "has no name"),
+    ({"name": "--all"}, "has no name"),
+    ({"name": "x; reboot"}, "has no name"),
+    ({"transport": {"command": "ssh"}}, "has no transport"),
+    ({"transport": []}, "is no plan"),
+    (None, "is no plan"),
+])
+def test_stop_with_a_damaged_plan(lab: Lab, changes: dict[str, Any] | None, reason: str) -> None:
+    """Stop does not guess what to end; it says what to do on the hosts."""
+    body = json.loads(lab.path.read_text())
+    body["experiment"] |= changes or {}
+    lab.path.write_text(json.dumps(body) if changes else "{")
+    done = lab.run("stop", lab.path)
+    assert done.returncode == 2 and reason in done.stderr and done.stderr.count("\n") == 1
+    assert "run `faultline-ab stop --all` on the hosts" in done.stderr
+    assert not list(lab.folder.glob("host*/calls"))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"[]", b"{}", b"\xff\xfe"])
+@pytest.mark.parametrize("verb", ["plan", "start", "status", "verdict", "stop"])
+def test_no_plan(tmp_path: pathlib.Path, verb: str, content: bytes | None) -> None:
+    """A file that is missing, empty or something else gives one error."""
+    path = tmp_path / "x.json"
+    if content is not None:
+        path.write_bytes(content)
+    done = fleet_lab.rollout(verb, path)
+    assert done.returncode == 2 and str(path) in done.stderr
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("faultline-rollout: error: ")
+
+
+@pytest.mark.parametrize("words,reason", [
+    (["plan", "x", "--history", "week"], "--history: 'week' is not a duration"),
+    (["verdict", "x", "--at", "tomorrow"], "--at: 'tomorrow' is no time"),
+    (["verdict", "x", "--at", "nan"], "--at: 'nan' is no time"),
+    (["status", "x", "--start", "inf"], "--start: 'inf' is no time"),
+    (["status", "x", "--start", "1e30"], "--start: '1e30' is no time"),
+    (["status", "x", "--every", "-1"], "--every: '-1' is not a number of seconds"),
+    (["start", "x", "--lead", "1e3"], "--lead: '1e3' is not a number of seconds"),
+    (["start", "x", "--lead", "999999999999"], "--lead: '999999999999' is not a number"),
+    (["trial", "6.12", "x", "--soak", "-1s"], "argument --soak"),
+])
+def test_arguments(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An argument that is wrong is named."""
+    with pytest.raises(SystemExit) as caught:
+        cli.parser().parse_args(words)
+    assert caught.value.code == cli.USAGE and reason in capsys.readouterr().err
+
+
+def test_small_stratum() -> None:
+    """Two hosts of each stratum stay off, so a stratum has at least four."""
+    fleet = [hosts.Host(f"h{number}", "", "", {"role": "db" if number < 3 else "web"})
+             for number in range(7)]
+    with pytest.raises(Error, match="stratum 'db' has 3 of at least 4 hosts"):
+        design.by_stratum(fleet, ["role"])
+    assert len(design.by_stratum(fleet[3:], ["role"])["web"]) == 4
 
 
 def test_restart_in_both_arms(tmp_path: pathlib.Path) -> None:

@@ -488,15 +488,18 @@ def command_stop(args: argparse.Namespace) -> int:
         body = json.loads(args.plan.read_text(encoding="utf-8"))
         hosts = tuple(Host(row["name"], row["address"], "", {}) for row in body["hosts"])
         name = body["experiment"]["name"]
-        words = body["experiment"].get("transport", {}).get("command", experiment.SSH)
+        words = body["experiment"].get("transport", {}).get("command", list(experiment.SSH))
     except OSError as err:
         raise Error(f"cannot read {args.plan}: {err.strerror}: run `faultline-ab stop --all` on "
                     "the hosts") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Error(f"{args.plan} is no plan: run `faultline-ab stop --all` on the hosts") \
             from None
-    if not isinstance(name, str) or not all(c.isalnum() or c in "._-" for c in name):
+    # faultline-ab takes '' and --all, too.
+    if not isinstance(name, str) or not experiment.NAME.fullmatch(name):
         raise Error(f"{args.plan} has no name: run `faultline-ab stop --all` on the hosts")
+    if not isinstance(words, list) or not words or not all(isinstance(w, str) for w in words):
+        raise Error(f"{args.plan} has no transport: run `faultline-ab stop --all` on the hosts")
     _note_stop(args.plan)
     service = body["experiment"].get("restart")
     problems = _stop_hosts(name, hosts, Transport(words), bool(service))
@@ -513,8 +516,8 @@ def command_stop(args: argparse.Namespace) -> int:
 def moment(text: str) -> float:
     """A moment: seconds since 1970, or ISO 8601."""
     try:
-        return float(text)
-    except ValueError:
+        return datetime.datetime.fromtimestamp(float(text)).timestamp()
+    except (ValueError, OverflowError, OSError):
         pass
     try:
         found = datetime.datetime.fromisoformat(text)
@@ -531,6 +534,13 @@ def duration(text: str) -> str:
     except ValueError as err:
         raise argparse.ArgumentTypeError(str(err)) from None
     return text
+
+
+def whole(text: str) -> int:
+    """A whole number of seconds, up to a day."""
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 86400:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds from 0 to 86400")
+    return int(text)
 
 
 def pause(text: str) -> float:
@@ -567,7 +577,7 @@ def parser() -> argparse.ArgumentParser:
                       help="pause between rings (default: 10min)")
     ring.add_argument("--wait", type=duration, default="20min", metavar="TIME",
                       help="how long a host may take to come back (default: 20min)")
-    ring.add_argument("--every", type=int, default=10, metavar="SECONDS",
+    ring.add_argument("--every", type=whole, default=10, metavar="SECONDS",
                       help="pause between looks (default: 10)")
     ring.add_argument("--reboot", default=trial.REBOOT, metavar="COMMAND",
                       help=f"how a host reboots (default: {trial.REBOOT})")
@@ -579,14 +589,14 @@ def parser() -> argparse.ArgumentParser:
     start = verbs.add_parser("start", help="start a plan on its hosts")
     start.add_argument("plan", type=path, metavar="PLAN")
     start.add_argument("--dry-run", action="store_true", help="check everything, change nothing")
-    start.add_argument("--lead", type=int, default=LEAD, metavar="SECONDS",
+    start.add_argument("--lead", type=whole, default=LEAD, metavar="SECONDS",
                        help=f"time to reach all hosts before slot 0 (default: {LEAD})")
     start.set_defaults(run=command_start)
 
     status = verbs.add_parser("status", help="show how it is going")
     status.add_argument("plan", type=path, metavar="PLAN")
     status.add_argument("--watch", action="store_true", help="again and again, until the end")
-    status.add_argument("--every", type=int, default=60, metavar="SECONDS",
+    status.add_argument("--every", type=whole, default=60, metavar="SECONDS",
                         help="pause between looks (default: 60)")
     status.add_argument("--stop-on-harm", action="store_true",
                         help="stop everywhere if b does harm, or a host in arm b crashes")

@@ -227,6 +227,7 @@ def moments(table: Table) -> tuple[tuple[float, float], ...]:
     return tuple(windows)
 
 
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 KEYS = ("name", "switch", "a", "b", "design", "slot", "washout", "expires", "duration", "strata",
         "prometheus", "inventory", "host_label", "selector", "max_hosts", "isolated_cpus",
         "restart", "alerts", "blackout", "transport", "primary", "guard", "mechanism")
@@ -236,7 +237,7 @@ def parse(values: Mapping[str, Any], where: str) -> Experiment:
     """Make an Experiment of the contents of a file; where starts each error."""
     table = Table(values, where, KEYS)
     name = table.text("name")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+    if not NAME.fullmatch(name):
         raise table.fail("name", "use up to 64 letters, digits, '.', '_' and '-'")
     switch = table.text("switch")
     if switch not in SWITCHES:
