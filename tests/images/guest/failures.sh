@@ -4,7 +4,6 @@
 # Failures of a host, one function per boot.
 
 plugins=/etc/kernel/install.d
-state=/var/lib/faultline-test
 
 # The stock kernel runs: refuse bad repositories and packages, then cut the power during an
 # installation.
@@ -116,7 +115,7 @@ make_room() {
 # One of our kernels runs and the upgrade is incomplete: repair it, then put the second build on
 # trial. It fails twice, in two ways; this step runs again after the loader has fallen back.
 step_trial() {
-	if [ ! -e $state ]; then
+	if [ ! -e "$state" ]; then
 		check 'one of our kernels runs' grep -qxF -e "$KVER1" -e "$KVER2" <(uname -r)
 		say "it is $(uname -r)"
 		rm -f $plugins/95-test.install
@@ -126,15 +125,15 @@ step_trial() {
 		check 'the files in the boot entry exist' bootable "$KVER2"
 		check 'the first build still has its entry' bootable "$KVER1"
 		check 'kernel-install puts the second build on trial for two boots' retry
-		mkdir $state
+		mkdir "$state"
 		say "entries: $(cd "$entries" && echo *)"
 		check 'the second build is set up to fail' spoil
 		reboot_host
 	fi
 	say "entries: $(cd "$entries" && echo *)"
 	check 'after two bad boots the loader falls back to the first build' running "$KVER1"
-	check 'the first boot ended in a panic' test -e $state/panic
-	check 'the second boot never reached multi-user.target' test -e $state/hang
+	check 'the first boot ended in a panic' test -e "$state/panic"
+	check 'the second boot never reached multi-user.target' test -e "$state/hang"
 	check 'the loader has marked the second build as bad' test -e "$entries/$token-$KVER2+0-2.conf"
 	check 'the first build is still marked as good' test -e "$entries/$token-$KVER1.conf"
 }
@@ -145,35 +144,14 @@ retry() {
 }
 
 spoil() {
-	mkdir -p /etc/systemd/system/boot-complete.target.d &&
-		printf '[Unit]\nJobTimeoutSec=45s\n' >/etc/systemd/system/boot-complete.target.d/sooner.conf &&
-		cat >/etc/systemd/system/spoil.service <<-UNIT &&
-			[Unit]
-			ConditionKernelVersion==$KVER2
-			Before=multi-user.target
-			[Service]
-			Type=oneshot
-			TimeoutStartSec=infinity
-			ExecStart=/bin/sh $state/spoil
-			[Install]
-			WantedBy=multi-user.target
-		UNIT
-		cat >$state/spoil <<-SPOIL &&
-			if [ ! -e $state/panic ]; then
-				>$state/panic
-				sync
-				echo c >/proc/sysrq-trigger
-			fi
-			>$state/hang
+	spoil_boot "$KVER2" && cat >"$state/spoil" <<-SPOIL
+		if [ ! -e $state/panic ]; then
+			>$state/panic
 			sync
-			sleep infinity
-		SPOIL
-		systemctl enable spoil.service
-}
-
-# Reboot the machine; these steps then run again.
-reboot_host() {
-	say 'restarting'
-	systemctl reboot --force
-	sleep infinity
+			echo c >/proc/sysrq-trigger
+		fi
+		>$state/hang
+		sync
+		sleep infinity
+	SPOIL
 }

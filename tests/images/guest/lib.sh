@@ -12,6 +12,8 @@ export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 log=/run/faultline-test.log
 calls=/run/faultline-calls
+# What steps leave for the next boot.
+state=/var/lib/faultline-test
 # Most tests make no initial RAM file system, which a host does by default: each one costs a
 # minute of emulation, and our kernels have the disk drivers built in.
 case $SCENARIO in
@@ -211,6 +213,32 @@ flip() {
 		dmesg | tail
 		return 1
 	}
+}
+
+# spoil_boot KVER: when this kernel boots, $state/spoil runs before multi-user.target, which has
+# 45 seconds to be reached.
+spoil_boot() {
+	mkdir -p /etc/systemd/system/boot-complete.target.d &&
+		printf '[Unit]\nJobTimeoutSec=45s\n' >/etc/systemd/system/boot-complete.target.d/sooner.conf &&
+		cat >/etc/systemd/system/spoil.service <<-UNIT &&
+			[Unit]
+			ConditionKernelVersion==$1
+			Before=multi-user.target
+			[Service]
+			Type=oneshot
+			TimeoutStartSec=infinity
+			ExecStart=/bin/sh $state/spoil
+			[Install]
+			WantedBy=multi-user.target
+		UNIT
+		systemctl enable spoil.service
+}
+
+# Reboot the machine; these steps then run again.
+reboot_host() {
+	say 'restarting'
+	systemctl reboot --force
+	sleep infinity
 }
 
 # mark NAME: the test program cuts the power here if it is told to.

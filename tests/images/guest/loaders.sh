@@ -4,7 +4,6 @@
 # Trials of our kernel by faultline-boot, one function per boot. All but the first and the two
 # that change the boot loader run with systemd-boot and then with GRUB.
 
-state=/var/lib/faultline-test
 stock=$(cd /usr/lib/modules && printf '%s\n' * | grep -v faultline)
 # Bad boots, in this order: a panic, a unit that never ends, and a health check that fails.
 kinds=(panic hang unhealthy)
@@ -90,22 +89,22 @@ step_undo() {
 step_fail() {
 	local kind rest
 	check 'the stock kernel runs' stock_runs
-	if [ ! -e $state/kinds ]; then
-		mkdir -p $state
-		printf '%s\n' "${kinds[@]}" >$state/kinds
+	if [ ! -e "$state/kinds" ]; then
+		mkdir -p "$state"
+		printf '%s\n' "${kinds[@]}" >"$state/kinds"
 		check 'our kernel is set up to fail' spoil
 	else
-		kind=$(head -n 1 $state/kinds)
+		kind=$(head -n 1 "$state/kinds")
 		check "our kernel was booted ($kind)" test -e "$state/booted-$kind"
 		case $kind in
 		panic) check 'the trial has failed' trial_is rolled-back 'it was not booted, or did not get far enough' ;;
 		hang) check 'the trial has failed' trial_is rolled-back 'it was not booted, or did not get far enough' ;;
 		unhealthy) check 'the trial has failed' trial_is rolled-back '50-test: the test says so' ;;
 		esac
-		sed -i 1d $state/kinds
+		sed -i 1d "$state/kinds"
 	fi
-	if [ -s $state/kinds ]; then
-		check "a trial that fails is requested ($(head -n 1 $state/kinds))" faultline-boot next "$KVER1"
+	if [ -s "$state/kinds" ]; then
+		check "a trial that fails is requested ($(head -n 1 "$state/kinds"))" faultline-boot next "$KVER1"
 		sync
 		reboot_host
 	fi
@@ -120,23 +119,11 @@ rollbacks() {
 
 # The steps of this test do not run on the spoiled kernel: they would end the machine.
 spoil() {
-	mkdir -p /etc/systemd/system/boot-complete.target.d /etc/systemd/system/faultline-test.service.d \
-		/etc/faultline/health.d &&
-		printf '[Unit]\nJobTimeoutSec=45s\n' >/etc/systemd/system/boot-complete.target.d/sooner.conf &&
+	mkdir -p /etc/systemd/system/faultline-test.service.d /etc/faultline/health.d &&
 		printf '[Unit]\nConditionKernelVersion=!%s\n' "$KVER1" \
 			>/etc/systemd/system/faultline-test.service.d/stock.conf &&
-		cat >/etc/systemd/system/spoil.service <<-UNIT &&
-			[Unit]
-			ConditionKernelVersion=$KVER1
-			Before=multi-user.target
-			[Service]
-			Type=oneshot
-			TimeoutStartSec=infinity
-			ExecStart=/bin/sh $state/spoil
-			[Install]
-			WantedBy=multi-user.target
-		UNIT
-		cat >$state/spoil <<-SPOIL &&
+		spoil_boot "$KVER1" &&
+		cat >"$state/spoil" <<-SPOIL &&
 			read -r kind <$state/kinds
 			>$state/booted-\$kind
 			sync
@@ -150,22 +137,14 @@ spoil() {
 			echo 'the test says so'
 			exit 1
 		CHECK
-		chmod +x /etc/faultline/health.d/50-test &&
-		systemctl enable spoil.service
+		chmod +x /etc/faultline/health.d/50-test
 }
 
 mend_spoiled() {
 	systemctl disable spoil.service &&
-		rm -r $state /etc/systemd/system/spoil.service /etc/faultline/health.d/50-test \
+		rm -r "$state" /etc/systemd/system/spoil.service /etc/faultline/health.d/50-test \
 			/etc/systemd/system/boot-complete.target.d/sooner.conf \
 			/etc/systemd/system/faultline-test.service.d
-}
-
-# Reboot the machine; these steps then run again.
-reboot_host() {
-	say 'restarting'
-	systemctl reboot --force
-	sleep infinity
 }
 
 # The stock kernel runs: the power is cut while faultline-boot changes what boots next.
