@@ -16,6 +16,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/swap.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -481,6 +482,47 @@ long status_kb(const char *field)
 long meminfo_kb(const char *field)
 {
 	return proc_kb("/proc/meminfo", field);
+}
+
+#define ZRAM		"/dev/zram0"
+#define SWAP_SIZE	(128 * MIB)
+
+static bool swap_started;
+
+bool swap_start(void)
+{
+	size_t ps = page_size();
+	char *header, text[256], size[32];
+	__u32 *info;
+	int fd;
+
+	if (!read_text("/proc/swaps", text, sizeof(text)) &&
+	    strchr(text, '\n') && strchr(text, '\n')[1])
+		return true;
+
+	snprintf(size, sizeof(size), "%lu", SWAP_SIZE);
+	write_text("/sys/block/zram0/disksize", size);
+	fd = open(ZRAM, O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return false;
+	header = calloc(1, ps);
+	info = (__u32 *)(header + 1024);
+	info[0] = 1;				/* version */
+	info[1] = SWAP_SIZE / ps - 1;		/* last page */
+	memcpy(header + ps - 10, "SWAPSPACE2", 10);
+	swap_started = write(fd, header, ps) == (ssize_t)ps && !fsync(fd) &&
+		       !swapon(ZRAM, 0);
+	close(fd);
+	free(header);
+	return swap_started;
+}
+
+void swap_stop(void)
+{
+	if (!swap_started || swapoff(ZRAM))
+		return;
+	write_text("/sys/block/zram0/reset", "1");
+	swap_started = false;
 }
 
 long vmstat_read(const char *name)

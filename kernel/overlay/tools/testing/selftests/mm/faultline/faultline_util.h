@@ -168,6 +168,11 @@ long meminfo_kb(const char *field);
 long vmstat_read(const char *name);
 int map_count(void);
 
+/* Swaps to compressed memory, unless there is swap; true if there is now. */
+bool swap_start(void);
+/* Ends what swap_start() has begun. */
+void swap_stop(void);
+
 /*
  * The counters of one feature; @names is NULL-terminated.  On a kernel without
  * the feature, all values are -1 and all differences are 0.

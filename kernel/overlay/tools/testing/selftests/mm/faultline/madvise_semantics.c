@@ -318,6 +318,27 @@ TEST_F_TIMEOUT(madvise, cold, TIMEOUT)
 	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
 }
 
+/* Pages go to swap and come back; what is discarded there is gone. */
+TEST_F_TIMEOUT(madvise, swapped, TIMEOUT)
+{
+	char *p = map_filled(BIG, TAG);
+	long swapped, left;
+
+	ASSERT_NE(NULL, p);
+	if (!swap_start())
+		SKIP(return, "no swap");
+	EXPECT_EQ(0, advise(p, BIG, MADV_PAGEOUT));
+	swapped = smaps_kb(p, BIG, "Swap");
+	EXPECT_EQ(0, bad_pages(p, BIG / 4, TAG));
+	EXPECT_EQ(0, advise(p, BIG, MADV_DONTNEED));
+	left = smaps_kb(p, BIG, "Swap");
+	EXPECT_EQ(0, filled_pages(p, BIG));
+	EXPECT_LT((long)(BIG / KIB / 2), swapped);
+	EXPECT_EQ(0, left);
+	expect_sections(_metadata, &self->s, 2, 0);
+	swap_stop();
+}
+
 /* From another process, with or without swap: nothing is lost. */
 TEST_F_TIMEOUT(madvise, process_pageout, TIMEOUT)
 {

@@ -373,6 +373,30 @@ TEST_F_TIMEOUT(munmap, mlocked, TIMEOUT)
 }
 
 /* A huge, sparsely populated reservation, as language runtimes have. */
+/* Pages in swap are freed there. */
+TEST_F_TIMEOUT(munmap, swapped, TIMEOUT)
+{
+	long swapped, left, freed;
+	char *p;
+
+	if (!swap_start())
+		SKIP(return, "no swap");
+	note_base(&self->s);
+	p = map_filled_at(NULL, BIG, TAG);
+	ASSERT_NE(NULL, p);
+	EXPECT_EQ(0, madvise(p, BIG, MADV_PAGEOUT));
+	swapped = smaps_kb(p, BIG, "Swap");
+	left = meminfo_kb("SwapFree");
+	EXPECT_EQ(0, munmap(p, BIG));
+	freed = meminfo_kb("SwapFree") - left;
+	ksft_print_msg("%ld kB swapped, %ld kB freed\n", swapped, freed);
+	EXPECT_LT((long)(BIG / KIB / 2), swapped);
+	/* Each CPU keeps some slots for later. */
+	EXPECT_LT(swapped - (long)(4 * MIB / KIB), freed);
+	expect_gone(_metadata, &self->s, p, BIG);
+	swap_stop();
+}
+
 TEST_F_TIMEOUT(munmap, sparse, TIMEOUT)
 {
 	size_t len = 1024 * GIB, i;
@@ -650,6 +674,79 @@ TEST_F_TIMEOUT(munmap, map_count_limit, TIMEOUT)
 }
 
 /* --- calls that unmap in one piece */
+
+/* The commit limit: what was unmapped can be mapped again. */
+FIXTURE(commit_limit) {
+	struct state s;
+	long memory, ratio, kbytes;	/* as they were */
+};
+
+FIXTURE_VARIANT(commit_limit) {
+	bool on;
+};
+
+FIXTURE_VARIANT_ADD(commit_limit, off) {
+	.on = false,
+};
+
+FIXTURE_VARIANT_ADD(commit_limit, on) {
+	.on = true,
+};
+
+FIXTURE_SETUP(commit_limit)
+{
+	const char *why = munmap_knob_set(variant->on ? MUNMAP_SMALL_KB : 0);
+
+	self->memory = -1;
+	if (why)
+		SKIP(return, "%s", why);
+	self->s.on = variant->on;
+	ASSERT_EQ(0, vm_sysctl_read("overcommit_ratio", &self->ratio));
+	ASSERT_EQ(0, vm_sysctl_read("overcommit_kbytes", &self->kbytes));
+	ASSERT_EQ(0, vm_sysctl_read("overcommit_memory", &self->memory));
+	ASSERT_EQ(0, idle_thread_start(&self->s.idle));
+}
+
+FIXTURE_TEARDOWN(commit_limit)
+{
+	if (self->memory < 0)
+		return;
+	vm_sysctl_write("overcommit_memory", self->memory);
+	/* Each of the two sets the other to 0. */
+	if (self->kbytes)
+		vm_sysctl_write("overcommit_kbytes", self->kbytes);
+	else
+		vm_sysctl_write("overcommit_ratio", self->ratio);
+	idle_thread_stop(&self->s.idle);
+}
+
+TEST_F_TIMEOUT(commit_limit, is_given_back, TIMEOUT)
+{
+	char *p, *refused, *again;
+	int refused_errno;
+	long committed;
+
+	note_base(&self->s);
+	p = map_filled_at(NULL, BIG, TAG);
+	ASSERT_NE(NULL, p);
+	committed = meminfo_kb("Committed_AS");
+	/* Room for half of the range; swap counts as well. */
+	ASSERT_EQ(0, vm_sysctl_write("overcommit_kbytes", committed +
+				     (long)(BIG / KIB / 2) -
+				     meminfo_kb("SwapTotal")));
+	ASSERT_EQ(0, vm_sysctl_write("overcommit_memory", 2));
+	refused = map_anon_at(NULL, BIG, PROT_READ | PROT_WRITE, 0);
+	refused_errno = errno;
+	EXPECT_EQ(0, munmap(p, BIG));
+	expect_gone(_metadata, &self->s, p, BIG);
+	again = map_anon_at(NULL, BIG, PROT_READ | PROT_WRITE, 0);
+	EXPECT_EQ(NULL, refused);
+	EXPECT_EQ(ENOMEM, refused_errno);
+	EXPECT_NE(NULL, again);
+	/* Given back once. */
+	EXPECT_GT((long)(BIG / KIB / 4),
+		  labs(meminfo_kb("Committed_AS") - committed));
+}
 
 TEST_F_TIMEOUT(munmap, single_threaded, TIMEOUT)
 {

@@ -1197,9 +1197,9 @@ int main(int argc, char **argv)
 		return KSFT_FAIL;
 	if (widths && !parse_windows(widths))
 		ksft_exit_fail_msg("FAULTLINE_WINDOWS: find=US lock=US ... sleep=US\n");
-	if (!spf_swap_start())
+	if (!swap_start())
 		ksft_print_msg("no swap: keep_swap only ages pages\n");
 	status = vm_knob_kept(&spf_knob, test_harness_run, argc, argv);
-	spf_swap_stop();
+	swap_stop();
 	return status;
 }

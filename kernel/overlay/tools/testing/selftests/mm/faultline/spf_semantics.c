@@ -674,8 +674,8 @@ int main(int argc, char **argv)
 {
 	int status;
 
-	have_swap = spf_swap_start();
+	have_swap = swap_start();
 	status = vm_knob_kept(&spf_knob, test_harness_run, argc, argv);
-	spf_swap_stop();
+	swap_stop();
 	return status;
 }

@@ -6,12 +6,10 @@
 #ifndef SPF_UTIL_H
 #define SPF_UTIL_H
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/swap.h>
 #include <unistd.h>
 
 #include "../../kselftest.h"
@@ -88,43 +86,6 @@ static const struct flips spf_flips = {
 	.values = { 0, 1 },
 	.n = 2,
 };
-
-#define SPF_ZRAM	"/dev/zram0"
-#define SPF_SWAP_SIZE	(128 * MIB)
-
-/* Swaps to compressed memory; true if swap is on now. */
-static inline bool spf_swap_start(void)
-{
-	size_t ps = page_size();
-	char *header = calloc(1, ps), text[256], size[32];
-	__u32 *info = (__u32 *)(header + 1024);
-	bool ok;
-	int fd;
-
-	if (!read_text("/proc/swaps", text, sizeof(text)) &&
-	    strchr(text, '\n') && strchr(text, '\n')[1]) {
-		free(header);
-		return true;
-	}
-	snprintf(size, sizeof(size), "%lu", SPF_SWAP_SIZE);
-	write_text("/sys/block/zram0/disksize", size);
-	fd = open(SPF_ZRAM, O_RDWR | O_CLOEXEC);
-	info[0] = 1;				/* version */
-	info[1] = SPF_SWAP_SIZE / ps - 1;	/* last page */
-	memcpy(header + ps - 10, "SWAPSPACE2", 10);
-	ok = fd >= 0 && write(fd, header, ps) == (ssize_t)ps && !fsync(fd) &&
-	     !swapon(SPF_ZRAM, 0);
-	if (fd >= 0)
-		close(fd);
-	free(header);
-	return ok;
-}
-
-static inline void spf_swap_stop(void)
-{
-	if (!swapoff(SPF_ZRAM))
-		write_text("/sys/block/zram0/reset", "1");
-}
 
 /* For spf_broken_rules of CONFIG_FAULTLINE_SPF_TORTURE: see the admin guide. */
 #define SPF_BAD_MEMORY	0x100
