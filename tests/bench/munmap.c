@@ -30,6 +30,10 @@
 #endif
 
 #define FAULT_PLACES	128
+/* After a call: RCU frees the page tables, and what the probe has freed. */
+#define SETTLE_US	50000
+/* So that RCU has little to free for the probe, which it does in interrupts. */
+#define STEADY_PAUSE_US	100
 
 const char bench_name[] = "munmap";
 const char *bench_knob = "/proc/sys/vm/munmap_section_kbytes";
@@ -216,9 +220,9 @@ static void clean_up(void *p, size_t len)
 		die("munmap: %s", strerror(errno));
 }
 
-/* The operations of a probe that overlapped with [from, to). */
-static void report_probe(const char *what, struct probe *probe, int arm,
-			 __u64 from, __u64 to)
+/* The operations of a probe that overlapped with [from, to), as @name. */
+static void report_probe(const char *what, const char *name,
+			 const struct probe *probe, int arm, __u64 from, __u64 to)
 {
 	double *ms = malloc(probe->n * sizeof(*ms) + 1);
 	long i, n = 0;
@@ -228,19 +232,20 @@ static void report_probe(const char *what, struct probe *probe, int arm,
 			ms[n++] = (probe->ops[i].end - probe->ops[i].start) /
 				  1e6;
 	if (!n)
-		die("%s: no %s during a call of %.1f ms: too few CPUs?", what,
-		    probe->name, (to - from) / 1e6);
+		die("%s: no %s in %.1f ms: too few CPUs?", what, name,
+		    (to - from) / 1e6);
 	sort_samples(ms, n);
-	report(arm, "ms", ms[n - 1], "%s_%s_max", what, probe->name);
-	report(arm, "ms", p99(ms, n), "%s_%s_p99", what, probe->name);
+	report(arm, "ms", ms[n - 1], "%s_%s_max", what, name);
+	report(arm, "ms", p99(ms, n), "%s_%s_p99", what, name);
 	report(arm, "of_call", ms[n - 1] * 1e6 / (to - from), "%s_%s_ratio",
-	       what, probe->name);
-	report(arm, "operations", n, "%s_%s_n", what, probe->name);
+	       what, name);
+	report(arm, "operations", n, "%s_%s_n", what, name);
 	free(ms);
 }
 
 enum scene {
 	SCENE_STALL,		/* one writer of mmap_lock */
+	SCENE_STEADY,		/* one that pauses */
 	SCENE_CONVOY,		/* a writer, a reader and a fault */
 	SCENE_HAMMER,		/* three writers; only the munmap is measured */
 	SCENE_ALONE,		/* no other; only the munmap is measured */
@@ -249,6 +254,7 @@ enum scene {
 
 static const char * const scene_names[NR_SCENES] = {
 	[SCENE_STALL]	= "stall",
+	[SCENE_STEADY]	= "steady",
 	[SCENE_CONVOY]	= "convoy",
 	[SCENE_HAMMER]	= "hammer",
 	[SCENE_ALONE]	= "alone",
@@ -260,7 +266,7 @@ static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
 {
 	struct probe probes[3] = { };
 	char what[64];
-	__u64 from, to;
+	__u64 from, to, quiet = 0;
 	int i, n = 0;
 	void *p;
 
@@ -280,6 +286,10 @@ static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
 		break;
 	case SCENE_STALL:
 		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap };
+		break;
+	case SCENE_STEADY:
+		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap,
+					      .pause_us = STEADY_PAUSE_US };
 		break;
 	default:
 		break;
@@ -304,6 +314,12 @@ static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
 	to = now_ns();
 	/* A blocked operation may last a little longer. */
 	usleep(n ? 2000 : 0);
+	if (scene == SCENE_STALL || scene == SCENE_STEADY) {
+		/* The control: as long, but with no call. */
+		usleep(SETTLE_US);
+		quiet = now_ns();
+		usleep((to - from) / 1000);
+	}
 	atomic_store(&probes_stop, true);
 	for (i = 0; i < n; i++)
 		pthread_join(probes[i].thread, NULL);
@@ -315,7 +331,10 @@ static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
 	report(arm, "ms", (to - from) / 1e6, "%s_%s", what,
 	       call->advice < 0 ? "munmap" : "time");
 	for (i = 0; i < n && scene != SCENE_HAMMER; i++)
-		report_probe(what, &probes[i], arm, from, to);
+		report_probe(what, probes[i].name, &probes[i], arm, from, to);
+	if (quiet)
+		report_probe(what, "quiet", &probes[0], arm, quiet,
+			     quiet + to - from);
 	for (i = 0; i < n; i++)
 		if (probes[i].place)
 			munmap(probes[i].place, probes[i].size);
@@ -456,9 +475,9 @@ static void usage(FILE *f)
 		"Usage: munmap --arms ARM,... [--rounds N] cost [METRIC]\n"
 		"       munmap --arms ARM,... [--rounds N] [--size MIB] [--fill KIND] SCENE\n"
 		"  ARM    a value of the knob, or a name to leave it alone\n"
-		"  SCENE  stall (one thread maps and unmaps), convoy (another one reads\n"
-		"         /proc/self/maps, and one faults), hammer (three threads map and\n"
-		"         unmap), alone\n"
+		"  SCENE  stall (one thread maps and unmaps), steady (with pauses), convoy\n"
+		"         (another one reads /proc/self/maps, and one faults), hammer (three\n"
+		"         threads map and unmap), alone\n"
 		"  KIND   4k, zero, thp, file (default 4k)\n"
 		"--call CALL measures munmap (the default; knob vm.munmap_section_kbytes), or\n"
 		"madvise with dontneed, free or cold (knob vm.madvise_section_kbytes).\n");
