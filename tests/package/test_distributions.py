@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from faultline.common import ROOT
+from faultline.flavour import AUDIENCE as FLAVOURS, meta_suffix
 
 SPEC = ROOT / "packaging/rpm/linux-faultline.spec"
 TABLE = tomllib.loads((SPEC.parent / "distributions.toml").read_text(encoding="utf-8"))
 REASONS = TABLE["reasons"] | TABLE["gaps"]
-FLAVOURS = ("generic", "cloud", "microvm")
 # In the file, and rpm's name for it.
 RELATIONS = {"provides": "PROVIDE", "requires": "REQUIRE", "recommends": "RECOMMEND",
              "suggests": "SUGGEST", "supplements": "SUPPLEMENT", "enhances": "ENHANCE",
@@ -56,9 +56,8 @@ def rpmspec(flavour: str, *arguments: str) -> str:
 
 def neutral(text: str, flavour: str) -> str:
     """The words of the file instead of this flavour's names and versions."""
-    kernel = "kernel-faultline" + ("" if flavour == "generic" else f"-{flavour}")
     text = text.replace(f"6.12.117-faultline1.{flavour}", "KVER")
-    text = re.sub(rf"\b{kernel}(?![a-z])", "kernel-faultline", text)
+    text = re.sub(rf"\bkernel-faultline{meta_suffix(flavour)}(?![a-z])", "kernel-faultline", text)
     return re.sub(r"= 6\.12\.117-1$", "= V-R", text)
 
 
