@@ -110,8 +110,10 @@ static inline bool vma_munmap_zapped(const struct vm_area_struct *vma)
 /* vm_area_dup(): the copy is a new mapping, which nobody asked to unmap. */
 static inline void vma_munmap_reset(struct vm_area_struct *vma)
 {
-	if (static_branch_unlikely(&munmap_section_marks_key))
+	if (static_branch_unlikely(&munmap_section_marks_key)) {
 		vma->munmap_pending = 0;
+		vma->munmap_zapped = false;
+	}
 }
 
 /* __split_vma(): both pieces have the marks of the whole. */

@@ -152,6 +152,7 @@ static unsigned long section_walk(struct vm_area_struct *vma,
 	struct mm_struct *mm = vma->vm_mm;
 	struct mmu_notifier_range range;
 	unsigned long addr = start;
+	struct section_step step;
 	struct mmu_gather tlb;
 
 	/* MADV_COLD and MADV_PAGEOUT change no access: as upstream. */
@@ -167,14 +168,12 @@ static unsigned long section_walk(struct vm_area_struct *vma,
 		mmu_notifier_invalidate_range_start(&range);
 	}
 	do {
-		unsigned long next = faultline_next_step(vma, &addr, end,
-							 section);
-
-		if (addr < next)
-			madvise_section_walk(&tlb, vma, addr, next, behavior);
+		addr = faultline_next_step(vma, addr, end, section, &step);
+		if (step.start < step.end)
+			madvise_section_walk(&tlb, vma, step.start, step.end,
+					     behavior);
 		else
 			cond_resched();
-		addr = next;
 	} while (addr < end && !section_over(section, vma));
 	tlb_flush_mmu_tlbonly(&tlb);
 	if (behavior == MADV_FREE)
@@ -192,6 +191,9 @@ static unsigned long section_advise(struct vm_area_struct *vma,
 {
 	struct section section = section_begin(madvise_section_bytes());
 
+	/* Writing to swap is slow. */
+	if (behavior == MADV_PAGEOUT)
+		section.step = WORK_PTE_TABLE;
 	if (behavior_discards(behavior))
 		end = faultline_zap_section(vma, start, end, &section, NULL);
 	else

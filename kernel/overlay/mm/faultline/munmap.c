@@ -39,7 +39,8 @@
  *  I6. An entry of a dead anonymous VMA that is none stays none.  Code that does
  *      not go through handle_mm_fault() changes entries that it finds, and rechecks
  *      under their lock, for example swapoff and the end of a migration.  Splitting
- *      a huge page fills a table, but that replaces an entry as well.
+ *      a huge page replaces an entry by a table.  For the huge zero page the entry
+ *      is none in between, so whoever splits that by itself leaves out dead VMAs.
  *
  * So step 3 does not look again at anonymous VMAs that step 2 has zapped as a
  * whole.  A driver can insert pages into its own VMA, dead or not; step 3 zaps
@@ -230,8 +231,10 @@ static long pmd_work(pmd_t pmd, unsigned long addr, unsigned long end)
 /*
  * Spend *@budget, which is positive, on [addr, end).  Return the address where
  * it ran out, a multiple of PMD_SIZE, or @end if it did not.  Holes are skipped
- * at the level that they are in.  *@first, if wanted, is set to the address of
- * the first entry that is not a hole, or to what is returned.
+ * at the level that they are in.
+ *
+ * With @step, stop at a multiple of PUD_SIZE as well if there was an entry before
+ * that, and fill in where entries are.
  *
  * The caller holds mmap_lock for writing, or the lock of the VMA that [addr, end)
  * lies in, so no table above the last level can go away.  Entries for the last
@@ -243,9 +246,9 @@ static long pmd_work(pmd_t pmd, unsigned long addr, unsigned long end)
  */
 unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
 				     unsigned long end, long *budget,
-				     unsigned long *first)
+				     struct section_step *step)
 {
-	unsigned long from = ULONG_MAX;
+	unsigned long from = ULONG_MAX, to = 0;
 
 	while (addr < end && *budget > 0) {
 		/* Clamp each level to the one above: some may be folded. */
@@ -272,6 +275,7 @@ unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
 		*budget -= WORK_LEAF;
 		if (pud_leaf(val) || !pud_present(val)) {
 			from = min(from, addr);
+			to = next;
 			goto skip;
 		}
 
@@ -280,8 +284,9 @@ unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
 			pmd_t entry = pmdp_get_lockless(pmd);
 
 			if (!pmd_none(entry)) {
-				from = min(from, addr);
 				pmd_end = min(pmd_end, next);
+				from = min(from, addr);
+				to = pmd_end;
 				*budget -= pmd_work(entry, addr, pmd_end);
 				if (*budget <= 0) {
 					addr = pmd_end;
@@ -292,10 +297,14 @@ unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
 		}
 skip:
 		addr = next;
+		if (step && to)
+			break;
 	}
 out:
-	if (first)
-		*first = min(from, addr);
+	if (step) {
+		step->start = min(from, addr);
+		step->end = max(to, step->start);
+	}
 	return addr;
 }
 
@@ -520,10 +529,9 @@ static bool section_limits(struct vm_area_struct *vma, unsigned long *start,
 	return *start < *end;
 }
 
-/* How much work to do before looking for a waiter. */
-static long section_step(struct vm_area_struct *vma)
+/* Steps that flush the TLB each, in tlb_end_vma(), are longer. */
+static long section_step_min(struct vm_area_struct *vma)
 {
-	/* tlb_end_vma() flushes the TLB after each step. */
 	if (section_budget(SECTION_MAX) > 4 * WORK_PTE_TABLE &&
 	    (!IS_ENABLED(CONFIG_MMU_GATHER_MERGE_VMAS) ||
 	     vma->vm_flags & VM_MIXEDMAP))
@@ -534,21 +542,24 @@ static long section_step(struct vm_area_struct *vma)
 /**
  * faultline_next_step - choose how much of a section to do at once
  * @vma:     The VMA, locked for reading; not of hugetlb.
- * @addr:    Where the step begins; moved over holes.
+ * @addr:    Where the step begins.
  * @end:     Where it ends at the latest.
  * @section: The section, with work left to do; the step's is taken off.
+ * @step:    What there is to do, without the holes around it; may be empty.
  *
- * Return: the end of the step; *@addr if there is nothing to do.
+ * Return: where the next step begins.
  */
-unsigned long faultline_next_step(struct vm_area_struct *vma, unsigned long *addr,
-				  unsigned long end, struct section *section)
+unsigned long faultline_next_step(struct vm_area_struct *vma, unsigned long addr,
+				  unsigned long end, struct section *section,
+				  struct section_step *step)
 {
-	const long step = min(section_step(vma), section->budget);
-	long left = step;
+	const long work = min(max(section->step, section_step_min(vma)),
+			      section->budget);
+	long left = work;
 
-	end = faultline_spend_budget(vma->vm_mm, *addr, end, &left, addr);
-	section->budget -= step - left;
-	return end;
+	addr = faultline_spend_budget(vma->vm_mm, addr, end, &left, step);
+	section->budget -= work - left;
+	return addr;
 }
 
 /**
@@ -573,7 +584,6 @@ unsigned long faultline_notified_end(struct vm_area_struct *vma,
 	return faultline_spend_budget(vma->vm_mm, start, end, &budget, NULL);
 }
 
-#ifdef CONFIG_FAULTLINE_MUNMAP_TABLES
 static bool entries_are_none(pte_t *pte, unsigned int nr)
 {
 	for (; nr; pte++, nr--)
@@ -583,6 +593,7 @@ static bool entries_are_none(pte_t *pte, unsigned int nr)
 	return true;
 }
 
+#ifdef CONFIG_FAULTLINE_MUNMAP_TABLES
 /* See munmap_section_take_table(), and "Page tables" at the top. */
 pgtable_t __munmap_section_take_table(struct vm_area_struct *vma,
 				      struct zap_details *details, pmd_t *pmd,
@@ -669,16 +680,15 @@ unsigned long faultline_zap_steps(struct mmu_gather *tlb,
 				  struct zap_details *details)
 {
 	unsigned long addr = start;
+	struct section_step step;
 
 	do {
-		unsigned long next = faultline_next_step(vma, &addr, end,
-							 section);
-
-		if (addr < next)
-			unmap_page_range(tlb, vma, addr, next, details);
+		addr = faultline_next_step(vma, addr, end, section, &step);
+		if (step.start < step.end)
+			unmap_page_range(tlb, vma, step.start, step.end,
+					 details);
 		else
 			cond_resched();
-		addr = next;
 	} while (addr < end && !section_over(section, vma));
 
 	return addr;
@@ -744,6 +754,7 @@ static unsigned long section_zap(struct vm_area_struct *vma,
 				  ZAP_FLAG_DROP_MARKER : ZAP_FLAGS,
 		.even_cows	= true,
 	};
+	struct section_step first;
 	long probe = WORK_LEAF;
 
 	if (is_vm_hugetlb_page(vma)) {
@@ -757,12 +768,12 @@ static unsigned long section_zap(struct vm_area_struct *vma,
 	 * Begin at the first entry.  If there is none, do not open an mmu_gather,
 	 * which flushes the TLB if another one is open.
 	 */
-	faultline_spend_budget(vma->vm_mm, start, end, &probe, &start);
-	if (start == end) {
+	faultline_spend_budget(vma->vm_mm, start, end, &probe, &first);
+	if (first.start == end) {
 		vma_end_read(vma);
 		return end;
 	}
-	return faultline_zap_section(vma, start, end, section, &details);
+	return faultline_zap_section(vma, first.start, end, section, &details);
 }
 
 /* Zap all marked VMAs.  Returns the number of sections. */
@@ -833,6 +844,36 @@ static bool section_zapped(struct munmap_section *op, struct vm_area_struct *vma
 	       vma->vm_end <= op->zapped_end && vma_is_plain_anonymous(vma);
 }
 
+/* Check I6 for a VMA that is write-locked, with mmap_lock held for writing. */
+static void section_check_zapped(struct vm_area_struct *vma)
+{
+	unsigned long addr = vma->vm_start;
+
+	if (!IS_ENABLED(CONFIG_DEBUG_VM))
+		return;
+
+	while (addr < vma->vm_end) {
+		struct section_step step;
+		long one = WORK_LEAF;
+		pmd_t *pmd;
+		pte_t *pte;
+
+		addr = faultline_spend_budget(vma->vm_mm, addr, vma->vm_end,
+					      &one, &step);
+		if (step.start == step.end)
+			continue;
+		pmd = pmd_off(vma->vm_mm, step.start);
+		VM_WARN_ON_ONCE(pmd_leaf(pmdp_get_lockless(pmd)));
+		/* No lock: rmap changes entries that are not none, if any. */
+		pte = pte_offset_map(pmd, step.start);
+		if (!pte)
+			continue;
+		VM_WARN_ON_ONCE(!entries_are_none(pte, (step.end - step.start) >>
+						       PAGE_SHIFT));
+		pte_unmap(pte);
+	}
+}
+
 /*
  * Find the next run of marked VMAs at or above *@start, up to the first unmarked
  * one or until it is enough for one hold of the lock.
@@ -857,6 +898,7 @@ static bool section_next_run(struct munmap_section *op, unsigned long *start,
 		*end = vma->vm_end;
 		if (section_zapped(op, vma)) {
 			vma_start_write(vma);
+			section_check_zapped(vma);
 			vma->munmap_zapped = true;
 		}
 		work += len < SECTION_VMA_MIN ? len / PAGE_SIZE :

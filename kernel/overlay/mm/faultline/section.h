@@ -49,8 +49,15 @@ static inline long section_budget(unsigned long bytes)
 struct section {
 	/* The work that it may still do; positive if there is any. */
 	long budget;
+	/* How much of it to do before looking for a waiter. */
+	long step;
 	/* It ended early, since a writer waits for its VMA. */
 	bool contended;
+};
+
+/* A part of a section that is done at once. */
+struct section_step {
+	unsigned long start, end;
 };
 
 /* Begin one of @bytes: 0 if the switch was turned off since the call began. */
@@ -59,6 +66,8 @@ static inline struct section section_begin(unsigned long bytes)
 	return (struct section) {
 		.budget = section_budget(bytes ? min(bytes, SECTION_MAX) :
 						 SECTION_MAX),
+		/* The walks to steps of one table can be 1 % of the work. */
+		.step = 2 * WORK_PTE_TABLE,
 	};
 }
 
@@ -88,9 +97,10 @@ static inline bool section_wants_event(const struct vm_area_struct *vma,
 unsigned long faultline_mapped_pages(struct mm_struct *mm);
 unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
 				     unsigned long end, long *budget,
-				     unsigned long *first);
-unsigned long faultline_next_step(struct vm_area_struct *vma, unsigned long *addr,
-				  unsigned long end, struct section *section);
+				     struct section_step *step);
+unsigned long faultline_next_step(struct vm_area_struct *vma, unsigned long addr,
+				  unsigned long end, struct section *section,
+				  struct section_step *step);
 unsigned long faultline_notified_end(struct vm_area_struct *vma,
 				     unsigned long start, unsigned long end,
 				     long budget);

@@ -627,6 +627,201 @@ TEST_F_TIMEOUT(vector, of_vmas_small, TIMEOUT)
 	advise_vmas(_metadata);
 }
 
+/* --- a vector does what single calls do, whatever the layout */
+
+#define LAYOUTS		100
+#define LAYOUT_CHANGES	6
+#define LAYOUT_TABLES	3
+#define LAYOUT_RANGES	8
+
+/* The same in two places: what the vector is for, and what single calls are. */
+struct twins {
+	char *of_vector, *of_calls;
+	size_t pages;
+	bool *hole;
+	int fd;
+};
+
+/* A part of the twins: [first, first + pages). */
+struct part {
+	size_t first, pages;
+};
+
+/* Mostly short; one of eight can be anything. */
+static struct part random_part(__u64 *seed, size_t pages)
+{
+	struct part part = { .first = random_next(seed) % pages };
+	size_t max = pages - part.first;
+
+	if (random_next(seed) % 8 && max > 64)
+		max = 64;
+	part.pages = 1 + random_next(seed) % max;
+	return part;
+}
+
+/* Change a part of both; the kind of change is @kind. */
+static int change_twins(struct twins *t, struct part p, unsigned int kind)
+{
+	size_t ps = page_size(), len = p.pages * ps, i;
+	char *const both[] = { t->of_vector, t->of_calls };
+	unsigned int nr;
+
+	for (nr = 0; nr < ARRAY_SIZE(both); nr++) {
+		char *addr = both[nr] + p.first * ps;
+
+		switch (kind) {
+		case 0:
+			if (munmap(addr, len))
+				return -1;
+			break;
+		case 1:
+			/* Fails in a hole, but changes what is before that. */
+			mprotect(addr, len, PROT_READ);
+			break;
+		case 2:
+			mlock(addr, len);
+			break;
+		default:
+			if (mmap(addr, len, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_FIXED, t->fd,
+				 p.first * ps) == MAP_FAILED)
+				return -1;
+			/* Every second page is a copy, the others the file's. */
+			for (i = 0; i < p.pages; i += 2)
+				*(__u64 *)(addr + i * ps) = TAG + i;
+		}
+	}
+	for (i = 0; kind != 1 && kind != 2 && i < p.pages; i++)
+		t->hole[p.first + i] = !kind;
+	return 0;
+}
+
+static int twins_create(struct twins *t, __u64 *seed)
+{
+	size_t len = t->pages * page_size(), i;
+
+	memset(t->hole, 0, t->pages * sizeof(*t->hole));
+	t->of_vector = map_filled(len, TAG);
+	t->of_calls = map_filled(len, TAG);
+	if (!t->of_vector || !t->of_calls)
+		return -1;
+	for (i = 0; i < LAYOUT_CHANGES; i++)
+		if (change_twins(t, random_part(seed, t->pages),
+				 random_next(seed) % 4))
+			return -1;
+	return 0;
+}
+
+/* The pages that differ. */
+static size_t twins_differ(const struct twins *t)
+{
+	size_t ps = page_size(), i, n = 0;
+
+	for (i = 0; i < t->pages; i++)
+		n += !t->hole[i] && word_read(t->of_vector + i * ps) !=
+				    word_read(t->of_calls + i * ps);
+	return n;
+}
+
+/* As advise_vector(), by one call for each range. */
+static long advise_singly(const struct iovec *vec, size_t n, int advice)
+{
+	long done = 0;
+	size_t i;
+	int err;
+
+	for (i = 0; i < n; i++) {
+		err = advise(vec[i].iov_base, vec[i].iov_len, advice);
+		if (err)
+			return done ?: -err;
+		done += vec[i].iov_len;
+	}
+	return done;
+}
+
+/* The same ranges of both: some are empty, odd, or begin inside a page. */
+static void random_ranges(const struct twins *t, struct iovec *vec,
+			  struct iovec *single, __u64 *seed)
+{
+	size_t ps = page_size(), i;
+
+	for (i = 0; i < LAYOUT_RANGES; i++) {
+		struct part part = random_part(seed, t->pages);
+		size_t first = part.first * ps, len = part.pages * ps;
+
+		switch (random_next(seed) % 16) {
+		case 0:
+			len = 0;
+			break;
+		case 1:
+			len -= random_next(seed) % ps;
+			break;
+		case 2:
+			if (!(random_next(seed) % 4))
+				first++;
+		}
+		vec[i] = (struct iovec){ t->of_vector + first, len };
+		single[i] = (struct iovec){ t->of_calls + first, len };
+	}
+}
+
+/*
+ * The single calls are made with the switch off.  The number of a layout that
+ * fails is printed; it is also its seed.
+ */
+TEST_F_TIMEOUT(vector, as_single_calls, TIMEOUT)
+{
+	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
+	struct twins t = {
+		.pages = LAYOUT_TABLES * pmd_size() / page_size(),
+		.fd = memfd_create("twins", MFD_CLOEXEC),
+	};
+	size_t len = t.pages * page_size(), done = 0, failed = 0, i;
+	struct iovec vec[LAYOUT_RANGES], single[LAYOUT_RANGES];
+
+	if (meminfo_kb("MemAvailable") < (long)(4 * len / KIB))
+		SKIP(return, "not enough memory");
+	setrlimit(RLIMIT_MEMLOCK, &unlimited);
+	t.hole = calloc(t.pages, sizeof(*t.hole));
+	ASSERT_NE(NULL, t.hole);
+	ASSERT_LE(0, t.fd);
+	ASSERT_EQ(0, ftruncate(t.fd, len));
+	for (i = 0; i < t.pages; i++)
+		ASSERT_EQ(sizeof(i), pwrite(t.fd, &i, sizeof(i),
+					    i * page_size()));
+
+	for (i = 1; i <= LAYOUTS; i++) {
+		int advice = i % 2 ? MADV_DONTNEED : MADV_DONTNEED_LOCKED;
+		__u64 seed = i * TAG;
+		size_t n = 1 + i % LAYOUT_RANGES, differ;
+		long of_vector, of_calls;
+
+		ASSERT_EQ(0, twins_create(&t, &seed));
+		random_ranges(&t, vec, single, &seed);
+		ASSERT_EQ(NULL, vm_knob_set(&madvise_knob, MADVISE_SMALL_KB));
+		of_vector = advise_vector(vec, n, advice);
+		ASSERT_EQ(NULL, vm_knob_set(&madvise_knob, 0));
+		of_calls = advise_singly(single, n, advice);
+		differ = twins_differ(&t);
+		EXPECT_EQ(of_calls, of_vector);
+		EXPECT_EQ(0, differ);
+		if (of_calls != of_vector || differ) {
+			TH_LOG("layout %zu, %zu ranges, advice %d", i, n,
+			       advice);
+			break;
+		}
+		done += of_vector > 0;
+		failed += of_vector < 0;
+		munmap(t.of_vector, len);
+		munmap(t.of_calls, len);
+	}
+	/* Both kinds of outcome were there. */
+	EXPECT_LT(LAYOUTS / 10, done);
+	EXPECT_LT(LAYOUTS / 10, failed);
+	close(t.fd);
+	free(t.hole);
+}
+
 /* TLB flushes of the pieces, or -1 if this machine does not trace them. */
 static long flushes(char *p, const struct iovec *vec, bool vector)
 {
