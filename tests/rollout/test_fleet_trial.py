@@ -6,9 +6,11 @@ A host is a folder; faultline-boot on it is a small program that keeps its state
 from __future__ import annotations
 
 import dataclasses
+import http.server
 import json
 import pathlib
 import subprocess
+import threading
 
 import pytest
 
@@ -214,6 +216,37 @@ def test_alerts(lab: Lab) -> None:
     lab.file.write_text('alerts = ["HighLatency"]\n' + lab.file.read_text())
     done = lab.run()
     assert done.returncode == 2 and "cannot be reached" in done.stderr and lab.calls() == 0
+
+
+class Alerts(http.server.BaseHTTPRequestHandler):
+    """A Prometheus in which an alert fires from the second question on."""
+
+    asked = 0
+
+    def do_POST(self) -> None:
+        """Answer a query."""
+        Alerts.asked += 1
+        series = [{"metric": {"alertname": "HighLatency"}, "value": [0, "1"]}]
+        data = {"resultType": "vector", "result": series if Alerts.asked > 1 else []}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"status": "success", "data": data}).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Not in the output of the test."""
+
+
+def test_alert_between_rings(lab: Lab) -> None:
+    """No next ring while a named alert fires; the ring before it keeps the kernel."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Alerts) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        lab.file.write_text('alerts = ["HighLatency"]\n' + lab.file.read_text().replace(
+            "http://127.0.0.1:9", f"http://127.0.0.1:{server.server_port}"))
+        done = lab.run("--rings", "1,3,100%")
+        server.shutdown()
+    assert done.returncode == 2
+    assert "these alerts fire: HighLatency: ring 2 was not started" in done.stderr
+    assert lab.with_kernel("default") == first(1) and lab.calls() == 1
 
 
 @pytest.mark.parametrize("text, sizes", [("1,5%,25%,100%", [1, 2, 10, 40]), ("3", [3]),

@@ -32,8 +32,8 @@ class Prometheus:
     url: str
     label: str = "instance"
 
-    def ask(self, path: str, **parameters: object) -> Any:
-        """The data of an answer of the API."""
+    def ask(self, path: str, **parameters: object) -> list[Any]:
+        """The series that a query gives."""
         address = f"{self.url.rstrip('/')}/api/v1/{path}"
         body = urllib.parse.urlencode(parameters).encode()
         problem = ""
@@ -42,7 +42,7 @@ class Prometheus:
                 time.sleep(0.5 * attempt)
             try:
                 with urllib.request.urlopen(address, body, timeout=LIMIT) as answer:
-                    return json.load(answer)["data"]
+                    return _series(json.load(answer)["data"]["result"])
             except urllib.error.HTTPError as err:
                 problem = f"HTTP status {err.code}"
                 try:
@@ -76,10 +76,8 @@ class Prometheus:
 
     def series(self, query: str, first: float, last: float, step: int) -> list[Any]:
         """The series of a range query."""
-        answer = self.ask("query_range", query=query, start=f"{first:.3f}", end=f"{last:.3f}",
-                          step=step)
-        result: list[Any] = answer["result"]
-        return result
+        return self.ask("query_range", query=query, start=f"{first:.3f}", end=f"{last:.3f}",
+                        step=step)
 
     def table(self, query: str, hosts: Sequence[Host], first: float, count: int,
               step: int) -> Array:
@@ -120,8 +118,21 @@ class Prometheus:
     def firing(self, alerts: Sequence[str]) -> list[str]:
         """Those of the alerts that fire now."""
         answer = self.ask("query", query='ALERTS{alertstate="firing"}')
-        names = {series["metric"].get("alertname", "") for series in answer["result"]}
+        names = {series["metric"].get("alertname", "") for series in answer}
         return [alert for alert in alerts if alert in names]
+
+
+def _series(result: Any) -> list[Any]:
+    """The series of a vector or matrix; ValueError if it is something else."""
+    if not isinstance(result, list):
+        raise ValueError
+    for series in result:
+        values = series["values"] if "values" in series else [series["value"]]
+        if not isinstance(series["metric"], dict) or not values:
+            raise ValueError
+        for moment, text in values:
+            float(moment), float(text)
+    return result
 
 
 def without_port(instance: str) -> str:

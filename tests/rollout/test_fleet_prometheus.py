@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""faultline-rollout: what Prometheus answers, and histories that make no plan."""
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import pathlib
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from rollout import fleet_lab
+
+from faultline_rollout import Error, experiment, planning, verdict
+from faultline_rollout.design import Plan
+from faultline_rollout.prometheus import Prometheus
+from faultline_rollout.types import Array
+
+HOSTS = fleet_lab.fleet(8)
+SLOTS = 288
+Answer = tuple[int, bytes]
+
+
+@contextlib.contextmanager
+def serving(answer: Callable[[int], Answer]) -> Iterator[str]:
+    """A server whose answer to the n-th question is answer(n); gives its address."""
+    count = 0
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        """One question."""
+
+        def do_POST(self) -> None:
+            """Answer it."""
+            nonlocal count
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status, text = answer(count)
+            count += 1
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            """Not in the output of the test."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def answer_of(result: object) -> bytes:
+    """An answer with a result."""
+    return json.dumps({"status": "success", "data": {"resultType": "matrix",
+                                                     "result": result}}).encode()
+
+
+def series_of(host: str, *texts: str) -> dict[str, object]:
+    """A series of a host, a value each minute."""
+    return {"metric": {"instance": f"{host}:9100"},
+            "values": [[60 * number, text] for number, text in enumerate(texts)]}
+
+
+@pytest.mark.parametrize("text", [
+    b"<html>Sign in</html>", b"", b"[]", b"null", b'{"status": "success"}', b'{"data": []}',
+    b'{"data": {"result": {}}}', b'\xff\xfe', answer_of([{"values": [[0, "1"]]}]),
+    answer_of([{"metric": {}, "values": []}]), answer_of([{"metric": {}, "values": [[0]]}]),
+    answer_of([series_of("host00", "many")]), answer_of([0, "1"])])
+def test_no_prometheus(text: bytes) -> None:
+    """An answer that is not of Prometheus, such as the page of a proxy, is one clear error."""
+    with serving(lambda _: (200, text)) as url, pytest.raises(Error) as caught:
+        Prometheus(url).table("latency", HOSTS, 0, 2, 60)
+    assert "does not answer like Prometheus: check the key prometheus" in str(caught.value)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_answers_after_a_while(failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is busy is asked again, three times in all."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    good = answer_of([series_of("host00", "1", "2")])
+    with serving(lambda number: (503, b"") if number < failures else (200, good)) as url:
+        if failures < 3:
+            assert Prometheus(url).table("latency", HOSTS, 0, 2, 60)[0].tolist() == [1, 2]
+            return
+        with pytest.raises(Error) as caught:
+            Prometheus(url).table("latency", HOSTS, 0, 2, 60)
+    assert "cannot be reached (HTTP status 503): start it, or correct" in str(caught.value)
+
+
+def test_values_that_are_no_numbers() -> None:
+    """NaN and Inf are missing values, as a host that is not there."""
+    good = answer_of([series_of("host00", "1", "NaN", "+Inf"), series_of("other", "1", "1", "1")])
+    with serving(lambda _: (200, good)) as url:
+        found = Prometheus(url).table("latency", HOSTS, 0, 3, 60)
+    assert found[0, 0] == 1 and np.isnan(found).sum() == 3 * len(HOSTS) - 1
+
+
+def history(seed: int = 1) -> Array:
+    """A day of a steady metric: hosts x slots."""
+    values: Array = np.random.default_rng(seed).normal(0, 0.01, (len(HOSTS), SLOTS))
+    return 1 + values
+
+
+def make(values: Array, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """Make a plan from a history."""
+    monkeypatch.setattr(Prometheus, "table", lambda *_: values.copy())
+    source = fleet_lab.source("history")
+    return planning.make(experiment.parse(source, ""), source, HOSTS, seconds=SLOTS * 300,
+                         end=fleet_lab.START, seed="1")[0]
+
+
+@pytest.mark.parametrize("lost,enough", [(verdict.MAX_LOST - 0.01, True),
+                                         (verdict.MAX_LOST + 0.01, False)])
+def test_metric_that_is_often_zero(lost: float, enough: bool,
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """A metric has no logarithm where it is 0: a few such slots are lost, many refused."""
+    values = history()
+    values[3, :int(lost * SLOTS)] = 0
+    if enough:
+        assert make(values, monkeypatch).notes["false_rate"] <= 0.1
+        return
+    with pytest.raises(Error) as caught:
+        make(values, monkeypatch)
+    assert "too few values above 0 for host03, in the last 24 h: leave these" in str(caught.value)
+
+
+@pytest.mark.parametrize("rate,planned", [(2 * verdict.ALPHA, True),
+                                          (2 * verdict.ALPHA + 0.01, False)])
+def test_false_verdicts_in_a_replay(rate: float, planned: bool,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """No plan for a metric that gives more than twice the false verdicts that may be."""
+    monkeypatch.setattr(planning.Replay, "false_rate", lambda *_: rate)
+    if planned:
+        assert make(history(), monkeypatch).notes["false_rate"] == rate
+        return
+    with pytest.raises(Error) as caught:
+        make(history(), monkeypatch)
+    assert f"in {rate:.0%} of" in str(caught.value)
+    assert f"{2 * verdict.ALPHA:.0%} may have one" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["plot.pdf", "plot", "svg"])
+def test_name_of_a_plot(name: str, tmp_path: pathlib.Path) -> None:
+    """A plot is SVG or PNG; any other name is refused before Prometheus is asked."""
+    plan = tmp_path / "plan.json"
+    plan.write_text(fleet_lab.make_plan("plot", prometheus="http://127.0.0.1:9").text())
+    done = fleet_lab.rollout("verdict", plan, "--plot", tmp_path / name, "--start",
+                             fleet_lab.START)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert f"{name}: the name must end in .svg or .png" in done.stderr
