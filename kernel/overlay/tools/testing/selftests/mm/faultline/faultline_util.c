@@ -701,6 +701,7 @@ static void *idle_main(void *arg)
 	struct idle_thread *idle = arg;
 	char c;
 
+	idle->tid = syscall(__NR_gettid);
 	/* Returns when the write end is closed. */
 	while (read(idle->pipe[0], &c, 1) < 0 && errno == EINTR)
 		;
@@ -725,10 +726,16 @@ int idle_thread_start(struct idle_thread *idle)
 
 void idle_thread_stop(struct idle_thread *idle)
 {
+	char path[64];
+
 	if (!idle->running)
 		return;
 	close(idle->pipe[1]);
 	pthread_join(idle->thread, NULL);
+	/* It may still be about to drop its reference to the mm. */
+	snprintf(path, sizeof(path), "/proc/self/task/%d", idle->tid);
+	while (!access(path, F_OK))
+		usleep(100);
 	close(idle->pipe[0]);
 	idle->running = false;
 }

@@ -227,6 +227,7 @@ void *free_huge_range(size_t len);
 
 /* --- a thread that only sleeps, so that mm_users is 2 */
 struct idle_thread {
+	pid_t tid;
 	pthread_t thread;
 	int pipe[2];
 	bool running;

@@ -1601,7 +1601,11 @@ static void lift_limit(void)
 /* The OOM killer chooses this process, which has nearly all of the memory. */
 static void exceed_limit(void)
 {
-	memory_group_write(&group, "memory.max", "1M");
+	char limit[32];
+
+	/* Enough for the pages and the page tables of the parent. */
+	snprintf(limit, sizeof(limit), "%zu", 256 * page_size());
+	memory_group_write(&group, "memory.max", limit);
 	/* Unless the range was gone already. */
 	kill_self();
 }
