@@ -63,11 +63,16 @@ struct section_step {
 /* Begin one of @bytes: 0 if the switch was turned off since the call began. */
 static inline struct section section_begin(unsigned long bytes)
 {
+	const long budget = section_budget(bytes ? min(bytes, SECTION_MAX) :
+						   SECTION_MAX);
+
+	/*
+	 * The walks to steps of one table can be 1 % of the work.  Where a section
+	 * is only a few tables, two are a large part of it.
+	 */
 	return (struct section) {
-		.budget = section_budget(bytes ? min(bytes, SECTION_MAX) :
-						 SECTION_MAX),
-		/* The walks to steps of one table can be 1 % of the work. */
-		.step = 2 * WORK_PTE_TABLE,
+		.budget = budget,
+		.step = WORK_PTE_TABLE * (budget < 8 * WORK_PTE_TABLE ? 1 : 2),
 	};
 }
 
