@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Debian's Prometheus for tests."""
+"""Debian's Prometheus for tests, and a server that answers like one."""
 from __future__ import annotations
 
+import contextlib
+import http.server
+import json
 import pathlib
 import platform
 import shutil
 import socket
 import subprocess
+import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from faultline.testing import fetched
 
@@ -64,3 +68,36 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) ->
             break
         time.sleep(0.2)
     raise AssertionError("Prometheus did not start")
+
+
+@contextlib.contextmanager
+def serving(answer: Callable[[int], tuple[int, bytes]]) -> Iterator[str]:
+    """A server whose answer to the n-th question is answer(n); gives its address."""
+    count = 0
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        """One question."""
+
+        def do_POST(self) -> None:
+            """Answer it."""
+            nonlocal count
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status, text = answer(count)
+            count += 1
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            """Not in the output of the test."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def answer_of(result: object, kind: str = "matrix") -> bytes:
+    """An answer with a result."""
+    return json.dumps({"status": "success", "data": {"resultType": kind,
+                                                     "result": result}}).encode()

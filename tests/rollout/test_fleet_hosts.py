@@ -6,15 +6,14 @@ A host is a folder; faultline-ab on it is a small program that keeps the plan th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
-import http.server
 import json
 import os
 import pathlib
 import re
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,7 +21,8 @@ from typing import Any
 import pytest
 
 from rollout import fleet_lab
-from rollout.fleet_lab import HOSTS, ROOT
+from rollout.fleet_lab import HOSTS, ROOT, START
+from rollout.prometheus_lab import answer_of, serving
 
 from faultline_rollout import Error, cli, design, experiment, hosts, prometheus
 
@@ -162,8 +162,8 @@ def make_lab(folder: pathlib.Path, **changes: Any) -> Lab:
     for number in range(HOSTS):
         (folder / f"host{number:02}").mkdir()
     transport = {"command": [str(folder / "bin/ssh"), "{address}", "{command}"]}
-    plan = fleet_lab.make_plan("lab", transport=transport, prometheus="http://127.0.0.1:9",
-                               **changes)
+    plan = fleet_lab.make_plan("lab", **{"prometheus": "http://127.0.0.1:9",
+                                         "transport": transport} | changes)
     path = folder / "lab.json"
     path.write_text(plan.text())
     return Lab(folder, plan, path)
@@ -464,36 +464,36 @@ def test_alerts_need_prometheus(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 2 and "cannot be reached" in done.stderr and not lab.on
 
 
-class Alerts(http.server.BaseHTTPRequestHandler):
-    """A Prometheus in which one alert fires."""
-
-    def do_POST(self) -> None:
-        """Answer a query."""
-        answer = {"status": "success", "data": {"resultType": "vector", "result": [
-            {"metric": {"alertname": "HighErrorRate"}, "value": [0, "1"]}]}}
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
-
-    do_GET = do_POST
-
-    def log_message(self, *_: object) -> None:
-        """Not in the output of the test."""
-
-
 @pytest.mark.parametrize("alert,starts", [("HighErrorRate", False), ("Other", True)])
 def test_alerts_that_fire(alert: str, starts: bool, tmp_path: pathlib.Path) -> None:
     """No start while one of the named alerts fires; other alerts do not matter."""
-    lab = make_lab(tmp_path, alerts=[alert])
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Alerts) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{server.server_port}"
-        values = {**lab.plan.source, "prometheus": url}
-        lab.path.write_text(dataclasses.replace(lab.plan, source=values).text())
+    fires = answer_of([{"metric": {"alertname": "HighErrorRate"}, "value": [0, "1"]}], "vector")
+    with serving(lambda _: (200, fires)) as url:
+        lab = make_lab(tmp_path, alerts=[alert], prometheus=url)
         done = lab.run("start", lab.path)
-        server.shutdown()
     assert (done.returncode == 0) == starts and bool(lab.on) == starts, done.stderr
     assert starts or "these alerts fire: HighErrorRate: start when they do not" in done.stderr
+
+
+def test_stop_on_harm(tmp_path: pathlib.Path) -> None:
+    """A crash in arm b ends the experiment before its slot is over; one in arm a does not."""
+    now = START + 120
+    for arm in "ab":
+        folder = tmp_path / arm
+        folder.mkdir()
+        values = [[moment, str(START + (60 if moment > START + 70 else -1000))]
+                  for moment in range(START, now + 1)]
+        lab = make_lab(folder)
+        host = next(name for name, arms in lab.plan.arms.items() if arms[0] == arm)
+        told = answer_of([{"metric": {"instance": f"{host}:9100"}, "values": values}])
+        with serving(functools.partial(lambda told, _: (200, told), told)) as url:
+            source = {**lab.plan.source, "prometheus": url}
+            lab.path.write_text(dataclasses.replace(lab.plan, source=source).text())
+            assert lab.run("start", lab.path).returncode == 0
+            done = lab.run("status", lab.path, "--stop-on-harm", "--start", START, "--at", now)
+        assert (done.returncode == 10) == (not lab.on) == (arm == "b"), done
+        assert (f"{host}: crashed in arm b\nharm: every host is set back" in done.stdout) == (
+            arm == "b")
 
 
 def test_start_takes_too_long(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,14 @@
 """faultline-rollout: what Prometheus answers, and histories that make no plan."""
 from __future__ import annotations
 
-import contextlib
-import http.server
-import json
+import dataclasses
 import pathlib
-import threading
-from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 
 from rollout import fleet_lab
+from rollout.prometheus_lab import answer_of, serving
 
 from faultline_rollout import Error, experiment, planning, verdict
 from faultline_rollout.design import Plan
@@ -21,40 +18,6 @@ from faultline_rollout.types import Array
 
 HOSTS = fleet_lab.fleet(8)
 SLOTS = 288
-Answer = tuple[int, bytes]
-
-
-@contextlib.contextmanager
-def serving(answer: Callable[[int], Answer]) -> Iterator[str]:
-    """A server whose answer to the n-th question is answer(n); gives its address."""
-    count = 0
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        """One question."""
-
-        def do_POST(self) -> None:
-            """Answer it."""
-            nonlocal count
-            self.rfile.read(int(self.headers["Content-Length"]))
-            status, text = answer(count)
-            count += 1
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None:
-            """Not in the output of the test."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def answer_of(result: object) -> bytes:
-    """An answer with a result."""
-    return json.dumps({"status": "success", "data": {"resultType": "matrix",
-                                                     "result": result}}).encode()
 
 
 def series_of(host: str, *texts: str) -> dict[str, object]:
@@ -95,6 +58,33 @@ def test_values_that_are_no_numbers() -> None:
     with serving(lambda _: (200, good)) as url:
         found = Prometheus(url).table("latency", HOSTS, 0, 3, 60)
     assert found[0, 0] == 1 and np.isnan(found).sum() == 3 * len(HOSTS) - 1
+
+
+@pytest.mark.parametrize("last, back, boot, arms, harm", [
+    (399, 450, 430, "ab", True),
+    (299, 450, 430, "ab", True),
+    # The scrape of 289 was the last one in arm a.
+    (289, 350, 330, "ab", False),
+    (289, 350, 330, "ba", True),
+    # Without a gap, an old value was given for a while after the crash.
+    (349, 350, 295, "ab", False),
+    (349, 350, 295, "ba", True),
+    # The clock was set right.
+    (399, 400, -20, "ab", False),
+    (399, 601, 430, "ab", False)])
+def test_recent_crash(last: int, back: int, boot: int, arms: str, harm: bool) -> None:
+    """A crash in arm b is known when the host is back; times count from the start."""
+    start = fleet_lab.START
+    plan = fleet_lab.make_plan("recent")
+    host = next(name for name, row in plan.arms.items() if row.startswith(arms))
+    values = [[start + moment, str(start + (-40 if moment <= last else boot))]
+              for moment in range(200, 501) if moment <= last or moment >= back]
+    series = {"metric": {"instance": f"{host}:9100"}, "values": values}
+    with serving(lambda _: (200, answer_of([series]))) as url:
+        there = dataclasses.replace(plan, experiment=dataclasses.replace(plan.experiment,
+                                                                         prometheus=url))
+        assert verdict.crashed_in_b(there, start, start + 500) == ([host] if harm else [])
+        assert not verdict.crashed_in_b(there, start + 1000, start + 999)
 
 
 def history(seed: int = 1) -> Array:

@@ -6,15 +6,14 @@ A host is a folder; faultline-boot on it is a small program that keeps its state
 from __future__ import annotations
 
 import dataclasses
-import http.server
 import json
 import pathlib
 import subprocess
-import threading
 
 import pytest
 
 from rollout import fleet_lab
+from rollout.prometheus_lab import answer_of, serving
 
 from faultline_rollout import Error, trial
 from faultline_rollout.hosts import Answer, Host
@@ -218,32 +217,14 @@ def test_alerts(lab: Lab) -> None:
     assert done.returncode == 2 and "cannot be reached" in done.stderr and lab.calls() == 0
 
 
-class Alerts(http.server.BaseHTTPRequestHandler):
-    """A Prometheus in which an alert fires from the second question on."""
-
-    asked = 0
-
-    def do_POST(self) -> None:
-        """Answer a query."""
-        Alerts.asked += 1
-        series = [{"metric": {"alertname": "HighLatency"}, "value": [0, "1"]}]
-        data = {"resultType": "vector", "result": series if Alerts.asked > 1 else []}
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps({"status": "success", "data": data}).encode())
-
-    def log_message(self, *_: object) -> None:
-        """Not in the output of the test."""
-
-
 def test_alert_between_rings(lab: Lab) -> None:
     """No next ring while a named alert fires; the ring before it keeps the kernel."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Alerts) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    fires = [{"metric": {"alertname": "HighLatency"}, "value": [0, "1"]}]
+    # From the second question on.
+    with serving(lambda number: (200, answer_of(fires if number else [], "vector"))) as url:
         lab.file.write_text('alerts = ["HighLatency"]\n' + lab.file.read_text().replace(
-            "http://127.0.0.1:9", f"http://127.0.0.1:{server.server_port}"))
+            "http://127.0.0.1:9", url))
         done = lab.run("--rings", "1,3,100%")
-        server.shutdown()
     assert done.returncode == 2
     assert "these alerts fire: HighLatency: ring 2 was not started" in done.stderr
     assert lab.with_kernel("default") == first(1) and lab.calls() == 1

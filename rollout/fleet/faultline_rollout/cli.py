@@ -20,7 +20,7 @@ from .design import Plan
 from .experiment import in_words
 from .hosts import Answer, Host, Transport, inventory, with_file
 from .prometheus import Prometheus
-from .verdict import WORSE, Result, collect, judge
+from .verdict import WORSE, Result, collect, crashed_in_b, judge
 
 USAGE = 2
 # Between `start` and slot 0, so that all hosts have the plan in time.
@@ -422,6 +422,22 @@ def _show(plan: Plan, start: float, look: Look, as_json: bool) -> None:
             say(f"    {reason}")
 
 
+def _harmed(plan: Plan, start: float, look: Look, at: float | None) -> bool:
+    """Has arm b done harm?  Says which hosts crashed in a slot that is not over."""
+    found = look.result
+    if found and (found.verdict == WORSE or found.events.get("crashes", {}).get("b")):
+        return True
+    try:
+        hosts = crashed_in_b(plan, start, time.time() if at is None else at)
+    except Error as err:
+        if str(err) != look.problem:
+            say(f"  {err}")
+        return False
+    for host in hosts:
+        say(f"  {host}: crashed in arm b")
+    return bool(hosts)
+
+
 def command_status(args: argparse.Namespace) -> int:
     """Show how an experiment is going."""
     plan = design.read(args.plan)
@@ -433,10 +449,7 @@ def command_status(args: argparse.Namespace) -> int:
             look.problem = "; ".join(filter(None, [
                 f"the start {UNFINISHED.format(args.plan)}", look.problem]))
         _show(plan, start, look, args.json)
-        found = look.result
-        harmed = found is not None and (found.verdict == WORSE or any(
-            arms["b"] for name, arms in found.events.items() if name == "crashes"))
-        if args.stop_on_harm and harmed:
+        if args.stop_on_harm and _harmed(plan, start, look, until(args.plan, args.at)):
             say("harm: every host is set back")
             _note_stop(args.plan)
             problems = _stop_hosts(plan.experiment.name, plan.hosts, transport,

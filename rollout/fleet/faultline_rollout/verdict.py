@@ -47,6 +47,8 @@ GONE_SLOTS = 2
 BOOT_SECONDS = 30
 # Scrapes arrive late.
 SETTLE = 30
+# Moments in the time of a slot at which a look at recent crashes asks for the time of boot.
+RECENT_POINTS = 200
 
 BETTER, WORSE, EQUIVALENT = "BETTER", "WORSE", "EQUIVALENT"
 INCONCLUSIVE, NOT_EXERCISED, INVALID = "INCONCLUSIVE", "NOT EXERCISED", "INVALID"
@@ -124,6 +126,31 @@ def collect(plan: Plan, start: float, now: float | None = None) -> Data:
         whole(f"max_over_time({clock}[$slot])"),
         server.texts(node("node_uname_info"), plan.hosts, "release", start,
                      start + count * exp.slot, exp.slot), before)
+
+
+def crashed_in_b(plan: Plan, start: float, now: float) -> list[str]:
+    """Hosts that crashed in arm b and came back, both in the last time of a slot.
+
+    A verdict counts crashes when their slot is over; this is for those who cannot wait.
+    """
+    exp = plan.experiment
+    first = max(start, now - exp.slot)
+    step = max(1, exp.slot // RECENT_POINTS)
+    boots = Prometheus(exp.prometheus, exp.host_label).table(
+        f"node_boot_time_seconds{{{exp.selector}}}", plan.hosts, first,
+        max(0, 1 + int((now - first) // step)), step)
+    found = []
+    for host, row in zip(plan.hosts, boots):
+        known = np.flatnonzero(np.isfinite(row))
+        for place in np.flatnonzero(np.diff(row[known]) > BOOT_SECONDS):
+            # The first scrape that is missing, or the boot: an old value can be given for a
+            # while after the last scrape.
+            crash = min(first + float(known[place] + 1) * step, float(row[known[place + 1]]))
+            slot = int((crash - start) // exp.slot)
+            if 0 <= slot < plan.slots and plan.arms[host.name][slot] == "b":
+                found.append(host.name)
+                break
+    return found
 
 
 def logarithms(values: Array) -> Array:
