@@ -45,8 +45,8 @@ bool __hugetlb_zap_range(struct vm_area_struct *vma, unsigned long start,
 void hugetlb_pmd_table_get(struct ptdesc *table);
 void hugetlb_pmd_table_put(struct ptdesc *table);
 void hugetlb_pmd_share_done(struct mm_struct *mm, unsigned long addr);
-void hugetlb_pmd_unshare_done(struct mm_struct *mm, unsigned long addr,
-			      struct ptdesc *table);
+int hugetlb_pmd_unshare_done(struct mm_struct *mm, unsigned long addr,
+			     pte_t *entry);
 
 /**
  * hugetlb_vma_may_share - should a new hugetlb VMA get a lock?
@@ -237,10 +237,10 @@ static inline void hugetlb_pmd_share_done(struct mm_struct *mm,
 {
 }
 
-static inline void hugetlb_pmd_unshare_done(struct mm_struct *mm,
-					    unsigned long addr,
-					    struct ptdesc *table)
+static inline int hugetlb_pmd_unshare_done(struct mm_struct *mm,
+					   unsigned long addr, pte_t *entry)
 {
+	return 1;
 }
 
 #endif /* CONFIG_FAULTLINE_HUGETLB */

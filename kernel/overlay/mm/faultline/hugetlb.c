@@ -222,11 +222,15 @@ void hugetlb_pmd_share_done(struct mm_struct *mm, unsigned long addr)
 	trace_hugetlb_pmd_share(mm, addr);
 }
 
-/* __huge_pmd_unshare() took @table away; i_mmap_rwsem is held for writing. */
-void hugetlb_pmd_unshare_done(struct mm_struct *mm, unsigned long addr,
-			      struct ptdesc *table)
+/*
+ * __huge_pmd_unshare() took the table of @entry away; i_mmap_rwsem is held for
+ * writing.  Returns 1, what that returns: a tail call with what it has been called
+ * with costs it no register where nothing is shared.
+ */
+int hugetlb_pmd_unshare_done(struct mm_struct *mm, unsigned long addr,
+			     pte_t *entry)
 {
-	bool last = !ptdesc_pmd_is_shared(table);
+	bool last = !ptdesc_pmd_is_shared(virt_to_ptdesc(entry));
 
 	count_table_put(last);
 	count_vm_event(HUGETLB_PMD_UNSHARED);
@@ -234,6 +238,7 @@ void hugetlb_pmd_unshare_done(struct mm_struct *mm, unsigned long addr,
 	if (last)
 		count_vm_event(HUGETLB_PMD_UNSHARE_LAST);
 	trace_hugetlb_pmd_unshare(mm, addr, last);
+	return 1;
 }
 
 /* /sys/kernel/mm/hugepages/hugepages-NkB/; 0 unless N is the PMD size. */
