@@ -15,12 +15,14 @@ OURS, THEIRS = Path("ours"), Path("stock")
 
 def run(plan: micro.Plan, figures: dict[str, float],
         stock: Path | None = THEIRS) -> tuple[Report, list[tuple[str, Path]]]:
-    """Run PLAN without VMs: each figure of an arm is FIGURES[ARM]; return also the boots."""
+    """Run PLAN without VMs: the rate of an arm is FIGURES[ARM]; return also the boots."""
     booted = []
 
     def boot(kernel: Path, _program: Path, commands: list[list[str]], *, name: str,
              options: list[str]) -> Boot:
-        assert options[:2] == ["--cpus", str(plan.cpus)]
+        counted = name.startswith("micro-cost-")
+        assert counted == ("--icount" in options)
+        assert options[options.index("--cpus") + 1] == ("1" if counted else str(plan.cpus))
         booted.append((name, kernel))
         arm = name.rsplit("-", 1)[1]
         return Boot([Sample(f"mmap1_{mode}_{tasks}", "ops/s", arm, figures[arm])
@@ -35,25 +37,38 @@ def run(plan: micro.Plan, figures: dict[str, float],
 def test_order() -> None:
     report, booted = run(micro.Plan(rounds=2), {"stock": 100, "off": 100, "on": 100})
     assert booted == [("micro-1-stock", THEIRS), ("micro-1-off", OURS), ("micro-1-on", OURS),
-                      ("micro-2-on", OURS), ("micro-2-off", OURS), ("micro-2-stock", THEIRS)]
+                      ("micro-2-on", OURS), ("micro-2-off", OURS), ("micro-2-stock", THEIRS),
+                      ("micro-cost-stock", THEIRS), ("micro-cost-off", OURS),
+                      ("micro-cost-on", OURS)]
     assert report.kernel != "6.12-stock"
-    assert {row.metric for row in report.rows} == {
-        f"mmap1_{mode}_{tasks}" for mode in ("threads", "processes") for tasks in (1, 2)}
-    assert all(row.n == 2 for row in report.rows)
+    rates = {f"mmap1_{mode}_{tasks}" for mode in ("threads", "processes") for tasks in (1, 2)}
+    costs = {f"mmap1_{mode}_1_instructions" for mode in ("threads", "processes")}
+    assert {row.metric: row.n for row in report.rows} == {
+        **dict.fromkeys(rates, 2), **dict.fromkeys(costs, 1)}
+
+
+def test_cost() -> None:
+    """The clock of an --icount VM ticks once an instruction: 1e9 / rate are instructions."""
+    report, _ = run(micro.Plan(rounds=1), {"stock": 1e6, "off": 2e6, "on": 5e5})
+    costs = {row.arm: row.median for row in report.rows if row.metric.endswith("_instructions")}
+    assert costs == {"stock": 1000, "off": 500, "on": 2000}
 
 
 @pytest.mark.parametrize("on, off, met", [
-    (98, 99.5, (True, True)), (97.9, 99.5, (False, True)), (98, 99.4, (True, False))])
+    (98.1, 99.6, (True, True)), (97.9, 99.6, (False, True)), (98.1, 99.4, (True, False))])
 def test_aims(on: float, off: float, met: tuple[bool, bool]) -> None:
     report, _ = run(micro.Plan(rounds=1), {"stock": 100, "off": off, "on": on})
-    assert len(report.aims) == 8
+    assert len(report.aims) == 12
     for aim in report.aims:
-        assert aim.vs == "stock" and aim.least
-        assert aim.aim == {"on": 0.98, "off": 0.995}[aim.arm]
+        least = {"on": 0.98, "off": 0.995}[aim.arm]
+        assert aim.vs == "stock"
+        assert aim.least is not aim.metric.endswith("_instructions")
+        assert aim.aim == (least if aim.least else 1 / least)
         assert aim.met is met[aim.arm == "off"]
 
 
 def test_without_stock() -> None:
     report, booted = run(micro.Plan(rounds=1, cpus=1), {"off": 100, "on": 100}, None)
-    assert [name for name, _ in booted] == ["micro-1-off", "micro-1-on"]
-    assert [aim.verdict() for aim in report.aims] == ["not measured"] * 4
+    assert [name for name, _ in booted] == [
+        "micro-1-off", "micro-1-on", "micro-cost-off", "micro-cost-on"]
+    assert [aim.verdict() for aim in report.aims] == ["not measured"] * 8

@@ -67,9 +67,8 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     ours = guest.Boot()
     for number in range(plan.rounds):
         for arm, kernel in turns if number % 2 == 0 else turns[::-1]:
-            boot = guest.boot(kernel, program,
-                              _commands(arm, plan.turns, plan.ms, 1, plan.cpus), name=f"micro-{number + 1}-{arm}",
-                              options=vm)
+            boot = guest.boot(kernel, program, _commands(arm, plan.turns, plan.ms, 1, plan.cpus),
+                              name=f"micro-{number + 1}-{arm}", options=vm)
             samples += boot.samples
             if kernel == kernels.ours:
                 ours = boot
