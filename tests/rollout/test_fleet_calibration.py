@@ -103,6 +103,13 @@ def crashes(scenario: Scenario) -> None:
             values[host, minute:] = np.nan
 
 
+def vanishes(scenario: Scenario) -> None:
+    """One host goes away in arm b, for good."""
+    minute = 30 + int(np.flatnonzero(scenario.on[4, 30:])[0])
+    for values in scenario.values.values():
+        values[4, minute:] = np.nan
+
+
 def reboot(scenario: Scenario) -> None:
     """A host reboots, so that its switch is stock from then on: an outcome, not a cause."""
     scenario.values["node_boot_time_seconds"][4, 62:] += 1e6
@@ -120,6 +127,7 @@ CAUSES: dict[str, tuple[float, float, Change, str, str]] = {
     "equivalent": (0.0, 0.0, unchanged, "EQUIVALENT", "within 1.0%"),
     "guard": (-0.03, -0.08, unchanged, "WORSE", "guard failed: throughput"),
     "crashes": (0.0, 0.0, crashes, "WORSE", "guard failed: crashes: 8 in arm b"),
+    "vanishes": (-0.03, 0.0, vanishes, "BETTER", "excludes no effect"),
     "reboot": (-0.03, 0.0, reboot, "BETTER", "excludes no effect"),
     "not-exercised": (0.0, 0.0, not_exercised, "NOT EXERCISED", "nothing to do"),
     "wrong-arm": (0.0, 0.0, wrong_arm, "INVALID", "most often on host03"),

@@ -186,9 +186,12 @@ def test_start_status_stop(lab: Lab) -> None:
     done = lab.run("status", lab.path)
     assert f"{HOSTS} waiting" in done.stdout and "no pair of slots is complete" in done.stdout
     (lab.host(2) / "plan").unlink()
+    lab.mark("gone", [4])
     told = json.loads(lab.run("status", lab.path, "--json").stdout)
     assert "stopped, expired or rebooted" in told["hosts"]["host02"]
     assert told["hosts"]["host03"] == "waiting"
+    assert told["hosts"]["host04"].startswith("cannot be reached: ssh: connect to host host04")
+    lab.clear("gone")
     done = lab.run("verdict", lab.path, "--at", time.time() + 86400)
     assert done.returncode == 2 and "cannot be reached" in done.stderr
     # Without Prometheus, as everything here.
