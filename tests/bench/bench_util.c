@@ -5,10 +5,12 @@
 #include <errno.h>
 #include <getopt.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -221,6 +223,17 @@ void pin_to(int cpu)
 	CPU_SET(cpu, &set);
 	if (sched_setaffinity(0, sizeof(set), &set))
 		die("CPU %d: %s", cpu, strerror(errno));
+}
+
+/* --- processes */
+
+void end_with(pid_t parent)
+{
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL))
+		die("prctl: %s", strerror(errno));
+	/* There is no signal if it has ended before that. */
+	if (getppid() != parent)
+		die("the process that started this one has ended");
 }
 
 /* --- command line */

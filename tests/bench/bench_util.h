@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <sys/types.h>
 
 #include "faultline_util.h"
 
@@ -82,6 +83,12 @@ void events_close(const struct event_count *events, int n);
 
 /* --- CPUs: pins the thread to one CPU */
 void pin_to(int cpu);
+
+/* --- processes: of 64-bit kernels, include/linux/threads.h */
+#define PID_MAX		(4L << 20)
+
+/* Ends this process with its parent, even if that is killed, or was before. */
+void end_with(pid_t parent);
 
 /* --- command line */
 

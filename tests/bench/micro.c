@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -427,6 +426,8 @@ static void wait_ms(long ms)
 
 static void start_task(struct task *task, pthread_t *thread)
 {
+	pid_t parent = getpid();
+
 	if (!processes) {
 		if (pthread_create(thread, NULL, task_main, task))
 			die("cannot start a thread");
@@ -439,7 +440,7 @@ static void start_task(struct task *task, pthread_t *thread)
 	}
 	if (!pids[task->nr]) {
 		/* Also when this program is killed, no task is left. */
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		end_with(parent);
 		task_main(task);
 		_exit(0);
 	}
@@ -555,8 +556,10 @@ static void usage(FILE *f)
 
 	fprintf(f,
 		"Usage: micro --arms ARM,... [--mode threads|processes] [--tasks N]\n"
-		"             [--seconds N | --ms N] [--rounds N] all|TEST...\n"
+		"             [--seconds N | --ms N] [--rounds N] [--parent PID]\n"
+		"             all|TEST...\n"
 		"  ARM  off or on (all switches), or a name to leave them alone\n"
+		"  PID  the process that started this one, which ends with it\n"
 		"A turn lasts N seconds (default 1) after 0.2 s of warm-up. Tests:\n");
 	for (i = 0; i < ARRAY_SIZE(tests); i++)
 		fprintf(f, "  %-18s  %s\n", tests[i].name, tests[i].about);
@@ -565,9 +568,11 @@ static void usage(FILE *f)
 int main(int argc, char **argv)
 {
 	static long seconds;
+	static long parent;
 	static const char *mode;
 	static const struct bench_option options[] = {
 		{ "mode", .text = &mode },
+		{ "parent", &parent, PID_MAX },
 		{ "tasks", &nr_tasks, TASKS_MAX },
 		{ "seconds", &seconds, 3600 },
 		{ "ms", &turn_ms },
@@ -594,7 +599,7 @@ int main(int argc, char **argv)
 	if (seconds)
 		turn_ms = seconds * 1000;
 	/* faultline-bench puts the switches back, even when it is killed. */
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	end_with(parent ? parent : getppid());
 	find_cpus();
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
 		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);

@@ -125,6 +125,10 @@ wait_until as_before
 result $? 'SIGKILL: every switch is as before'
 wait_until eval '! pidof micro >/dev/null'
 result $? 'and the guest program has ended'
+# It ends even if this happens before it can ask for a signal.
+! /usr/libexec/faultline-bench/micro --arms as-is --parent 4194304 mmap1 >/tmp/said 2>&1 &&
+	[ "$(cat /tmp/said)" = 'micro: the process that started this one has ended' ]
+result $? 'or does not begin'
 
 # Both processes: nobody is left who could do it.
 begin
