@@ -93,10 +93,8 @@
 #include <linux/kernel.h>
 #include <linux/ktime.h>
 #include <linux/mm.h>
-#include <linux/mm_inline.h>
 #include <linux/mman.h>
 #include <linux/mmap_lock.h>
-#include <linux/mmu_notifier.h>
 #include <linux/pgtable.h>
 #include <linux/sched.h>
 #include <linux/sizes.h>
@@ -104,12 +102,11 @@
 #include <linux/vmstat.h>
 #include <linux/wait_bit.h>
 
-#include <asm/tlb.h>
-
 #include <trace/events/faultline.h>
 
 #include "../internal.h"
 #include "faultline.h"
+#include "munmap.h"
 #include "section.h"
 
 /* === Data ================================================================= */
@@ -179,23 +176,6 @@ static unsigned long munmap_section_bytes(void)
 	return section_bytes(READ_ONCE(munmap_section_toggle.value));
 }
 
-/* Estimate of the cost of zapping all of @mm, in pages. */
-unsigned long faultline_mapped_pages(struct mm_struct *mm)
-{
-	unsigned long pages = get_mm_rss(mm) + get_mm_counter(mm, MM_SWAPENTS);
-
-	/*
-	 * RSS leaves out the zero page, but zapping its entries takes time too.
-	 * In sparse memory, half of the tables can be of the upper levels.
-	 */
-	pages = max(pages, mm_pgtables_bytes(mm) / sizeof(pte_t) / 2);
-#ifdef CONFIG_HUGETLB_PAGE
-	/* Can be negative if page tables are shared. */
-	pages = max_t(long, pages, atomic_long_read(&mm->hugetlb_usage));
-#endif
-	return pages;
-}
-
 /*
  * A single-threaded process has nobody to stall, and a small one would not
  * stall others for long: both stay on the upstream path.
@@ -216,139 +196,12 @@ bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 	return faultline_mapped_pages(mm) >= section / PAGE_SIZE;
 }
 
-/* === Sizing a section ===================================================== */
-
-/* Work for the part [addr, end) of a PMD entry that is not a hole. */
-static long pmd_work(pmd_t pmd, unsigned long addr, unsigned long end)
-{
-	if (!pmd_present(pmd) || pmd_leaf(pmd))
-		return WORK_LEAF;
-	/* Many small VMAs can share a table: count it once, not per VMA. */
-	return max(WORK_LEAF,
-		   (long)((end - addr) >> (PMD_SHIFT - ilog2(WORK_PTE_TABLE))));
-}
-
-/*
- * Spend *@budget, which is positive, on [addr, end).  Return the address where
- * it ran out, a multiple of PMD_SIZE, or @end if it did not.  Holes are skipped
- * at the level that they are in.
- *
- * With @step, stop at a multiple of PUD_SIZE as well if there was an entry before
- * that, and fill in where entries are.
- *
- * The caller holds mmap_lock for writing, or the lock of the VMA that [addr, end)
- * lies in, so no table above the last level can go away.  Entries for the last
- * level can change (khugepaged retracts tables of file mappings under the i_mmap
- * lock only, rmap unmaps huge pages), so read them once: this is an estimate.
- *
- * The walk over the holes of a PMD table may go beyond @next, to the end of that
- * PMD entry.  @end is at most TASK_SIZE, so this does not wrap.
- */
-unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
-				     unsigned long end, long *budget,
-				     struct section_step *step)
-{
-	unsigned long from = ULONG_MAX, to = 0;
-
-	while (addr < end && *budget > 0) {
-		/* Clamp each level to the one above: some may be folded. */
-		unsigned long next = pgd_addr_end(addr, end);
-		pgd_t *pgd = pgd_offset(mm, addr);
-		p4d_t *p4d;
-		pud_t *pud, val;
-		pmd_t *pmd;
-
-		if (pgd_none(*pgd) || unlikely(pgd_bad(*pgd)))
-			goto skip;
-
-		next = p4d_addr_end(addr, next);
-		p4d = p4d_offset(pgd, addr);
-		if (p4d_none(*p4d) || unlikely(p4d_bad(*p4d)))
-			goto skip;
-
-		next = pud_addr_end(addr, next);
-		pud = pud_offset(p4d, addr);
-		/* Huge PUDs come and go under i_mmap, tables do not. */
-		val = pudp_get(pud);
-		if (pud_none(val))
-			goto skip;
-		*budget -= WORK_LEAF;
-		if (pud_leaf(val) || !pud_present(val)) {
-			from = min(from, addr);
-			to = next;
-			goto skip;
-		}
-
-		for (pmd = pmd_offset(pud, addr); addr < next; pmd++) {
-			unsigned long pmd_end = (addr & PMD_MASK) + PMD_SIZE;
-			pmd_t entry = pmdp_get_lockless(pmd);
-
-			if (!pmd_none(entry)) {
-				pmd_end = min(pmd_end, next);
-				from = min(from, addr);
-				to = pmd_end;
-				*budget -= pmd_work(entry, addr, pmd_end);
-				if (*budget <= 0) {
-					addr = pmd_end;
-					goto out;
-				}
-			}
-			addr = pmd_end;
-		}
-skip:
-		addr = next;
-		if (step && to)
-			break;
-	}
-out:
-	if (step) {
-		step->start = min(from, addr);
-		step->end = max(to, step->start);
-	}
-	return addr;
-}
-
-/* The same for a hugetlb VMA. */
-static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
-					  unsigned long addr, unsigned long end,
-					  long *budget)
-{
-	unsigned long size = huge_page_size(hstate_vma(vma));
-	unsigned long pages = (end - addr) / size;
-	unsigned long cut;
-
-	/*
-	 * Count by address: rmap may unshare a shared PMD table, and its last
-	 * user may free it, without the mmap_lock of this mm.
-	 */
-	if (pages < *budget) {
-		*budget -= pages;
-		return end;
-	}
-	cut = addr + *budget * size;
-	*budget = 0;
-
-	/* Zap shared PMD tables as a whole: each is unshared in one go. */
-	if (IS_ENABLED(CONFIG_HUGETLB_PMD_PAGE_TABLE_SHARING) &&
-	    vma->vm_flags & VM_MAYSHARE)
-		size = max(size, PUD_SIZE);
-	cut = ALIGN(cut, size);
-	return min(cut, end);
-}
+/* === Step 1: mark ========================================================= */
 
 static bool section_owns(struct munmap_section *op, struct vm_area_struct *vma)
 {
 	return vma->munmap_pending & BIT(op->nr);
 }
-
-/* No driver and no file has a part in what this VMA maps. */
-static bool vma_is_plain_anonymous(struct vm_area_struct *vma)
-{
-	return vma_is_anonymous(vma) &&
-	       !(vma->vm_flags & (VM_IO | VM_PFNMAP | VM_MIXEDMAP));
-}
-
-/* === Step 1: mark ========================================================= */
 
 /* Take a VMA off the accounts (@sign is -1), or put it back (1). */
 static void section_account(struct vm_area_struct *vma, long sign)
@@ -420,9 +273,10 @@ void munmap_section_mark(struct munmap_section *op, struct vm_area_struct *vma)
 
 	if (!can_modify_vma(vma))
 		return;
-	vma_start_write(vma);
+	if (!munmap_broken(MUNMAP_NO_WAIT))
+		vma_start_write(vma);
 	/* The first operation to mark it takes it off the accounts (I5). */
-	if (!vma->munmap_pending)
+	if (!vma->munmap_pending || munmap_broken(MUNMAP_ACCOUNT_TWICE))
 		section_account(vma, -1);
 	vma->munmap_pending |= BIT(op->nr);
 }
@@ -529,61 +383,6 @@ static bool section_limits(struct vm_area_struct *vma, unsigned long *start,
 	return *start < *end;
 }
 
-/* Steps that flush the TLB each, in tlb_end_vma(), are longer. */
-static long section_step_min(struct vm_area_struct *vma)
-{
-	if (section_budget(SECTION_MAX) > 4 * WORK_PTE_TABLE &&
-	    (!IS_ENABLED(CONFIG_MMU_GATHER_MERGE_VMAS) ||
-	     vma->vm_flags & VM_MIXEDMAP))
-		return 4 * WORK_PTE_TABLE;
-	return WORK_PTE_TABLE;
-}
-
-/**
- * faultline_next_step - choose how much of a section to do at once
- * @vma:     The VMA, locked for reading; not of hugetlb.
- * @addr:    Where the step begins.
- * @end:     Where it ends at the latest.
- * @section: The section, with work left to do; the step's is taken off.
- * @step:    What there is to do, without the holes around it; may be empty.
- *
- * Return: where the next step begins.
- */
-unsigned long faultline_next_step(struct vm_area_struct *vma, unsigned long addr,
-				  unsigned long end, struct section *section,
-				  struct section_step *step)
-{
-	const long work = min(max(section->step, section_step_min(vma)),
-			      section->budget);
-	long left = work;
-
-	addr = faultline_spend_budget(vma->vm_mm, addr, end, &left, step);
-	section->budget -= work - left;
-	return addr;
-}
-
-/**
- * faultline_notified_end - find where a section ends before it begins
- * @vma:    The VMA, locked for reading; not of hugetlb.
- * @start:  Start of the section.
- * @end:    Where it ends at the latest.
- * @budget: The work that it may do.
- *
- * Notifiers have to know the range in advance, which costs a walk.  Without any
- * it is saved: to register the first, mm_take_all_locks() waits for the VMA.  (The
- * set of notifiers may be there earlier, but empty.)
- *
- * Return: @end, or less if there are notifiers.
- */
-unsigned long faultline_notified_end(struct vm_area_struct *vma,
-				     unsigned long start, unsigned long end,
-				     long budget)
-{
-	if (!mm_has_notifiers(vma->vm_mm))
-		return end;
-	return faultline_spend_budget(vma->vm_mm, start, end, &budget, NULL);
-}
-
 static bool entries_are_none(pte_t *pte, unsigned int nr)
 {
 	for (; nr; pte++, nr--)
@@ -632,115 +431,32 @@ pgtable_t __munmap_section_take_table(struct vm_area_struct *vma,
 #define ZAP_FLAGS	ZAP_FLAG_DROP_MARKER
 #endif
 
-/*
- * May the zap leave mm->tlb_flush_pending alone until its last flush?
- *
- * An open mmu_gather makes every other mmu_gather of the mm flush the whole TLB
- * (mm_tlb_flush_nested()), and here one is open nearly all the time.  The count
- * is for code that finds a changed entry, does not flush since there was nothing
- * to change, and relies on no CPU using the old translation.  For an anonymous
- * dead VMA there is no such code.  Here entries only go from any value to none
- * (a huge page may be split first, which flushes by itself), and until the flush
- * each page has a reference of this gather.  Entries of the VMA are looked at by:
- *
- *  - Calls of this mm that map, unmap, protect, move, copy or populate: they fail
- *    on the mark, or wait for the VMA lock, and so for the flush.
- *  - rmap, for reclaim, migration, KSM, khugepaged and splitting: it finds the
- *    page not mapped here, as after the flush.  Whoever reuses the page, or its
- *    content, first finds that nobody else has a reference.
- *  - The OOM reaper: it frees only pages that it has unmapped and flushed.
- *  - pte_accessible(), do_wp_page() with userfaultfd, NUMA balancing, clear_refs,
- *    PAGEMAP_SCAN: they care for entries that are present, or soft-dirty.
- *
- * An access that wins against the flush does not differ from one before the
- * munmap: the page is still that of the VMA.  For a file it might differ from
- * the file, since truncation relies on the count, and so do drivers that unmap
- * their pages.
- */
-static bool section_may_hide_flush(struct vm_area_struct *vma)
+/* As faultline_spend_budget(), for a hugetlb VMA. */
+static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
+					  unsigned long addr, unsigned long end,
+					  long *budget)
 {
-	return vma_munmap_pending(vma) && vma_is_plain_anonymous(vma);
-}
+	unsigned long size = huge_page_size(hstate_vma(vma));
+	unsigned long pages = (end - addr) / size;
+	unsigned long cut;
 
-/**
- * faultline_zap_steps - zap a part of a VMA until somebody waits for it
- * @tlb:     Takes the pages.
- * @vma:     The VMA, locked for reading; not of hugetlb.
- * @start:   Start of the part, page aligned.
- * @end:     Its end; notifiers know the range.
- * @section: The section, with work left to do; what is done is taken off.
- * @details: For unmap_page_range(); may be NULL.
- *
- * Return: where it ended.  That is before @end if the section is over.
- */
-unsigned long faultline_zap_steps(struct mmu_gather *tlb,
-				  struct vm_area_struct *vma,
-				  unsigned long start, unsigned long end,
-				  struct section *section,
-				  struct zap_details *details)
-{
-	unsigned long addr = start;
-	struct section_step step;
-
-	do {
-		addr = faultline_next_step(vma, addr, end, section, &step);
-		if (step.start < step.end)
-			unmap_page_range(tlb, vma, step.start, step.end,
-					 details);
-		else
-			cond_resched();
-	} while (addr < end && !section_over(section, vma));
-
-	return addr;
-}
-
-/**
- * faultline_zap_section - zap a part of a VMA, and unlock the VMA
- * @vma:     The VMA, locked for reading; not of hugetlb.
- * @start:   Start of the part, page aligned.
- * @end:     Its end.
- * @section: The section, with work left to do; what is done is taken off.
- * @details: For unmap_page_range(); may be NULL.
- *
- * The same as zap_page_range_single(), except that pages are freed after the VMA
- * has been unlocked, since a writer of the VMA holds mmap_lock.  They are neither
- * in a page table nor in a TLB by then.  There is no uprobe_munmap(): it does not
- * look at entries, and is for memory that goes away.
- *
- * Return: where it ended, as faultline_zap_steps().
- */
-unsigned long faultline_zap_section(struct vm_area_struct *vma,
-				    unsigned long start, unsigned long end,
-				    struct section *section,
-				    struct zap_details *details)
-{
-	struct mm_struct *mm = vma->vm_mm;
-	struct mmu_notifier_range range;
-	struct mmu_gather tlb;
-	unsigned long addr;
-	bool hidden;
-
-	end = faultline_notified_end(vma, start, end, section->budget);
-	mmu_notifier_range_init(&range, MMU_NOTIFY_CLEAR, 0, mm, start, end);
-	tlb_gather_mmu(&tlb, mm);
-	hidden = section_may_hide_flush(vma);
-	if (hidden)
-		dec_tlb_flush_pending(mm);
-	update_hiwater_rss(mm);
-	mmu_notifier_invalidate_range_start(&range);
-	addr = faultline_zap_steps(&tlb, vma, start, end, section, details);
-	/* zap_pte_range() has left no delayed rmap work. */
-	tlb_flush_mmu_tlbonly(&tlb);
-	mmu_notifier_invalidate_range_end(&range);
-	vma_end_read(vma);
-	if (hidden) {
-		/* Free the pages before others see the gather. */
-		tlb_flush_mmu(&tlb);
-		inc_tlb_flush_pending(mm);
+	/*
+	 * Count by address: rmap may unshare a shared PMD table, and its last
+	 * user may free it, without the mmap_lock of this mm.
+	 */
+	if (pages < *budget) {
+		*budget -= pages;
+		return end;
 	}
-	tlb_finish_mmu(&tlb);
+	cut = addr + *budget * size;
+	*budget = 0;
 
-	return addr;
+	/* Zap shared PMD tables as a whole: each is unshared in one go. */
+	if (IS_ENABLED(CONFIG_HUGETLB_PMD_PAGE_TABLE_SHARING) &&
+	    vma->vm_flags & VM_MAYSHARE)
+		size = max(size, PUD_SIZE);
+	cut = ALIGN(cut, size);
+	return min(cut, end);
 }
 
 /* Zap as much of a marked VMA as @section may do, and unlock it. */
@@ -797,7 +513,8 @@ static unsigned long section_zap_all(struct munmap_section *op)
 		start = addr;
 		end = min(vma->vm_end, op->end);
 		addr = end;
-		if (!section_owns(op, vma)) {
+		if (!section_owns(op, vma) &&
+		    !munmap_broken(MUNMAP_ZAP_FOREIGN)) {
 			vma_end_read(vma);
 			count_vm_event(MUNMAP_SECTION_FOREIGN);
 			continue;
@@ -840,8 +557,11 @@ static unsigned long section_zap_all(struct munmap_section *op)
  */
 static bool section_zapped(struct munmap_section *op, struct vm_area_struct *vma)
 {
-	return vma->vm_start >= op->zapped_start &&
-	       vma->vm_end <= op->zapped_end && vma_is_plain_anonymous(vma);
+	if (!vma_is_plain_anonymous(vma))
+		return false;
+	return (vma->vm_start >= op->zapped_start &&
+		vma->vm_end <= op->zapped_end) ||
+	       munmap_broken(MUNMAP_NO_SECOND_ZAP);
 }
 
 /* Check I6 for a VMA that is write-locked, with mmap_lock held for writing. */
@@ -888,7 +608,8 @@ static bool section_next_run(struct munmap_section *op, unsigned long *start,
 	for_each_vma_range(vmi, vma, op->end) {
 		unsigned long len = vma->vm_end - vma->vm_start;
 
-		if (!section_owns(op, vma)) {
+		if (!section_owns(op, vma) &&
+		    !munmap_broken(MUNMAP_UNMAP_FOREIGN)) {
 			if (work)
 				break;
 			continue;
@@ -979,6 +700,9 @@ void munmap_section_run(struct munmap_section *op, struct list_head *uf)
 	mmap_write_unlock(mm);
 	sections = section_zap_all(op);
 	begin = ktime_get_ns();
+	if (munmap_broken(MUNMAP_EARLY_RELEASE))
+		clear_and_wake_up_bit(op->nr, &mm->munmap_ops);
+	munmap_window(MUNMAP_WINDOW_FINISH);
 	section_finish(op, uf);
 
 	/*
@@ -1003,7 +727,7 @@ bool __munmap_section_retry(struct mm_struct *mm, bool *retried)
 
 	mmap_assert_write_locked(mm);
 
-	if (!ops || *retried)
+	if (!ops || *retried || munmap_broken(MUNMAP_NO_RETRY))
 		return false;
 	*retried = true;
 
@@ -1168,3 +892,7 @@ upstream:
 	vma_iter_init(&vmi, mm, start);
 	return do_vmi_munmap(&vmi, mm, start, len, uf, true);
 }
+
+#ifdef CONFIG_FAULTLINE_MUNMAP_TORTURE
+#include "tests/munmap-torture.h"
+#endif

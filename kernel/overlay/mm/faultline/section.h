@@ -99,6 +99,13 @@ static inline bool section_wants_event(const struct vm_area_struct *vma,
 #endif
 }
 
+/* No driver and no file has a part in what this VMA maps. */
+static inline bool vma_is_plain_anonymous(struct vm_area_struct *vma)
+{
+	return vma_is_anonymous(vma) &&
+	       !(vma->vm_flags & (VM_IO | VM_PFNMAP | VM_MIXEDMAP));
+}
+
 unsigned long faultline_mapped_pages(struct mm_struct *mm);
 unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
 				     unsigned long end, long *budget,

@@ -476,7 +476,7 @@ TEST_F_TIMEOUT(race, same_range, TIMEOUT)
 
 int main(int argc, char **argv)
 {
-	if (!env_number("FAULTLINE_SECONDS", &opt_seconds))
+	if (!race_options())
 		return KSFT_FAIL;
 	return vm_knob_kept(&madvise_knob, test_harness_run, argc, argv);
 }

@@ -595,6 +595,63 @@ TEST_F_TIMEOUT(race, never_reads_zero, TIMEOUT)
 	race_test(_metadata, &self->s, &ops, NULL);
 }
 
+/* --- faults in progress: the munmap waits, and leaves no page behind */
+
+/*
+ * The lower half is for huge pages.  A racer is clearing one most of the time, and
+ * the munmap would be past an empty half before the page is mapped.
+ */
+static bool prepare_faults(struct race *r)
+{
+	size_t half;
+
+	r->len = race_range();
+	half = r->len / 2;
+	r->start = free_range(r->len);
+	if (!r->start ||
+	    mmap(r->start, r->len, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != r->start)
+		return false;
+	/* Both fail on a kernel without THP: then they clear base pages. */
+	madvise(r->start, half, MADV_HUGEPAGE);
+	madvise(r->start + half, half, MADV_NOHUGEPAGE);
+	fill_pages(r->start + half, half, r->tag);
+	return true;
+}
+
+static void fault_racer(struct race *r, int id)
+{
+	size_t i, n = r->len / 2 / pmd_size();
+
+	for (i = id; i < n && !atomic_load(&r->done); i += r->ops->racers) {
+		if (try_write(r->start + i * pmd_size(), r->tag))
+			return;
+		/* Did the range die during the write, or right after it? */
+		race_acted(r, in_window(r));
+	}
+}
+
+/* A page that nobody unmaps counts for ever. */
+static bool faults_verify(struct race *r)
+{
+	const long *anon = r->data;
+
+	return all_unmapped(r) &&
+	       status_kb("RssAnon") - *anon < (long)(pmd_size() / KIB * 3 / 4);
+}
+
+TEST_F_TIMEOUT(race, faults_in_progress, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .prepare = prepare_faults, .racer = fault_racer,
+		.verify = faults_verify,
+	};
+	long anon = status_kb("RssAnon");
+
+	catch_faults();
+	race_test(_metadata, &self->s, &ops, &anon);
+}
+
 /* --- calls that change VMAs of the range while it is unmapped */
 
 static bool have_mbind;
@@ -697,14 +754,21 @@ static void overlap_racer(struct race *r, int id)
 
 static bool prepare_overlap(struct race *r)
 {
+	long *size = r->data;
+
+	*size = status_kb("VmSize");
 	r->len = race_range();
 	r->start = map_filled(r->len + r->len / 4, r->tag);
 	return r->start;
 }
 
+/* A part that had two marks is off the accounts once. */
 static bool overlap_verify(struct race *r)
 {
-	return !r->ret && !mapped_bytes(r->start, r->len + r->len / 4);
+	const long *size = r->data;
+
+	return !r->ret && !mapped_bytes(r->start, r->len + r->len / 4) &&
+	       labs(status_kb("VmSize") - *size) < (long)(MIB / KIB);
 }
 
 TEST_F_TIMEOUT(race, overlapping, TIMEOUT)
@@ -713,8 +777,9 @@ TEST_F_TIMEOUT(race, overlapping, TIMEOUT)
 		.racers = 1, .prepare = prepare_overlap,
 		.racer = overlap_racer, .verify = overlap_verify,
 	};
+	long size;
 
-	race_test(_metadata, &self->s, &ops, NULL);
+	race_test(_metadata, &self->s, &ops, &size);
 }
 
 /* --- limits: a call beside the munmap can use the memory it releases */
@@ -866,6 +931,72 @@ TEST_F_TIMEOUT(race, limits, TIMEOUT)
 	ksft_print_msg("%ld did not wait\n", l.early);
 	if (self->s.on)
 		EXPECT_LT(0, l.early);
+}
+
+/* --- the limit of VMAs: a call beside the munmap waits for its end */
+
+#define PARTS		8
+
+struct map_limit {
+	long limit;		/* vm.max_map_count, before */
+	long waited;
+};
+
+/* There are more VMAs than allowed until those of the range are gone. */
+static bool prepare_map_limit(struct race *r)
+{
+	size_t part = race_range() / PARTS;
+	int i;
+
+	if (!prepare_anon(r))
+		return false;
+	for (i = 0; i < PARTS; i += 2)
+		if (mprotect(r->start + i * part, part, PROT_READ))
+			return false;
+	return !vm_sysctl_write("max_map_count", map_count() - PARTS / 2);
+}
+
+static void map_limit_racer(struct race *r, int id)
+{
+	struct map_limit *m = r->data;
+	bool inside = wait_for_window(r);
+	char *p;
+
+	/* Shared, so that it does not merge with a neighbour. */
+	p = mmap(NULL, page_size(), PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1,
+		 0);
+	if (p == MAP_FAILED)
+		race_wrong(r);
+	race_acted(r, inside);
+	m->waited += inside && !in_window(r);
+	if (p != MAP_FAILED)
+		munmap(p, page_size());
+}
+
+static bool map_limit_verify(struct race *r)
+{
+	struct map_limit *m = r->data;
+
+	vm_sysctl_write("max_map_count", m->limit);
+	/* Not all_unmapped(): the mmap() may have reused the range. */
+	return !r->ret && !r->errors;
+}
+
+TEST_F_TIMEOUT(race, map_limit, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .prepare = prepare_map_limit,
+		.racer = map_limit_racer, .verify = map_limit_verify,
+	};
+	struct map_limit m = { };
+
+	if (vm_sysctl_read("max_map_count", &m.limit) ||
+	    vm_sysctl_write("max_map_count", m.limit))
+		SKIP(return, "cannot set vm.max_map_count");
+	race_test(_metadata, &self->s, &ops, &m);
+	ksft_print_msg("%ld waited\n", m.waited);
+	if (self->s.on)
+		EXPECT_LT(0, m.waited);
 }
 
 /* --- accounts: the range counts neither during nor after the munmap */
@@ -1421,6 +1552,119 @@ TEST_F_TIMEOUT(race, contended_ends_early, TIMEOUT)
 		EXPECT_LT(0, counted(&self->s.before, MUNMAP_CONTENDED));
 }
 
+/* --- replaced: the old page is in no TLB when there is a new one */
+
+struct replaced {
+	int pagemap;		/* /proc/self/pagemap */
+	char *addr[PINS];
+	atomic_int n;		/* of these, replaced so far */
+};
+
+/* In different places of a TLB, which then has all of them. */
+static bool prepare_replaced(struct race *r)
+{
+	struct replaced *p = r->data;
+	int i;
+
+	if (!prepare_anon(r))
+		return false;
+	for (i = 0; i < PINS; i++)
+		p->addr[i] = r->start + i * (r->len / PINS) +
+			     i % 16 * page_size();
+	atomic_store(&p->n, 0);
+	return true;
+}
+
+/* Whether a page table maps a page here; true if that cannot be read. */
+static bool page_is_present(int pagemap, const char *addr)
+{
+	off_t at = (uintptr_t)addr / page_size() * sizeof(__u64);
+	__u64 entry;
+
+	return pread(pagemap, &entry, sizeof(entry), at) != sizeof(entry) ||
+	       entry >> 63;
+}
+
+/* Replaces each page as soon as the munmap lets it. */
+static void replace_pages(struct race *r)
+{
+	struct replaced *p = r->data;
+	int i;
+
+	if (!wait_for_window(r))
+		return;
+	for (i = 0; i < PINS; i++) {
+		char *want = p->addr[i];
+		bool inside;
+
+		while (page_is_present(p->pagemap, want))
+			if (atomic_load(&r->done))
+				return;
+		inside = in_window(r);
+		if (mmap(want, page_size(), PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+			 0) != want) {
+			race_wrong(r);
+			return;
+		}
+		word_write(want, r->tag + i);
+		atomic_store(&p->n, i + 1);
+		race_acted(r, inside);
+	}
+}
+
+static void replaced_racer(struct race *r, int id)
+{
+	struct replaced *p = r->data;
+	int i, n;
+
+	if (!id) {
+		replace_pages(r);
+		return;
+	}
+	/* Reading all of them puts the old pages into this CPU's TLB. */
+	do {
+		n = atomic_load(&p->n);
+		for (i = 0; i < PINS; i++) {
+			__u64 word = 0;
+			bool gone = try_read(p->addr[i], &word);
+
+			if (i < n && (gone || word != r->tag + i))
+				race_wrong(r);
+		}
+	} while (!atomic_load(&r->done));
+}
+
+/* Exactly the new pages are left. */
+static bool replaced_verify(struct race *r)
+{
+	struct replaced *p = r->data;
+	int i, n = atomic_load(&p->n);
+	bool good = !r->ret && !r->errors &&
+		    mapped_bytes(r->start, r->len) == n * page_size();
+
+	for (i = 0; i < n; i++)
+		munmap(p->addr[i], page_size());
+	return good;
+}
+
+TEST_F_TIMEOUT(race, replaced_everywhere, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 3, .prepare = prepare_replaced,
+		.racer = replaced_racer, .verify = replaced_verify,
+	};
+	struct replaced p = {
+		.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC),
+	};
+
+	if (p.pagemap < 0)
+		SKIP(return, "cannot open /proc/self/pagemap");
+	catch_faults();
+	race_test(_metadata, &self->s, &ops, &p);
+	close(p.pagemap);
+}
+
 /* --- shmdt: attached until the end, which destroys the segment */
 
 static bool prepare_shm(struct race *r)
@@ -1799,8 +2043,7 @@ TEST_F_TIMEOUT(race, fuzz, TIMEOUT)
 
 int main(int argc, char **argv)
 {
-	if (!env_number("FAULTLINE_SECONDS", &opt_seconds) ||
-	    !env_number("FAULTLINE_COUNT", &opt_count))
+	if (!race_options() || !env_number("FAULTLINE_COUNT", &opt_count))
 		return KSFT_FAIL;
 	return vm_knob_kept(&munmap_knob, test_harness_run, argc, argv);
 }

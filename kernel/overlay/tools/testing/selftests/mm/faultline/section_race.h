@@ -30,6 +30,8 @@
 
 /* FAULTLINE_SECONDS: how long the variant "on" of a race lasts. */
 static long opt_seconds = 8;
+/* FAULTLINE_MIB: what a round maps; 0: race_feature.range. */
+static long opt_mib;
 
 struct race;
 
@@ -85,8 +87,16 @@ static const struct race_feature race_feature;
 /* Several sections: the smallest is what a page table maps. */
 static inline size_t race_range(void)
 {
-	return race_feature.range > 8 * pmd_size() ? race_feature.range :
-						     8 * pmd_size();
+	size_t range = opt_mib ? opt_mib * MIB : race_feature.range;
+
+	return range > 8 * pmd_size() ? range : 8 * pmd_size();
+}
+
+/* Reads the environment.  Returns false if a variable is not a number. */
+static inline bool race_options(void)
+{
+	return env_number("FAULTLINE_SECONDS", &opt_seconds) &&
+	       env_number("FAULTLINE_MIB", &opt_mib);
 }
 
 /* The state of a test; FIXTURE() only wraps it. */

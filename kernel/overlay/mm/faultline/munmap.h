@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Faultline: hooks for tests that break the rules of section-wise munmap.
+ */
+#ifndef _MM_FAULTLINE_MUNMAP_H
+#define _MM_FAULTLINE_MUNMAP_H
+
+#include <linux/bits.h>
+#include <linux/types.h>
+
+/* Rules that a test breaks; I3 to I5 and T4 are those in munmap.c. */
+enum munmap_rule {
+	MUNMAP_NO_WAIT		= BIT(0),	/* I4: for faults, to mark */
+	MUNMAP_ACCOUNT_TWICE	= BIT(1),	/* I5: a VMA with two marks */
+	MUNMAP_ZAP_FOREIGN	= BIT(2),	/* zap what has no mark */
+	MUNMAP_UNMAP_FOREIGN	= BIT(3),	/* unmap what has no mark */
+	MUNMAP_NO_SECOND_ZAP	= BIT(4),	/* of what step 2 left out */
+	MUNMAP_EARLY_RELEASE	= BIT(5),	/* I3: before VMAs are gone */
+	MUNMAP_LATE_FLUSH	= BIT(6),	/* T4: after the unlock */
+	MUNMAP_NO_RETRY		= BIT(7),	/* at a limit */
+};
+
+/* Places where a test adds a delay. */
+enum munmap_place {
+	MUNMAP_WINDOW_FLUSH,	/* between unlocking a VMA and freeing pages */
+	MUNMAP_WINDOW_FINISH,	/* between zapping and unmapping */
+	MUNMAP_WINDOWS,
+};
+
+#ifdef CONFIG_FAULTLINE_MUNMAP_TORTURE
+bool munmap_broken(enum munmap_rule rule);
+void munmap_window(enum munmap_place place);
+#else
+static inline bool munmap_broken(enum munmap_rule rule)
+{
+	return false;
+}
+
+static inline void munmap_window(enum munmap_place place)
+{
+}
+#endif
+
+#endif /* _MM_FAULTLINE_MUNMAP_H */
