@@ -62,6 +62,8 @@ CALLS = (
     "flush_hash_table_pmd_range", "hpte_need_flush", "hash_preload",
     # W7: notifiers.
     "__mmu_notifier_register",
+    # I6 of munmap.c.
+    "unmap_huge_pmd_locked",
     # Our functions that upstream code calls.
     "spf_enabled", "spf_fault", "spf_write_barrier", "spf_drain_pmd", "spf_drain_pud",
     "spf_sync_notifiers",
@@ -137,6 +139,8 @@ HEADER = """\
 #    vma_start_write()?
 #  - Does it register an MMU notifier?  Can others insert theirs without mmap_lock
 #    before it has waited (W7)?
+#  - Is it a call of unmap_huge_pmd_locked()?  That breaks I6 of munmap.c, which
+#    relies on entries that stay none.
 #  - Does spf.c mirror it, and must spf.c change too?
 #  - Is it an x86 TLB flush?  If so, does it still wait for every CPU of
 #    mm_cpumask(), see flush_waits() in pmd_clear.c?

@@ -118,7 +118,7 @@ static inline bool hugetlb_zap_final(struct mmu_gather *tlb,
  * @end:     End of the range, within the VMA.
  * @details: As for zap_page_range_single().
  *
- * Context: mmap_lock is held at least for reading.  May sleep.
+ * Context: mmap_lock or the VMA lock is held at least for reading.  May sleep.
  *
  * Return: true if it is done; false if the caller must do it.
  */

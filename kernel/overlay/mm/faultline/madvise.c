@@ -191,9 +191,9 @@ static unsigned long section_advise(struct vm_area_struct *vma,
 {
 	struct section section = section_begin(madvise_section_bytes());
 
-	/* Writing to swap is slow. */
+	/* Writing to swap is slow, also for a huge page: one entry at a time. */
 	if (behavior == MADV_PAGEOUT)
-		section.step = WORK_PTE_TABLE;
+		section.step = WORK_LEAF;
 	if (behavior_discards(behavior))
 		end = faultline_zap_section(vma, start, end, &section, NULL);
 	else
@@ -380,16 +380,18 @@ int __madvise_vector(struct mm_struct *mm, struct iov_iter *iter, int behavior)
 	}
 	if (zapped)
 		count_vm_event(MADVISE_SECTION_CALLS);
-	if (range.start < range.end)
-		count_vm_event(MADVISE_SECTION_UPSTREAM);
 
 	/* The rest of a range that was begun: see A1. */
 	if (range.start > vector_first(iter).start) {
+		count_vm_event(MADVISE_SECTION_UPSTREAM);
 		ret = do_madvise(mm, range.start, range.end - range.start,
 				 behavior);
 		if (ret < 0)
 			return ret;
 		iov_iter_advance(iter, iter_iov_len(iter));
+	} else if (!zapped && range.start < range.end) {
+		/* Else the next call for the rest of the vector counts it. */
+		count_vm_event(MADVISE_SECTION_UPSTREAM);
 	}
 	return iov_iter_count(iter) < count;
 }

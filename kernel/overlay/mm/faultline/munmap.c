@@ -41,6 +41,8 @@
  *      under their lock, for example swapoff and the end of a migration.  Splitting
  *      a huge page replaces an entry by a table.  For the huge zero page the entry
  *      is none in between, so whoever splits that by itself leaves out dead VMAs.
+ *      unmap_huge_pmd_locked() clears an entry and may put it back; nobody calls
+ *      it, and kernel/audit/spf.sites would list a caller.
  *
  * So step 3 does not look again at anonymous VMAs that step 2 has zapped as a
  * whole.  A driver can insert pages into its own VMA, dead or not; step 3 zaps

@@ -156,9 +156,13 @@ unsigned long faultline_next_step(struct vm_area_struct *vma, unsigned long addr
 				  unsigned long end, struct section *section,
 				  struct section_step *step)
 {
-	const long work = min(max(section->step, section_step_min(vma)),
-			      section->budget);
-	long left = work;
+	long work = section->step, left;
+
+	/* Less than a table is about latency, and flushes do not matter. */
+	if (work >= WORK_PTE_TABLE)
+		work = max(work, section_step_min(vma));
+	work = min(work, section->budget);
+	left = work;
 
 	addr = faultline_spend_budget(vma->vm_mm, addr, end, &left, step);
 	section->budget -= work - left;

@@ -28,8 +28,10 @@ struct zap_details;
 #define WORK_LEAF		1L
 
 /*
- * A section is at most this large: one mmu_gather takes the pages of so much
- * memory, so that they are freed after the VMA lock has been released.
+ * A section is at most this large, or one page table: one mmu_gather takes the
+ * pages of so much memory, so that they are freed after the VMA lock has been
+ * released.  Where one table maps more (arm64 with pages of 64 KiB), a section
+ * that begins in the middle of one can exceed that, and frees some pages before.
  */
 #define SECTION_MAX		((unsigned long)SZ_32M)
 
