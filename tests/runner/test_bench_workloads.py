@@ -2,8 +2,11 @@
 """The benchmark of Debian's programs: its order, its figures and its errors, without VMs."""
 
 import hashlib
+import json
 import os
 import subprocess
+import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
@@ -267,6 +270,142 @@ def test_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(log) == 3
     assert all("--require-hashes" in line for line in log)
     assert list(tmp_path.glob("bench/*")) == [made]
+
+
+# A source whose own build needs every part that is packed.
+MAKEFILE = (
+    "tinyconfig:\n"
+    "\t@cat Kbuild Kconfig scripts/a include/a arch/x86/Kconfig init/a kernel/a lib/a mm/a"
+    " tools/include/a usr/a drivers/deep/Kconfig.more >.config\n"
+    "prepare: .config\n"
+    "\t@test ! -e sound && echo made >include/made\n")
+
+
+def kernel_tree(folder: Path) -> Callable[..., None]:
+    """Make a tree with the tag upstream; return its git."""
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", folder, "-c", "user.name=A", "-c", "user.email=a@example.org",
+                        *words], check=True, capture_output=True)
+
+    for name in ("Kbuild", "Kconfig", "scripts/a", "include/a", "arch/x86/Kconfig", "init/a",
+                 "kernel/a", "lib/a", "mm/a", "tools/include/a", "usr/a",
+                 "drivers/deep/Kconfig.more", "sound/large"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name, "ascii")
+    (folder / "Makefile").write_text(MAKEFILE, "ascii")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "upstream")
+    git("tag", "upstream")
+    # Ours is not what is compiled.
+    (folder / "mm/a").write_text("ours", "ascii")
+    git("commit", "--quiet", "-a", "-m", "ours")
+    return git
+
+
+def test_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upstream's files, configured and prepared, packed once for each version."""
+    monkeypatch.setattr(guest, "BUILD", tmp_path)
+    monkeypatch.setenv("BUILD", str(tmp_path))
+    with pytest.raises(Fail, match="the kernel's source, is missing: run make tree, or leave"):
+        loads.kernel()
+    git = kernel_tree(tmp_path / "tree")
+    made = loads.kernel()
+    assert made.name == "kernel.tar.gz"
+    with tarfile.open(made) as archive:
+        names = archive.getnames()
+        files = {name: archive.extractfile(name) for name in ("kernel/mm/a", "kernel/include/made")}
+        assert [file.read() if file else b"" for file in files.values()] == [b"mm/a", b"made\n"]
+        # Fractions of a second: make compares times.
+        assert archive.getmember("kernel/include/made").mtime % 1
+    assert "kernel/sound/large" not in names
+    assert [path.name for path in made.parent.iterdir()] == ["kernel.tar.gz"]
+    with mock.patch.object(tarfile, "open", side_effect=AssertionError):
+        assert loads.kernel() == made
+    git("tag", "--force", "upstream")
+    other = loads.kernel()
+    with tarfile.open(other) as archive:
+        file = archive.extractfile("kernel/mm/a")
+        assert file and file.read() == b"ours"
+    assert not made.exists()
+
+
+def test_kernel_that_cannot_be_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says which step; nothing is packed."""
+    monkeypatch.setattr(guest, "BUILD", tmp_path)
+    monkeypatch.setenv("BUILD", str(tmp_path))
+    git = kernel_tree(tmp_path / "tree")
+    (tmp_path / "tree/Makefile").write_text("tinyconfig:\n\t@echo bad >&2; exit 1\n", "ascii")
+    git("commit", "--quiet", "-a", "-m", "broken")
+    git("tag", "--force", "upstream")
+    with pytest.raises(Fail, match="'make .* tinyconfig' failed:\nbad"):
+        loads.kernel()
+    assert not list(tmp_path.glob("bench/**/kernel.tar.gz"))
+
+
+def run_qemu(variant: str, out: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run QEMU's scene on this host, small and short."""
+    return subprocess.run(
+        [sys.executable, ROOT / "tests/bench/workloads/teardown.py", variant, out, "1000", "16"],
+        env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize("variant", ["shared", "private"])
+def test_qemu_gives_memory_back_beside_reads(tmp_path: Path, variant: str) -> None:
+    """Its results are those that the benchmark reads; QEMU's files are gone."""
+    scene = f"qemu_{variant}"
+    result = run_qemu(variant, tmp_path / f"{scene}.on", TMPDIR=str(tmp_path))
+    assert (result.returncode, result.stdout) == (0, ""), result.stderr
+    samples, growth = workloads.read_results(tmp_path, scene, "on")
+    assert value(samples, f"{scene}_rate") > 1
+    assert value(samples, f"{scene}_max") >= value(samples, f"{scene}_p50") > 0
+    assert growth["memory_deleted"] == 2
+    assert growth["status_max_us"] > 0
+    assert all(path.name.startswith(f"{scene}.on.") for path in tmp_path.iterdir())
+
+
+def test_qemu_that_does_not_start(tmp_path: Path) -> None:
+    """One error; no results."""
+    compiler(tmp_path / "bin", "qemu-system-x86_64", "exit 3")
+    result = run_qemu("shared", tmp_path / "x", PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    assert result.returncode == 1
+    assert result.stderr == "QEMU ended with status 3\n"
+    assert not list(tmp_path.glob("x.*"))
+
+
+def test_peer_is_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                        capsys: pytest.CaptureFixture[str]) -> None:
+    """With --peer, each round boots it; its figures are in the table and in the JSON file."""
+    booted = []
+
+    def call(arguments: list[str], _: object) -> int:
+        folder = Path(arguments[arguments.index("--out") + 1])
+        scene, arms = arguments[-4:-2]
+        booted.append((Path(arguments[arguments.index("--kernel") + 1]).name, arms))
+        for arm in arms.split(","):
+            returned(folder / "files", scene, arm)
+        (folder / "result.json").write_text('{"release": "6.12-test", "accel": "tcg"}')
+        return 0
+
+    for module in (guest, cli):
+        monkeypatch.setattr(module, "BUILD", tmp_path)
+    monkeypatch.setattr(rootfs, "image", lambda packages: tmp_path / "disk")
+    monkeypatch.setattr(vm, "call", call)
+    for name in ("ours", "stock"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr("sys.argv", [
+        "fl bench", "workloads", "--scenes", "compile_c", "--rounds", "2", "--kernel",
+        f"{tmp_path}/ours", "--stock", f"{tmp_path}/stock", "--peer", f"{tmp_path}/peer"])
+    assert cli.main() == 1
+    assert "no kernel" in capsys.readouterr().err
+    (tmp_path / "peer").touch()
+    assert cli.main() == 0
+    assert booted == [("stock", "stock"), ("peer", "peer"), ("ours", "off,on"),
+                      ("ours", "on,off"), ("peer", "peer"), ("stock", "stock")]
+    assert "peer" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "bench/workloads-compile_c.json").read_text("ascii"))["rows"]
+    assert [row["arm"] for row in rows if row["metric"] == "compile_c_max"] == \
+        ["stock", "peer", "off", "on"]
 
 
 def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

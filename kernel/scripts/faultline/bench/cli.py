@@ -45,11 +45,13 @@ by their names; tests/bench/micro.c describes them. In each round, stock, all
 switches off and all switches on are booted once, in alternating order.
 
 workloads: programs of the host's Debian release (Redis, Python with numpy, gcc,
-PostgreSQL, a JVM), which are downloaded once (some 300 MB; delete build/bench/rootfs
-to get newer ones), a Go program that the host's Go compiles, and DuckDB from PyPI (24
-MB). The latency is the program's own; p99.9 takes 1000 requests. "on" is every switch
-at once. pgfault, and the shares of it, are those of the VM. safepoint: how long the
-JVM stops its threads, from its own log, its start included.
+PostgreSQL, a JVM, QEMU), which are downloaded once (some 350 MB; delete
+build/bench/rootfs to get newer ones), a Go program that the host's Go compiles,
+DuckDB and polars from PyPI (24 and 35 MB), and a few files of the kernel in
+build/tree, which the guest compiles. The latency is the program's own; p99.9 takes
+1000 requests. "on" is every switch at once. pgfault, and the shares of it, are those of
+the VM. safepoint: how long the JVM stops its threads, from its own log, its start
+included.
 
 examples:
   fl bench munmap

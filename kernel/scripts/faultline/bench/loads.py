@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Loads of `fl bench workloads` that are not C: made on the host, run in the guest."""
+"""Loads of `fl bench workloads` that need more than one C file: made on the host, for the guest."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 from pathlib import Path
 
-from ..common import Fail, sha256, shown
+from ..common import Fail, Paths, need_space, say, sha256, shown
+from ..repo import UPSTREAM, Repo
 from . import guest
 
 # The oldest Java that Debian's releases run.
 _JAVA_RELEASE = "17"
 # Debian's Python, of the same release as that in the guest; others may come first in PATH.
 _PYTHON = "/usr/bin/python3"
+# Of the kernel's source, what it takes to compile parts of mm and lib; and all Kconfig files.
+_KERNEL_PARTS = ("Makefile", "Kbuild", "scripts", "include", "arch/x86", "init", "kernel", "lib",
+                 "mm", "tools/include", "usr", ":(glob)**/Kconfig*")
+# That many bytes at most, as files and as an archive.
+_KERNEL_SPACE = 400 << 20
 
 
 def java(source: Path) -> Path:
@@ -61,6 +68,48 @@ def wheel(requirements: Path) -> Path:
     found[0].replace(made)
     _remove(new)
     return made
+
+
+def kernel() -> Path:
+    """Pack what it takes to compile parts of the pinned kernel; return kernel.tar.gz.
+
+    It is upstream's source, configured and with the build's own tools compiled, so that the guest
+    compiles nothing but the kernel.
+    """
+    paths = Paths.from_env()
+    repo = Repo(paths.tree)
+    commit = repo.commit_of(f"refs/tags/{UPSTREAM}") if paths.tree.exists() else ""
+    if not commit:
+        raise Fail(f"{shown(paths.tree)}, the kernel's source, is missing: run make tree, or leave "
+                   "this scene out with --scenes")
+    folder = guest.BUILD / "bench/kernel" / commit[:12]
+    made, tree = folder / "kernel.tar.gz", folder / "kernel"
+    if made.exists():
+        return made
+    _remove(folder.parent)
+    tree.mkdir(parents=True)
+    need_space(folder, _KERNEL_SPACE, "the source of the kernel to compile")
+    say("preparing a kernel for the guest to compile ...")
+    packed = folder / "source.tar"
+    repo.text("archive", "--format=tar", "--output", str(packed), commit, "--", *_KERNEL_PARTS)
+    _step(["tar", "-x", "-C", str(tree), "-f", str(packed)])
+    packed.unlink()
+    for target in ("tinyconfig", "prepare"):
+        _step(["make", "-s", f"-j{os.cpu_count()}", "-C", str(tree), target])
+    new = made.with_suffix(".new")
+    # PAX keeps fractions of a second, without which make would do some steps again.
+    with tarfile.open(new, "w:gz", format=tarfile.PAX_FORMAT, compresslevel=1) as archive:
+        archive.add(tree, "kernel")
+    _remove(tree)
+    new.rename(made)
+    return made
+
+
+def _step(command: list[str]) -> None:
+    """Run a step of the preparation of the kernel."""
+    result = _run(command)
+    if result.returncode:
+        raise Fail(f"'{' '.join(command)}' failed:\n{result.stderr.strip()}")
 
 
 def _compile(source: Path, made: Path, command: list[str], package: str,

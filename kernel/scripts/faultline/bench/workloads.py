@@ -28,8 +28,9 @@ from .report import EVENTS, Report, rows_of
 OFF, ON = "off", "on"
 
 SCENES = ("redis_flush", "redis_purge", "redis_bgsave", "arrays_mapped", "arrays_freed",
-          "compile_c", "postgres_huge", "postgres_plain", "jvm_g1", "jvm_zgc", "go_scavenge",
-          "duckdb_query")
+          "compile_c", "kernel_tiny", "postgres_huge", "postgres_plain", "jvm_g1", "jvm_zgc",
+          "go_scavenge", "duckdb_query", "polars_mapped", "polars_computed", "qemu_shared",
+          "qemu_private")
 # No scene may get less than this fraction of its throughput on stock.
 LEAST_RATE = 0.95
 
@@ -39,20 +40,26 @@ PACKAGES = {
     "redis": ("redis-server", "redis-tools"),
     "arrays": ("python3-numpy",),
     "compile": ("gcc", "libc6-dev"),
+    # What the kernel's own build runs besides.
+    "kernel": ("bc", "gcc", "make", "diffutils", "findutils", "grep", "gzip", "mawk", "sed", "tar"),
     "postgres": ("postgresql",),
     "jvm": ("default-jre-headless",),
     # Its program is static.
     "go": (),
     "duckdb": ("python3", "libstdc++6"),
+    "polars": ("python3",),
+    "qemu": ("python3", "qemu-system-x86"),
 }
 
 _FOLDER = ROOT / "tests/bench/workloads"
 # What a program takes along besides its packages: files for the guest's folder /test.
 _MADE: dict[str, Callable[[], Path]] = {
     "redis": lambda: guest.compile_program(_FOLDER / "client.c"),
+    "kernel": loads.kernel,
     "jvm": lambda: loads.java(_FOLDER / "Load.java"),
     "go": lambda: loads.go(_FOLDER / "load.go"),
     "duckdb": lambda: loads.wheel(_FOLDER / "duckdb.requirements"),
+    "polars": lambda: loads.wheel(_FOLDER / "polars.requirements"),
 }
 
 # A percentile is left out if fewer requests than this were made.

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""QEMU as a host of VMs: memory is taken away from it beside reads of a disk that it exports.
+
+A client reads blocks of the disk over NBD, a few at a time; an iothread of QEMU serves them, and
+maps a buffer for each.  The latency is that of a read.  Meanwhile the monitor deletes pieces of
+memory of MIB each, as after the removal of a DIMM, and another thread of QEMU unmaps them.
+
+A second connection to the monitor asks for the status; the longest wait for it is a fact.  QEMU's
+big lock is held during the munmap, so that the status waits for it whatever the kernel does.
+
+shared: the memory is a memfd, as for vhost-user or virtiofs.  private: it is in huge pages.
+"""
+
+import itertools
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+DISK_MIB = 64
+PIECES = 2
+BACKENDS = {"shared": "memory-backend-memfd", "private": "memory-backend-ram"}
+# Reads in flight, and their size.
+DEPTH = 2
+SIZE = 256 << 10
+# A pause between questions for the status, in seconds.
+PAUSE = 0.01
+
+# Of the NBD protocol: https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md
+GREETING = b"NBDMAGICIHAVEOPT"
+OPTION_EXPORT_NAME = 1
+FLAGS_FIXED_NO_ZEROES = 3
+REQUEST_MAGIC, REPLY_MAGIC, READ = 0x25609513, 0x67446698, 0
+REQUEST, REPLY = struct.Struct(">IHHQQI"), struct.Struct(">IIQ")
+
+
+def connect(path: Path, process: subprocess.Popen[bytes]) -> socket.socket:
+    """Connect to a socket of QEMU, which may still be starting."""
+    for _ in range(1200):
+        if process.poll() is not None:
+            raise SystemExit(f"QEMU ended with status {process.returncode}")
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(str(path))
+            return connection
+        except OSError:
+            connection.close()
+            time.sleep(0.1)
+    raise SystemExit(f"QEMU does not answer on {path}")
+
+
+class Monitor:
+    """A connection to QEMU's monitor."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._lines = connection, connection.makefile("rb")
+        self._lines.readline()
+        self.call("qmp_capabilities")
+
+    def call(self, command: str, **arguments: object) -> object:
+        """Run COMMAND and return what it says."""
+        text = json.dumps({"execute": command, "arguments": arguments})
+        self._connection.sendall(text.encode())
+        while line := self._lines.readline():
+            answer = json.loads(line)
+            if "error" in answer:
+                raise SystemExit(f"QEMU: {command}: {answer['error']['desc']}")
+            if "return" in answer:
+                return answer["return"]
+        raise SystemExit(f"QEMU ended in {command}")
+
+
+def receive(connection: socket.socket, view: memoryview) -> None:
+    """Fill VIEW."""
+    while view:
+        got = connection.recv_into(view)
+        if not got:
+            raise SystemExit("QEMU closed the connection")
+        view = view[got:]
+
+
+class Disk:
+    """A connection to the exported disk."""
+
+    def __init__(self, connection: socket.socket, name: bytes) -> None:
+        self._connection = connection
+        self._data, self._reply = bytearray(SIZE), bytearray(REPLY.size)
+        self._started: dict[int, float] = {}
+        self._next = itertools.count()
+        greeting = bytearray(len(GREETING) + 2)
+        receive(connection, memoryview(greeting))
+        if not greeting.startswith(GREETING):
+            raise SystemExit("QEMU's server does not speak NBD")
+        connection.sendall(struct.pack(">I8sII", FLAGS_FIXED_NO_ZEROES, GREETING[8:],
+                                       OPTION_EXPORT_NAME, len(name)) + name)
+        # The size of the disk and its flags.
+        receive(connection, memoryview(bytearray(10)))
+
+    def ask(self) -> None:
+        """Send a request for the next block."""
+        number = next(self._next)
+        offset = number * SIZE % (DISK_MIB << 20)
+        self._started[number] = time.monotonic()
+        self._connection.sendall(REQUEST.pack(REQUEST_MAGIC, 0, READ, number, offset, SIZE))
+
+    def answer(self) -> float:
+        """Receive a block; return the seconds since the request for it."""
+        receive(self._connection, memoryview(self._reply))
+        magic, error, number = REPLY.unpack(self._reply)
+        if magic != REPLY_MAGIC or error:
+            raise SystemExit(f"a read of the disk failed with error {error}")
+        receive(self._connection, memoryview(self._data))
+        return time.monotonic() - self._started.pop(number)
+
+
+def start(folder: Path, memory: str,
+          mib: int) -> tuple[subprocess.Popen[bytes], Monitor, Monitor, Disk]:
+    """Start QEMU with an exported disk and pieces of memory; its files are in FOLDER."""
+    (folder / "disk").write_bytes(os.urandom(1 << 20) * DISK_MIB)
+    process = subprocess.Popen(
+        ["qemu-system-x86_64", "-machine", "none", "-accel", "tcg", "-nodefaults",
+         "-display", "none", "-object", "iothread,id=io",
+         "-blockdev", f"driver=file,filename={folder}/disk,node-name=disk,read-only=on",
+         *(word for name in ("first", "second")
+           for word in ("-qmp", f"unix:{folder}/{name},server=on,wait=off"))],
+        stdin=subprocess.DEVNULL)
+    monitor = Monitor(connect(folder / "first", process))
+    second = Monitor(connect(folder / "second", process))
+    monitor.call("nbd-server-start", addr={"type": "unix", "data": {"path": f"{folder}/nbd"}})
+    monitor.call("block-export-add", type="nbd", id="disk", iothread="io", **{"node-name": "disk"})
+    for number in range(PIECES):
+        monitor.call("object-add", id=f"memory{number}", size=mib << 20, prealloc=True,
+                     **{"qom-type": memory})
+    return process, monitor, second, Disk(connect(folder / "nbd", process), b"disk")
+
+
+class Tasks:
+    """Threads beside the reads."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.errors: list[str] = []
+        self._threads: list[threading.Thread] = []
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Run WORK in a thread."""
+        def run() -> None:
+            try:
+                work()
+            except (SystemExit, OSError, ValueError) as err:
+                self.errors.append(str(err))
+
+        self._threads.append(threading.Thread(target=run, daemon=True))
+        self._threads[-1].start()
+
+    def end(self) -> None:
+        """Wait for all of them."""
+        self.stop.set()
+        for thread in self._threads:
+            thread.join()
+        if self.errors:
+            raise SystemExit(self.errors[0])
+
+
+def measure(folder: Path, variant: str, out: str, ms: int, mib: int) -> None:
+    """Run QEMU and write the results."""
+    process, monitor, second, disk = start(folder, BACKENDS[variant], mib)
+    tasks = Tasks()
+    status: list[float] = []
+    deleted: list[str] = []
+
+    def delete() -> None:
+        for number in range(PIECES):
+            tasks.stop.wait(ms / 1000 / (PIECES + 1))
+            monitor.call("object-del", id=f"memory{number}")
+            deleted.append(f"memory{number}")
+
+    def ask_status() -> None:
+        while not tasks.stop.wait(PAUSE):
+            before = time.monotonic()
+            second.call("query-status")
+            status.append(time.monotonic() - before)
+
+    counters = Path("/proc/vmstat")
+    latency: list[float] = []
+    Path(f"{out}.before").write_text(counters.read_text("ascii"), "ascii")
+    begin = now = time.monotonic()
+    tasks.start(delete)
+    tasks.start(ask_status)
+    for _ in range(DEPTH):
+        disk.ask()
+    while now < begin + ms / 1000 and not tasks.errors:
+        latency.append(disk.answer())
+        disk.ask()
+        now = time.monotonic()
+    Path(f"{out}.after").write_text(counters.read_text("ascii"), "ascii")
+    done = len(deleted)
+    tasks.end()
+    # QEMU 7.2 aborts when the client of an iothread leaves.
+    process.kill()
+    process.wait()
+    Path(f"{out}.latency").write_text("".join(f"{took * 1e6:.0f}\n" for took in latency), "ascii")
+    Path(f"{out}.work").write_text(f"{len(latency)} {now - begin:.3f}\n", "ascii")
+    Path(f"{out}.facts").write_text(
+        f"memory_deleted {done}\nstatus_max_us {max(status) * 1e6:.0f}\n", "ascii")
+
+
+def main() -> None:
+    """Run it with a folder for QEMU's files."""
+    variant, out, ms, mib = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    if variant not in BACKENDS:
+        raise SystemExit(f"qemu: no variant {variant}")
+    with tempfile.TemporaryDirectory() as folder:
+        measure(Path(folder), variant, out, ms, mib)
+
+
+main()
