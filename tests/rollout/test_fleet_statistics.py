@@ -18,8 +18,8 @@ import statsmodels.api as sm
 import statsmodels.stats.multitest
 from scipy import integrate, stats
 
-from faultline_rollout import (Error, design, estimate, experiment, noise, planning, sequential,
-                               switches, verdict)
+from faultline_rollout import (Error, design, estimate, experiment, noise, planning, report,
+                               sequential, switches, verdict)
 from faultline_rollout.types import Array
 
 RANDOM = np.random.default_rng
@@ -343,6 +343,20 @@ def test_holm_against_statsmodels() -> None:
     chances = [0.01, 0.04, 0.03, 0.5, 0.002]
     wanted = statsmodels.stats.multitest.multipletests(chances, method="holm")[1]
     assert estimate.holm(chances) == pytest.approx(list(wanted))
+
+
+NO_NAME = "rate(x_y_z[$slot]) / rate(y_z_x[$slot])"
+
+
+def test_query_is_no_formula() -> None:
+    """A query without a name and with two $slot stands in the plot as it is."""
+    metric = {"query": NO_NAME, "better": "lower", "margin": "5%"}
+    plan, data = fleet_of()
+    plan = fleet_lab.make_plan("events", primary=metric, guard=[metric])
+    data = dataclasses.replace(data, guards=[data.primary])
+    text = report.page(plan, data, verdict.judge(plan, data, 499))
+    # Both in the title of the arms and beside the guard.
+    assert text.count(f"<!-- {NO_NAME[:40]}") == 2
 
 
 # --- The e-process
