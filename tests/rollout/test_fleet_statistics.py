@@ -181,6 +181,28 @@ def test_parallel_with_cuped() -> None:
     cuped = estimate.randomisation(design.parallel_panel(slots, before, on, strata), 0.05)
     assert cuped.low < 0.05 < cuped.high and cuped.low > 0
     assert cuped.error < plain.error / 10
+    # With one stratum, it is the coefficient of a regression.
+    fit = sm.OLS(slots.mean(axis=1), np.column_stack([np.ones(40), before, on])).fit()
+    assert cuped.effect == pytest.approx(fit.params[2], rel=1e-9)
+
+
+@pytest.mark.parametrize("hosts,parts", [(8, 1), (12, 2)])
+def test_false_rate_with_cuped(hosts: int, parts: int) -> None:
+    """With few hosts too, the slope of the time before costs no false verdicts."""
+    random = RANDOM(16)
+    strata = np.arange(hosts) % parts
+    false, sets = 0, 2000
+    for seed in range(sets):
+        level = random.normal(0, 0.1, (hosts, 1))
+        before = (level + random.normal(0, 0.02, (hosts, 1)))[:, 0]
+        on = np.zeros(hosts, dtype=np.int64)
+        for stratum in np.unique(strata):
+            rows = strata == stratum
+            on[rows] = estimate.draw_signs(int(rows.sum()), 1, random)[0] > 0
+        panel = design.parallel_panel(level + random.normal(0, 0.02, (hosts, 8)), before, on,
+                                      strata)
+        false += estimate.chance(panel, estimate.redraw(panel, 199, str(seed))) <= verdict.ALPHA
+    assert false <= stats.binom.ppf(0.99, sets, verdict.ALPHA)
 
 
 @pytest.mark.parametrize("hosts,enough", [(4, False), (6, False), (7, True), (8, True)])

@@ -370,7 +370,7 @@ class Judge:
         counts = counts / max(1.0, float(np.nanmax(counts)))
         if self.exp.design == "parallel":
             means = estimate.mean_of_known(counts, 1)
-            panel = dataclasses.replace(self.panel, changes=means[:, None])
+            panel = dataclasses.replace(self.panel, changes=means[:, None], before=None)
         else:
             panel = self.plan.panel(counts)
         found, p = self._test(panel)
