@@ -271,6 +271,21 @@ def test_start_fails_as_a_whole(lab: Lab, change: Callable[[Lab], None], reason:
     assert not lab.on and not (lab.folder / "lab.run.json").exists()
 
 
+def test_clock_of_a_host_that_is_asked_late(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock is compared with the time at which its host was asked."""
+    monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
+    monkeypatch.setattr(hosts, "PARALLEL", 1)
+    for number, script in ((0, "sleep 6; exec /bin/date +%s"),
+                           (15, "echo $(($(/bin/date +%s) - 4))")):
+        date = lab.host(number) / "bin/date"
+        date.parent.mkdir()
+        date.write_text(f"#!/bin/sh\n{script}\n")
+        date.chmod(0o755)
+    found = cli._check_hosts(lab.plan, int(time.time()) + 300,
+                             hosts.Transport(lab.plan.experiment.transport))
+    assert len(found) == 1 and found[0].startswith("host15: its clock says '"), found
+
+
 def test_interrupted_start(lab: Lab) -> None:
     """SIGTERM during a start sets every host back."""
     (lab.host(5) / "slow-start").touch()

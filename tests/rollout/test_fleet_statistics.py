@@ -330,6 +330,21 @@ def test_arms_of_all_hosts_are_checked() -> None:
     assert result.verdict == "INVALID" and "cannot be checked in 75%" in result.reasons[0]
 
 
+def test_clocks_and_kernels_of_all_hosts_are_checked() -> None:
+    """The clocks and kernels of a few hosts do not speak for the others."""
+    plan, data = fleet_of()
+    offset = data.offset.copy()
+    offset[12:] = np.nan
+    result = verdict.judge(plan, dataclasses.replace(data, offset=offset), 499)
+    assert result.verdict == "INVALID"
+    assert result.reasons == ["clocks cannot be checked in 25% of the slots, of which 20% may be: "
+                              "node_time_seconds is missing on some hosts"]
+    kernels = [*data.kernels[:12], {}, {}, {}, {}]
+    result = verdict.judge(plan, dataclasses.replace(data, kernels=kernels), 499)
+    assert result.verdict == "INVALID"
+    assert "kernels of 4 of 16 hosts cannot be checked, such as host12" in result.reasons[0]
+
+
 def test_looks_at_crashes_are_valid() -> None:
     """Of 1000 fleets in which arms do not differ, few ever show a crash guard that fails."""
     hits = np.cumsum(RANDOM(15).random((1000, 40)) < 0.5, axis=1)

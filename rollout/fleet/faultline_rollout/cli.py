@@ -230,7 +230,6 @@ def _check_hosts(plan: Plan, start: int, transport: Transport) -> list[str]:
     option = " --isolated-cpus" if plan.experiment.isolated_cpus else ""
     command = with_file(f'date +%s; faultline-ab start --dry-run{option} "$f"')
     problems = []
-    asked = time.time()
     for answer in transport.everywhere(
             plan.hosts, lambda host: (command, design.host_file(plan, host, start)),
             Progress("check", len(plan.hosts))):
@@ -238,10 +237,10 @@ def _check_hosts(plan: Plan, start: int, transport: Transport) -> list[str]:
             problems.append(_explain(answer))
             continue
         clock = answer.out.partition("\n")[0]
-        if not clock.isdigit() or not asked - CLOCK_SECONDS <= float(clock) \
-                <= time.time() + CLOCK_SECONDS:
+        if not clock.isdecimal() or not answer.asked - CLOCK_SECONDS <= float(clock) \
+                <= answer.answered + CLOCK_SECONDS:
             problems.append(f"{answer.host.name}: its clock says '{clock}', and here it is "
-                            f"{time.time():.0f}: synchronise clocks")
+                            f"{answer.answered:.0f}: synchronise clocks")
     return sorted(problems)
 
 

@@ -8,6 +8,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from . import Error
@@ -90,6 +91,9 @@ class Answer:
     status: int
     out: str
     error: str
+    # When it was asked and when it had answered, in seconds since 1970.
+    asked: float = 0.0
+    answered: float = 0.0
 
     @property
     def reason(self) -> str:
@@ -109,6 +113,7 @@ class Transport:
         words = [word.replace("{address}", host.address).replace("{host}", host.name)
                  .replace("{command}", command).replace("{quoted}", shlex.quote(command))
                  for word in self.words]
+        asked = time.time()
         try:
             done = subprocess.run(words, input=stdin, capture_output=True, text=True,
                                   timeout=LIMIT, check=False, errors="replace")
@@ -117,7 +122,7 @@ class Transport:
         except OSError as err:
             raise Error(f"cannot run {words[0]}: {err.strerror}: "
                         "see transport in the experiment file") from None
-        return Answer(host, done.returncode, done.stdout, done.stderr)
+        return Answer(host, done.returncode, done.stdout, done.stderr, asked, time.time())
 
     def everywhere(self, hosts: Sequence[Host], command: Callable[[Host], tuple[str, str]],
                    tell: Callable[[int], None] = lambda done: None) -> Iterator[Answer]:

@@ -314,6 +314,10 @@ class Judge:
                  for release, first in seen.items() if first <= until[host]}
         if not every:
             return ["kernels cannot be checked: node_exporter gives no node_uname_info"]
+        unknown = [host.name for host, seen in zip(self.plan.hosts, self.data.kernels) if not seen]
+        if len(unknown) > MAX_LOST * len(self.plan.hosts):
+            return [f"the kernels of {len(unknown)} of {len(self.plan.hosts)} hosts cannot be "
+                    f"checked, such as {unknown[0]}: node_uname_info is missing"]
         if len(every) > 1:
             return [f"kernels differ: {', '.join(sorted(every))}"]
         return []
@@ -322,6 +326,10 @@ class Judge:
         offset = np.where(self.here, self.data.offset, np.nan)
         if not np.isfinite(offset).any():
             return ["clocks cannot be checked: node_exporter gives no node_time_seconds"]
+        unknown = 1 - np.isfinite(offset).sum() / self.here.sum()
+        if unknown > MAX_LOST:
+            return [f"clocks cannot be checked in {unknown:.0%} of the slots, of which "
+                    f"{MAX_LOST:.0%} may be: node_time_seconds is missing on some hosts"]
         limit = min(CLOCK_SECONDS, max(1.0, self.exp.washout / 4))
         worst = np.nanmax(np.where(np.isfinite(offset), offset, 0.0), axis=1)
         return [f"the clock of {self.plan.hosts[host].name} is {worst[host]:.0f} s off, of which "
