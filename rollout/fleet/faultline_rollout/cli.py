@@ -143,6 +143,22 @@ def _check_not_started(path: pathlib.Path) -> None:
                     "run")
 
 
+def _hosts_of(file: pathlib.Path, exp: experiment.Experiment) -> list[Host]:
+    """The hosts of an experiment file."""
+    hosts = inventory(file.parent / exp.inventory)
+    if len(hosts) > exp.max_hosts:
+        raise Error(f"the inventory has {len(hosts)} hosts, and max_hosts is {exp.max_hosts}")
+    return hosts
+
+
+def _blackout(exp: experiment.Experiment, first: float, last: float) -> str:
+    """The blackout that a time would run into, in words; nothing if there is none."""
+    for begin, end in exp.blackout:
+        if begin < last and first < end:
+            return f"the blackout from {local_time(begin)} to {local_time(end)}"
+    return ""
+
+
 # --- plan
 
 def command_plan(args: argparse.Namespace) -> int:
@@ -151,7 +167,7 @@ def command_plan(args: argparse.Namespace) -> int:
     out = args.output or args.file.with_suffix(".plan.json")
     if out.exists() and not args.force:
         raise Error(f"{out} exists: a plan is registered once; use --force, or another name")
-    hosts = inventory(args.file.parent / exp.inventory)
+    hosts = _hosts_of(args.file, exp)
     plan, tried = planning.make(exp, source, hosts, seconds=experiment.seconds(args.history),
                                 end=args.at, seed=args.seed,
                                 tell=Progress("replays", planning.REPLAYS))
@@ -185,7 +201,7 @@ def command_trial(args: argparse.Namespace) -> int:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*", args.kernel):
         raise Error(f"'{args.kernel}' is no kernel release: write what uname -r prints")
     exp, _ = experiment.load(args.file)
-    every = trial.order(args.kernel, inventory(args.file.parent / exp.inventory))
+    every = trial.order(args.kernel, _hosts_of(args.file, exp))
     sizes = trial.rings(args.rings, len(every))
     work = trial.Trial(args.kernel, every, Transport(exp.transport), args.reboot,
                        experiment.seconds(args.wait), args.every, say)
@@ -198,6 +214,8 @@ def command_trial(args: argparse.Namespace) -> int:
         return 0
     begun = 0
     for number, size in enumerate(sizes, start=1):
+        if blackout := _blackout(exp, time.time(), time.time() + work.wait):
+            raise Error(f"ring {number} would run into {blackout}, and was not started")
         if exp.alerts and (firing := Prometheus(exp.prometheus, exp.host_label).firing(
                 exp.alerts)):
             raise Error(f"these alerts fire: {', '.join(firing)}: ring {number} was not started")
@@ -246,10 +264,8 @@ def _check_hosts(plan: Plan, start: int, transport: Transport) -> list[str]:
 
 def _check_time(plan: Plan, start: int) -> None:
     exp = plan.experiment
-    for first, last in exp.blackout:
-        if first < start + plan.seconds and start < last:
-            raise Error(f"the experiment would run into the blackout from {local_time(first)} to "
-                        f"{local_time(last)}: start it at another time")
+    if blackout := _blackout(exp, start, start + plan.seconds):
+        raise Error(f"the experiment would run into {blackout}: start it at another time")
     if exp.alerts:
         firing = Prometheus(exp.prometheus, exp.host_label).firing(exp.alerts)
         if firing:

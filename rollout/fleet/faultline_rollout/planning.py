@@ -127,8 +127,6 @@ def make(exp: Experiment, source: Mapping[str, Any], hosts: Sequence[Host], *,
          seconds: int, end: float | None = None, seed: str = "",
          tell: Callable[[int], None] = lambda done: None) -> tuple[Plan, list[Noise]]:
     """Make a plan; also returns the noise for each length that was tried."""
-    if len(hosts) > exp.max_hosts:
-        raise Error(f"the inventory has {len(hosts)} hosts, and max_hosts is {exp.max_hosts}")
     strata = by_stratum(hosts, exp.strata)
     of_host = {name: stratum for stratum, names in strata.items() for name in names}
     numbers = np.array([sorted(strata).index(of_host[host.name]) for host in hosts])
