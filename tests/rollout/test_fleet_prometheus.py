@@ -52,6 +52,16 @@ def test_answers_after_a_while(failures: int, monkeypatch: pytest.MonkeyPatch) -
     assert "cannot be reached (HTTP status 503): start it, or correct" in str(caught.value)
 
 
+@pytest.mark.parametrize("moments", [[30, 90], [0, 60, 120, 180], [-60, 0], [0, "NaN"]])
+def test_moments_that_were_not_asked_for(moments: list[object]) -> None:
+    """A proxy that aligns ranges with the step gives values of the other arm: an error."""
+    moved = answer_of([{"metric": {"instance": "host00:9100"},
+                        "values": [[moment, "1"] for moment in moments]}])
+    with serving(lambda _: (200, moved)) as url, pytest.raises(Error) as caught:
+        Prometheus(url).table("latency", HOSTS, 0, 3, 60)
+    assert "answers for other moments than it is asked for" in str(caught.value)
+
+
 def test_values_that_are_no_numbers() -> None:
     """NaN and Inf are missing values, as a host that is not there."""
     good = answer_of([series_of("host00", "1", "NaN", "+Inf"), series_of("other", "1", "1", "1")])
