@@ -126,6 +126,20 @@ def test_metric_that_is_often_zero(lost: float, enough: bool,
     assert "too few values above 0 for host03, in the last 24 h: leave these" in str(caught.value)
 
 
+def test_metric_that_never_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A constant would have no noise, so each plan would seem to detect everything."""
+    values = np.repeat(history()[:, :1], SLOTS, axis=1)
+    with pytest.raises(Error, match="the primary metric never changes on any host: look at"):
+        make(values, monkeypatch)
+
+
+def test_short_history() -> None:
+    """A history without a whole slot is refused before Prometheus is asked."""
+    source = fleet_lab.source("history", prometheus="http://127.0.0.1:9")
+    with pytest.raises(Error, match="--history 4 min is shorter than a slot"):
+        planning.make(experiment.parse(source, ""), source, HOSTS, seconds=240)
+
+
 @pytest.mark.parametrize("rate,planned", [(2 * verdict.ALPHA, True),
                                           (2 * verdict.ALPHA + 0.01, False)])
 def test_false_verdicts_in_a_replay(rate: float, planned: bool,

@@ -159,6 +159,12 @@ def logarithms(values: Array) -> Array:
         return np.where(values > 0, np.log(np.where(values > 0, values, 1.0)), np.nan)
 
 
+def never_changes(logs: Array) -> bool:
+    """Whether the values of each host are all the same."""
+    known = np.isfinite(logs)
+    return not any(np.ptp(row[there]) for row, there in zip(logs, known) if there.any())
+
+
 @dataclasses.dataclass(frozen=True)
 class Guard:
     """What became of a guard."""
@@ -302,8 +308,7 @@ class Judge:
         if lost > MAX_LOST:
             return [f"{lost:.0%} of the values of the primary metric are missing, of which "
                     f"{MAX_LOST:.0%} may be: look at Prometheus, and at the query"]
-        if self.data.slots > 1 and not any(np.ptp(row[known]) for row, known in
-                                           zip(self.logs, values) if known.any()):
+        if self.data.slots > 1 and never_changes(self.logs):
             return ["the primary metric never changes on any host: look at the query"]
         return []
 
