@@ -697,3 +697,12 @@ def test_inventory(tmp_path: pathlib.Path) -> None:
     assert (web.address, web.instance, web.facts["role"]) == ("10.0.0.1", "web1", "front")
     assert (store.instance, store.facts["role"], store.facts["group"], store.facts["site"]) == \
         ("db1:9100", "store", "db", "x")
+def test_inventory_with_groups(tmp_path: pathlib.Path) -> None:
+    """A host has the variables of each of its groups, and its first group as group."""
+    path = tmp_path / "inventory.ini"
+    path.write_text("[web]\nh1\n[eu]\nh1 role=own\n[all:vars]\nsite=x\nzone=0\n"
+                    "[eu:vars]\nsite=eu\nzone=1\n[web:vars]\nrole=front\nzone=2\n")
+    found, = hosts.inventory(path)
+    assert found.facts == {"group": "web", "role": "own", "site": "eu", "zone": "2"}
+
+

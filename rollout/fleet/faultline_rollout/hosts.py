@@ -36,6 +36,7 @@ def inventory(path: pathlib.Path) -> list[Host]:
         raise Error(f"cannot read the inventory {path}: {getattr(err, 'strerror', err)}") from None
     found: dict[str, dict[str, str]] = {}
     shared: dict[str, dict[str, str]] = {}
+    groups: dict[str, set[str]] = {}
     group, is_vars = "", False
     for number, line in enumerate(lines, start=1):
         where = f"{path}:{number}: "
@@ -64,6 +65,7 @@ def inventory(path: pathlib.Path) -> list[Host]:
         facts = found.setdefault(name, {})
         if group:
             facts.setdefault("group", group)
+            groups.setdefault(name, set()).add(group)
         for word in words[1:]:
             key, equals, value = word.partition("=")
             if not equals or not value:
@@ -73,7 +75,11 @@ def inventory(path: pathlib.Path) -> list[Host]:
         raise Error(f"the inventory {path} has no hosts")
     hosts = []
     for name, own in found.items():
-        facts = shared.get("all", {}) | shared.get(own.get("group", ""), {}) | own
+        facts = dict(shared.get("all", {}))
+        # As Ansible does it, the last group in the alphabet wins.
+        for group in sorted(groups.get(name, ())):
+            facts |= shared.get(group, {})
+        facts |= own
         hosts.append(Host(name, facts.get("ansible_host", name),
                           facts.get("instance", name), facts))
     instances = [host.instance for host in hosts]
