@@ -223,6 +223,47 @@ def test_dry_run_changes_nothing(lab: Lab) -> None:
     assert "start --dry-run" in (lab.host(0) / "calls").read_text()
 
 
+@pytest.mark.parametrize("text", ["Welcome!", "[]", '{"experiments": ["lab"]}', '{"x": 1}'])
+def test_status_of_another_version(lab: Lab, text: str) -> None:
+    """What is no status of faultline-ab is said so, for that host only."""
+    assert lab.run("start", lab.path).returncode == 0
+    (lab.host(4) / "bin").mkdir()
+    program = lab.host(4) / "bin/faultline-ab"
+    program.write_text(f"#!/bin/sh\necho '{text}'\n")
+    program.chmod(0o755)
+    done = lab.run("status", lab.path)
+    assert done.returncode == 0 and f"{HOSTS - 1} waiting" in done.stdout, done.stderr
+    assert "host04: its faultline-ab is of another version" in done.stdout
+
+
+@pytest.mark.parametrize("change", [
+    {"hosts": []}, {"hosts": [{}]}, {"hosts": 5}, {"experiment": None}, {"seed": None},
+    {"hosts": [{"name": "h", "address": "h", "instance": "h", "stratum": "all", "arms": ""}]}])
+def test_plan_with_a_right_sum(tmp_path: pathlib.Path, change: dict[str, Any]) -> None:
+    """A plan that somebody made by hand, with its sum, is checked nevertheless."""
+    body = json.loads(fleet_lab.make_plan("x").text())
+    del body["sha256"]
+    body |= change
+    if body["seed"] is None:
+        del body["seed"]
+    path = tmp_path / "x.json"
+    path.write_text(design._with_sum(body))
+    done = fleet_lab.rollout("start", path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "is not a plan" in done.stderr or "must be a table" in done.stderr
+
+
+def test_output_that_is_closed(lab: Lab) -> None:
+    """An error of the system is one line, too."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([fleet_lab.FLEET / "faultline-rollout", "start", lab.path, "--dry-run"],
+                          stdout=write, stderr=subprocess.PIPE, text=True, check=False,
+                          env=os.environ | {"FLEET_FOLDER": str(lab.folder)})
+    os.close(write)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Broken pipe" in done.stderr
+
+
 def put(name: str, text: str = "") -> Callable[[Lab], None]:
     """Put a file on host05."""
     def change(lab: Lab) -> None:
@@ -529,6 +570,8 @@ def test_start_takes_too_long(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None
     (None, "has not been started", ""),
     ("", "cannot be read: delete it, and give --start", "already started"),
     ("[1]", "cannot be read: delete it, and give --start", "already started"),
+    ('{"plan": "0", "start": NaN}', "cannot be read: delete it", "has not finished"),
+    ('{"plan": "0", "start": 1e300}', "cannot be read: delete it", "has not finished"),
     ('{"plan": "0", "start": 1, "complete": 2}', "belongs to another plan", "already started"),
 ])
 def test_run_file(lab: Lab, text: str | None, reason: str, again: str) -> None:
@@ -552,12 +595,16 @@ def test_run_file(lab: Lab, text: str | None, reason: str, again: str) -> None:
     ({"name": "x; reboot"}, "has no name"),
     ({"transport": {"command": "ssh"}}, "has no transport"),
     ({"transport": []}, "is no plan"),
+    ({"hosts": []}, "is no plan"),
+    ({"hosts": [{"name": "host00", "address": 7}]}, "is no plan"),
     (None, "is no plan"),
 ])
 def test_stop_with_a_damaged_plan(lab: Lab, changes: dict[str, Any] | None, reason: str) -> None:
     """Stop does not guess what to end; it says what to do on the hosts."""
     body = json.loads(lab.path.read_text())
-    body["experiment"] |= changes or {}
+    change = dict(changes or {})
+    body |= {"hosts": change.pop("hosts", body["hosts"])}
+    body["experiment"] |= change
     lab.path.write_text(json.dumps(body) if changes else "{")
     done = lab.run("stop", lab.path)
     assert done.returncode == 2 and reason in done.stderr and done.stderr.count("\n") == 1
@@ -632,6 +679,12 @@ def test_restart_in_both_arms(tmp_path: pathlib.Path) -> None:
     ({"b": 2}, "b: 2 is out of range: vm.speculative_page_fault takes 0 to 1"),
     ({"b": 0}, "b: is the same as a"),
     ({"b": True}, "b: must be a number"),
+    ({"b": 10 ** 400}, "b: must be a number, at most 1e+15"),
+    ({"expires": "1" * 400 + "d"}, "d' is not a duration"),
+    ({"mechanism": 5}, "mechanism: must be a table"),
+    ({"mechanism": []}, "mechanism: must be a table"),
+    ({"transport": ["ssh"]}, "transport: must be a table"),
+    ({"primary": "x"}, "primary: must be a table"),
     ({"name": "a b"}, "name: use up to 64 letters"),
     ({"slot": "30s", "washout": "5s"}, "slot: is shorter than 60 s"),
     ({"slot": "5 minutes"}, "slot: '5 minutes' is not a duration"),
@@ -688,15 +741,6 @@ def test_inventory_errors(tmp_path: pathlib.Path, text: str, reason: str) -> Non
         hosts.inventory(path)
 
 
-def test_inventory(tmp_path: pathlib.Path) -> None:
-    """Groups, variables and addresses are those of Ansible."""
-    path = tmp_path / "inventory.ini"
-    path.write_text("# fleet\nweb1 ansible_host=10.0.0.1 role=front\n[db]\ndb1 instance=db1:9100\n"
-                    "[db:vars]\nrole=store\n[all:vars]\nsite = x\n")
-    web, store = hosts.inventory(path)
-    assert (web.address, web.instance, web.facts["role"]) == ("10.0.0.1", "web1", "front")
-    assert (store.instance, store.facts["role"], store.facts["group"], store.facts["site"]) == \
-        ("db1:9100", "store", "db", "x")
 def test_inventory_with_groups(tmp_path: pathlib.Path) -> None:
     """A host has the variables of each of its groups, and its first group as group."""
     path = tmp_path / "inventory.ini"
@@ -706,3 +750,12 @@ def test_inventory_with_groups(tmp_path: pathlib.Path) -> None:
     assert found.facts == {"group": "web", "role": "own", "site": "eu", "zone": "2"}
 
 
+def test_inventory(tmp_path: pathlib.Path) -> None:
+    """Groups, variables and addresses are those of Ansible."""
+    path = tmp_path / "inventory.ini"
+    path.write_text("# fleet\nweb1 ansible_host=10.0.0.1 role=front\n[db]\ndb1 instance=db1:9100\n"
+                    "[db:vars]\nrole=store\n[all:vars]\nsite = x\n")
+    web, store = hosts.inventory(path)
+    assert (web.address, web.instance, web.facts["role"]) == ("10.0.0.1", "web1", "front")
+    assert (store.instance, store.facts["role"], store.facts["group"], store.facts["site"]) == \
+        ("db1:9100", "store", "db", "x")

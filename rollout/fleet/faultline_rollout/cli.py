@@ -70,15 +70,22 @@ def run_path(plan: pathlib.Path) -> pathlib.Path:
     return plan.with_suffix(".run.json")
 
 
+def _moment(value: Any) -> float:
+    """A time in a file; ValueError if it is none."""
+    found = float(value)
+    datetime.datetime.fromtimestamp(found)
+    return found
+
+
 def started(path: pathlib.Path, plan: Plan) -> float:
     """When slot 0 of a plan began."""
     place = run_path(path)
     try:
         run = json.loads(place.read_text(encoding="utf-8"))
-        digest, start = run["plan"], float(run["start"])
+        digest, start = run["plan"], _moment(run["start"])
     except FileNotFoundError:
         raise Error(f"{path} has not been started: there is no {place}") from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, OverflowError, KeyError, TypeError):
         raise Error(f"{place} cannot be read: delete it, and give --start, which "
                     "`faultline-ab status --json` on a host shows") from None
     if digest != plan.digest:
@@ -89,8 +96,8 @@ def started(path: pathlib.Path, plan: Plan) -> float:
 def until(path: pathlib.Path, at: float | None) -> float | None:
     """The time until which values count: after a stop, hosts do not follow the plan."""
     try:
-        ended = float(json.loads(run_path(path).read_text(encoding="utf-8"))["stopped"])
-    except (OSError, ValueError, KeyError, TypeError):
+        ended = _moment(json.loads(run_path(path).read_text(encoding="utf-8"))["stopped"])
+    except (OSError, ValueError, OverflowError, KeyError, TypeError):
         return at
     return ended if at is None else min(at, ended)
 
@@ -383,15 +390,15 @@ def _look(plan: Plan, start: float, transport: Transport, at: float | None) -> L
     states: dict[str, str] = {}
     for answer in transport.everywhere(plan.hosts, lambda host: ("faultline-ab status --json", "")):
         name = answer.host.name
-        try:
-            rows = json.loads(answer.out)["experiments"] if not answer.status else None
-        except (ValueError, KeyError, TypeError):
-            rows = None
-        if rows is None:
+        if answer.status:
             states[name] = _explain(answer).partition(": ")[2]
             continue
-        row: dict[str, Any] = next((row for row in rows
-                                    if row.get("name") == plan.experiment.name), {})
+        try:
+            row: dict[str, Any] = next((row for row in json.loads(answer.out)["experiments"]
+                                        if row.get("name") == plan.experiment.name), {})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            states[name] = "its faultline-ab is of another version: update faultline-host"
+            continue
         if not row:
             states[name] = "is not in the experiment: not started yet, stopped, expired or rebooted"
         elif row.get("plan") != plan.digest:
@@ -515,6 +522,9 @@ def command_stop(args: argparse.Namespace) -> int:
     try:
         body = json.loads(args.plan.read_text(encoding="utf-8"))
         hosts = tuple(Host(row["name"], row["address"], "", {}) for row in body["hosts"])
+        if not hosts or not all(isinstance(text, str) for host in hosts
+                                for text in (host.name, host.address)):
+            raise ValueError
         name = body["experiment"]["name"]
         words = body["experiment"].get("transport", {}).get("command", list(experiment.SSH))
     except OSError as err:
@@ -662,6 +672,9 @@ def main() -> int:
         status: int = args.run(args)
         return status
     except Error as err:
+        print(f"faultline-rollout: error: {err}", file=sys.stderr)
+        return USAGE
+    except OSError as err:
         print(f"faultline-rollout: error: {err}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:

@@ -168,10 +168,19 @@ def read(path: pathlib.Path) -> Plan:
     if _with_sum({key: value for key, value in body.items() if key != "sha256"}) != text:
         raise Error(f"{path} was changed after `plan` wrote it, so it registers nothing: restore "
                     "it, or make a new one with faultline-rollout plan")
-    hosts = tuple(Host(row["name"], row["address"], row["instance"], {}) for row in body["hosts"])
-    return Plan(experiment.parse(body["experiment"], f"{path}: "), body["experiment"],
-                body["seed"], hosts, {row["name"]: row["stratum"] for row in body["hosts"]},
-                {row["name"]: row["arms"] for row in body["hosts"]}, body["expected"])
+    exp = experiment.parse(body.get("experiment", {}), f"{path}: ")
+    try:
+        rows = body["hosts"]
+        hosts = tuple(Host(row["name"], row["address"], row["instance"], {}) for row in rows)
+        plan = Plan(exp, body["experiment"], body["seed"], hosts,
+                    {row["name"]: row["stratum"] for row in rows},
+                    {row["name"]: row["arms"] for row in rows}, body["expected"])
+        lengths = {len(arms) for arms in plan.arms.values()}
+    except (KeyError, TypeError):
+        lengths = set()
+    if len(lengths) != 1 or 0 in lengths:
+        raise Error(f"{path} is not a plan: make one with faultline-rollout plan")
+    return plan
 
 
 def write(path: pathlib.Path, text: str) -> None:
