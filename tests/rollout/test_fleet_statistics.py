@@ -345,6 +345,41 @@ def test_clocks_and_kernels_of_all_hosts_are_checked() -> None:
     assert "kernels of 4 of 16 hosts cannot be checked, such as host12" in result.reasons[0]
 
 
+def guarded(effects: list[float]) -> verdict.Result:
+    """A look after as many pairs, with these effects on the throughput."""
+    plan = fleet_lab.make_plan("events")
+    _, data = fleet_of()
+    per_slot = np.repeat(effects, 2)
+    slots = len(per_slot)
+    noise_of_slots = RANDOM(17).normal(0, 0.002, (fleet_lab.HOSTS, slots))
+    guard = np.exp(noise_of_slots + per_slot * plan.assigned[:, :slots])
+    return verdict.judge(plan, dataclasses.replace(until(data, slots), guards=[guard]), 499)
+
+
+def test_guard_stops_early_for_harm_only() -> None:
+    """Harm ends it after a few pairs; gain, also before a single bad pair, is no harm."""
+    result = guarded([-0.08] * 8)
+    assert not result.final and result.verdict == "WORSE", result
+    assert result.reasons[0].startswith("guard failed: throughput: -7.")
+    for effects in ([0.1] * 8, [0.1] * 8 + [-1.5]):
+        result = guarded(effects)
+        assert result.verdict != "WORSE" and result.guards[0].state != "failed", result
+    assert result.guards[0].effect < math.log(0.98)
+
+
+@pytest.mark.parametrize("arm,wanted", [(1, "WORSE"), (0, "EQUIVALENT")])
+def test_oom_kills(arm: int, wanted: str) -> None:
+    """OOM kills in arm b are harm; those in arm a are none."""
+    plan, data = fleet_of()
+    data = dataclasses.replace(data, primary=np.exp(np.log(data.primary) / 10))
+    places = np.argwhere(plan.assigned == arm)[::16][:12]
+    data.ooms[tuple(places.T)] = 1
+    result = verdict.judge(plan, data, 499)
+    assert result.verdict == wanted, result
+    assert result.events["oom_kills"] == {"ab"[arm]: 12, "ab"[1 - arm]: 0}
+    assert arm == 0 or "guard failed: oom kills: 12 in arm b, 0 in arm a" in result.reasons[0]
+
+
 def test_looks_at_crashes_are_valid() -> None:
     """Of 1000 fleets in which arms do not differ, few ever show a crash guard that fails."""
     hits = np.cumsum(RANDOM(15).random((1000, 40)) < 0.5, axis=1)

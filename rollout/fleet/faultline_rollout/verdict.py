@@ -451,9 +451,7 @@ class Judge:
                 bound = harm * effect + 1.645 * float(np.std(redraws.overall(effect)))
             else:
                 pairs, _ = estimate.pair_effects(panel)
-                ahead = harm * (effect - metric.harm_margin) > 0
-                peak = float(np.max(sequential.log_e(pairs - metric.harm_margin), initial=0.0))
-                p = min(1.0, math.exp(-peak)) if ahead else 1.0
+                p = math.exp(-sequential.peak(pairs - metric.harm_margin, harm))
                 low, high = sequential.confidence_sequence(pairs, GUARD_ALPHA)
                 bound = float(high[-1] if harm > 0 else -low[-1]) if len(pairs) else math.inf
             rows.append((metric, panel, p))
