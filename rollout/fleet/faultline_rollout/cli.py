@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
+import fcntl
 import json
 import math
 import pathlib
@@ -13,6 +15,7 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import Error, design, experiment, planning, report, trial
@@ -28,6 +31,7 @@ LEAD = 120
 # Between the change of a switch and the first restart of a service, in seconds.
 RESTART = 20
 CLOCK_SECONDS = 2
+LOCK_SECONDS = 15
 MISSING = 127
 UNREACHABLE = 255
 UNFINISHED = ("has not finished: if it does not run any more, use `faultline-rollout stop {}`, "
@@ -56,6 +60,11 @@ class Progress:
 def say(text: str) -> None:
     """Print a line at once."""
     print(text, flush=True)
+
+
+def say_aside(text: str) -> None:
+    """The same, where it does not disturb output for programs."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def local_time(moment: float) -> str:
@@ -102,24 +111,49 @@ def until(path: pathlib.Path, at: float | None) -> float | None:
     return ended if at is None else min(at, ended)
 
 
+@contextlib.contextmanager
+def _alone(path: pathlib.Path) -> Iterator[None]:
+    """Keep other commands from changing what is known of a plan, each for a moment."""
+    end = time.monotonic() + LOCK_SECONDS
+    with open(path, "rb") as file:
+        # A stop goes on even if another command hangs.
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
+            except OSError:
+                # The file system has no locks.
+                break
+        yield
+
+
 def _note_stop(path: pathlib.Path) -> None:
     """Write the time of the first stop of a plan that was started."""
     place = run_path(path)
     try:
-        run = json.loads(place.read_text(encoding="utf-8"))
-        if "stopped" not in run:
-            design.write(place, json.dumps({**run, "stopped": int(time.time())}) + "\n")
+        with _alone(path):
+            run = json.loads(place.read_text(encoding="utf-8"))
+            if "stopped" not in run:
+                design.write(place, json.dumps({**run, "stopped": int(time.time())}) + "\n")
     except FileNotFoundError:
         pass
     except (OSError, ValueError, TypeError, Error) as err:
         say(f"warning: {place} does not say when it was stopped ({err}): give verdict --at")
 
 
-def _note_complete(path: pathlib.Path) -> None:
-    """Write when all hosts had the plan; without this, the start was interrupted."""
-    run = _read_run(path)
-    if run:
+def _note_complete(path: pathlib.Path) -> bool:
+    """Write when all hosts had the plan, without which the start was interrupted.
+
+    False if it was stopped meanwhile.
+    """
+    with _alone(path):
+        run = _read_run(path)
+        if not run or "stopped" in run:
+            return False
         design.write(run_path(path), json.dumps({**run, "complete": int(time.time())}) + "\n")
+    return True
 
 
 def _read_run(path: pathlib.Path) -> dict[str, Any]:
@@ -174,12 +208,17 @@ def command_plan(args: argparse.Namespace) -> int:
     out = args.output or args.file.with_suffix(".plan.json")
     if out.exists() and not args.force:
         raise Error(f"{out} exists: a plan is registered once; use --force, or another name")
+    if run_path(out).exists() and "stopped" not in _read_run(out):
+        raise Error(f"{out} was started, says {run_path(out)}: run `faultline-rollout stop {out}` "
+                    "first, or use another name")
     hosts = _hosts_of(args.file, exp)
     plan, tried = planning.make(exp, source, hosts, seconds=experiment.seconds(args.history),
                                 end=args.at, seed=args.seed,
                                 tell=Progress("replays", planning.REPLAYS))
     chosen = tried[-1]
     design.write(out, plan.text())
+    # That of a plan with this name before.
+    run_path(out).unlink(missing_ok=True)
     flips = max(planning.flips(arms) for arms in plan.arms.values())
     if args.json:
         say(json.dumps({"plan": str(out), "sha256": plan.digest, "hosts": len(plan.hosts),
@@ -279,6 +318,15 @@ def _check_time(plan: Plan, start: int) -> None:
             raise Error(f"these alerts fire: {', '.join(firing)}: start when they do not")
 
 
+def _check(plan: Plan, start: int, transport: Transport) -> None:
+    """Check whether a plan can be started at a time."""
+    _check_time(plan, start)
+    problems = _check_hosts(plan, start, transport)
+    if problems:
+        raise Error(f"nothing was changed; {len(problems)} of {len(plan.hosts)} hosts cannot take "
+                    "part:\n  " + "\n  ".join(problems))
+
+
 def _stop_hosts(name: str, hosts: tuple[Host, ...], transport: Transport,
                 restart: bool = False) -> list[str]:
     """Stop an experiment; returns the problems."""
@@ -332,7 +380,7 @@ def _push(path: pathlib.Path, plan: Plan, start: int, transport: Transport) -> N
         if not problems and time.time() > start:
             problems.append(f"slot 0 began at {local_time(start)}, before all hosts had the "
                             "plan: use a longer --lead")
-        if not problems and "stopped" in _read_run(path):
+        if not problems and not _note_complete(path):
             problems.append("it was stopped meanwhile")
     except BaseException:
         say("interrupted: every host is set back")
@@ -343,7 +391,6 @@ def _push(path: pathlib.Path, plan: Plan, start: int, transport: Transport) -> N
         left = _set_back(path, plan, transport)
         raise Error(f"not started, {'not every' if left else 'every'} host was set back:\n  "
                     + "\n  ".join(sorted(problems) + left))
-    _note_complete(path)
 
 
 def command_start(args: argparse.Namespace) -> int:
@@ -351,23 +398,29 @@ def command_start(args: argparse.Namespace) -> int:
     plan = design.read(args.plan)
     exp = plan.experiment
     transport = Transport(exp.transport)
-    if not args.dry_run:
-        _check_not_started(args.plan)
     start = (int(time.time()) + args.lead + 59) // 60 * 60
-    _check_time(plan, start)
-    problems = _check_hosts(plan, start, transport)
-    if problems:
-        raise Error(f"nothing was changed; {len(problems)} of {len(plan.hosts)} hosts cannot take "
-                    "part:\n  " + "\n  ".join(problems))
     end = start + plan.seconds
     if args.dry_run:
+        _check(plan, start, transport)
         say(f"{exp.name} would run from {local_time(start)} to {local_time(end)} on "
             f"{len(plan.hosts)} hosts. Nothing was changed.")
         return 0
-    # Another start may have been faster.
-    _check_not_started(args.plan)
-    # Before any host, so that a stop and a verdict find it whatever happens.
-    design.write(run_path(args.plan), json.dumps({"plan": plan.digest, "start": start}) + "\n")
+    place = run_path(args.plan)
+    with _alone(args.plan):
+        _check_not_started(args.plan)
+        before = place.read_text(encoding="utf-8") if place.exists() else ""
+        # Before any host, so that a stop and a verdict find it whatever happens.
+        design.write(place, json.dumps({"plan": plan.digest, "start": start}) + "\n")
+    try:
+        _check(plan, start, transport)
+        if "stopped" in _read_run(args.plan):
+            raise Error("nothing was changed: it was stopped meanwhile")
+    except BaseException:
+        if before:
+            design.write(place, before)
+        else:
+            place.unlink(missing_ok=True)
+        raise
     _push(args.plan, plan, start, transport)
     say(f"{exp.name} runs from {local_time(start)} to {local_time(end)} on {len(plan.hosts)} "
         f"hosts; next: faultline-rollout status {args.plan}")
@@ -444,7 +497,8 @@ def _show(plan: Plan, start: float, look: Look, as_json: bool) -> None:
             say(f"    {reason}")
 
 
-def _harmed(plan: Plan, start: float, look: Look, at: float | None) -> bool:
+def _harmed(plan: Plan, start: float, look: Look, at: float | None,
+            tell: Callable[[str], None]) -> bool:
     """Has arm b done harm?  Says which hosts crashed in a slot that is not over."""
     found = look.result
     if found and (found.verdict == WORSE or found.events.get("crashes", {}).get("b")):
@@ -453,10 +507,10 @@ def _harmed(plan: Plan, start: float, look: Look, at: float | None) -> bool:
         hosts = crashed_in_b(plan, start, time.time() if at is None else at)
     except Error as err:
         if str(err) != look.problem:
-            say(f"  {err}")
+            tell(f"  {err}")
         return False
     for host in hosts:
-        say(f"  {host}: crashed in arm b")
+        tell(f"  {host}: crashed in arm b")
     return bool(hosts)
 
 
@@ -465,21 +519,25 @@ def command_status(args: argparse.Namespace) -> int:
     plan = design.read(args.plan)
     start = started(args.plan, plan) if args.start is None else args.start
     transport = Transport(plan.experiment.transport)
+    tell = say_aside if args.json else say
     while True:
         look = _look(plan, start, transport, until(args.plan, args.at))
         if unfinished(args.plan):
             look.problem = "; ".join(filter(None, [
                 f"the start {UNFINISHED.format(args.plan)}", look.problem]))
         _show(plan, start, look, args.json)
-        if args.stop_on_harm and _harmed(plan, start, look, until(args.plan, args.at)):
-            say("harm: every host is set back")
+        if args.stop_on_harm and _harmed(plan, start, look, until(args.plan, args.at), tell):
+            tell("harm: every host is set back")
             _note_stop(args.plan)
             problems = _stop_hosts(plan.experiment.name, plan.hosts, transport,
                                    bool(plan.experiment.restart))
+            if problems:
+                problems.append(f"use `faultline-rollout stop {args.plan}` when they can be "
+                                "reached")
             for problem in problems:
-                say(f"  {problem}")
+                tell(f"  {problem}")
             return 10
-        if not args.watch or look.share >= 1:
+        if not args.watch or look.share >= 1 or "stopped" in _read_run(args.plan):
             return 0
         time.sleep(args.every)
 
