@@ -417,6 +417,16 @@ def test_holm_against_statsmodels() -> None:
     assert estimate.holm(chances) == pytest.approx(list(wanted))
 
 
+def test_page_has_the_cross_check() -> None:
+    """The page has the t-test on hosts, whose effect is nearly that of the verdict."""
+    plan, data = fleet_of(-0.03)
+    result = verdict.judge(plan, data, 499)
+    assert result.estimate and result.clustered
+    assert result.clustered[0] == pytest.approx(result.estimate.effect, abs=1e-3)
+    text = report.page(plan, data, result)
+    assert f"t-test on the means of hosts: {report.percent(result.clustered[0])}, " in text
+
+
 NO_NAME = "rate(x_y_z[$slot]) / rate(y_z_x[$slot])"
 
 

@@ -196,6 +196,9 @@ def page(plan: Plan, data: Data, result: Result) -> str:
                    f"{in_words(exp.washout)} are washout"),
         ("hosts", f"{len(plan.hosts)} in {len(set(plan.strata.values()))} strata"),
         ("effect", sentence(result)),
+        ("cross-check", "none" if result.clustered is None else
+         f"t-test on the means of hosts: {percent(result.clustered[0])}, standard error "
+         f"{result.clustered[1]:.2%}"),
         ("detectable", f"{percent(result.detectable)} with a probability of 90%"),
         ("pairs", f"{result.pairs_done} of {result.pairs}"),
         ("mechanism", ", ".join(f"{arm}: {value:.4g}"
