@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
+import pathlib
 import re
 import subprocess
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +15,7 @@ from rollout import fleet_lab
 
 from scipy import stats
 
-from faultline_rollout import cli, verdict
+from faultline_rollout import cli, report, verdict
 
 COMPLETION = fleet_lab.FLEET / "completion.bash"
 PAGES = ("faultline-rollout.1", "faultline-experiment.5")
@@ -67,6 +70,29 @@ def test_synopsis() -> None:
     wanted = {verb: options - {"--help", "--output"} for verb, options in verbs().items()}
     assert found == wanted
     assert ".Op Fl o Ar PLAN" in synopsis
+
+
+@pytest.mark.parametrize("home", [True, False])
+def test_cache_of_the_plot(home: bool, tmp_path: pathlib.Path,
+                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a home, the cache of matplotlib is in a folder that nobody can make before."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    # So that monkeypatch takes away what is set here.
+    monkeypatch.setenv("MPLCONFIGDIR", "")
+    monkeypatch.delenv("MPLCONFIGDIR")
+    monkeypatch.setenv("HOME", str(tmp_path if home else tmp_path / "none"))
+    before = set(tmp_path.iterdir())
+    plan, nothing = fleet_lab.make_plan("cache"), cast(Any, None)
+    monkeypatch.setattr(report, "Judge", lambda *_: pytest.fail("enough"))
+    with pytest.raises(pytest.fail.Exception, match="enough"):
+        report.figure(plan, nothing, nothing)
+    made = set(tmp_path.iterdir()) - before
+    assert f"matplotlib-{os.getuid()}" not in os.environ.get("MPLCONFIGDIR", "")
+    if home:
+        assert "MPLCONFIGDIR" not in os.environ
+    else:
+        folder = pathlib.Path(os.environ["MPLCONFIGDIR"])
+        assert folder in made and folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_simulate() -> None:

@@ -2,11 +2,13 @@
 """The plot, and the page with the plot."""
 from __future__ import annotations
 
+import atexit
 import html
 import io
 import math
 import os
 import pathlib
+import shutil
 import tempfile
 from typing import Any
 
@@ -53,11 +55,20 @@ def _per_slot(values: Array, assigned: Any, arm: int) -> Array:
     return mean_of_known(np.where(assigned == arm, values, np.nan), 0)
 
 
+def _find_cache() -> None:
+    """Give matplotlib a folder if there is no home for its cache.
+
+    One that nobody else can have made: matplotlib also reads its settings there.
+    """
+    if "MPLCONFIGDIR" not in os.environ and not os.access(os.path.expanduser("~"), os.W_OK):
+        folder = tempfile.mkdtemp(prefix="faultline-rollout-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["MPLCONFIGDIR"] = folder
+
+
 def figure(plan: Plan, data: Data, result: Result) -> Any:
     """The plot as a figure of matplotlib."""
-    # Its cache may be somewhere without a home.
-    os.environ.setdefault("MPLCONFIGDIR", os.path.join(tempfile.gettempdir(),
-                                                       f"matplotlib-{os.getuid()}"))
+    _find_cache()
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
