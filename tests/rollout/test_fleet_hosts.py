@@ -664,6 +664,20 @@ def test_alerts_that_fire(alert: str, starts: bool, tmp_path: pathlib.Path) -> N
     assert starts or "these alerts fire: HighErrorRate: start when they do not" in done.stderr
 
 
+@pytest.mark.parametrize("rules,warns", [
+    (["HighErrorRate"], ["HighErorRate"]), (["HighErrorRate", "HighErorRate"], []), ([], [])])
+def test_alert_that_no_rule_has(rules: list[str], warns: list[str], lab: Lab) -> None:
+    """A name that can never fire is told, if Prometheus tells its rules."""
+    told = json.dumps({"data": {"groups": [{"rules": [{"name": name} for name in rules]}]}})
+    with serving(lambda _: (200, answer_of([], "vector")), told.encode()) as url:
+        source = {**lab.plan.source, "prometheus": url, "alerts": ["HighErrorRate", "HighErorRate"]}
+        lab.path.write_text(dataclasses.replace(lab.plan, source=source).text())
+        done = lab.run("start", lab.path, "--dry-run")
+    assert done.returncode == 0
+    assert done.stderr == "".join(
+        f"warning: alerts: no rule of {url} is named {name}\n" for name in warns)
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_stop_on_harm(tmp_path: pathlib.Path, as_json: bool) -> None:
     """A crash in arm b ends the experiment before its slot is over; one in arm a does not."""

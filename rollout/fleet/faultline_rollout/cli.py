@@ -192,6 +192,16 @@ def _hosts_of(file: pathlib.Path, exp: experiment.Experiment) -> list[Host]:
     return hosts
 
 
+def _firing(exp: experiment.Experiment) -> str:
+    """The alerts of an experiment file that fire now; warns of names that can never fire."""
+    if not exp.alerts:
+        return ""
+    server = Prometheus(exp.prometheus, exp.host_label)
+    for alert in server.unknown(exp.alerts):
+        say_aside(f"warning: alerts: no rule of {exp.prometheus} is named {alert}")
+    return ", ".join(server.firing(exp.alerts))
+
+
 def _blackout(exp: experiment.Experiment, first: float, last: float) -> str:
     """The blackout that a time would run into, in words; nothing if there is none."""
     for begin, end in exp.blackout:
@@ -262,9 +272,8 @@ def command_trial(args: argparse.Namespace) -> int:
     for number, size in enumerate(sizes, start=1):
         if blackout := _blackout(exp, time.time(), time.time() + work.wait):
             raise Error(f"ring {number} would run into {blackout}, and was not started")
-        if exp.alerts and (firing := Prometheus(exp.prometheus, exp.host_label).firing(
-                exp.alerts)):
-            raise Error(f"these alerts fire: {', '.join(firing)}: ring {number} was not started")
+        if firing := _firing(exp):
+            raise Error(f"these alerts fire: {firing}: ring {number} was not started")
         problems = work.ring(number, every[begun:size], not args.no_promote)
         if problems:
             say(f"ring {number} failed, no other host was touched:")
@@ -312,10 +321,8 @@ def _check_time(plan: Plan, start: int) -> None:
     exp = plan.experiment
     if blackout := _blackout(exp, start, start + plan.seconds):
         raise Error(f"the experiment would run into {blackout}: start it at another time")
-    if exp.alerts:
-        firing = Prometheus(exp.prometheus, exp.host_label).firing(exp.alerts)
-        if firing:
-            raise Error(f"these alerts fire: {', '.join(firing)}: start when they do not")
+    if firing := _firing(exp):
+        raise Error(f"these alerts fire: {firing}: start when they do not")
 
 
 def _check(plan: Plan, start: int, transport: Transport) -> None:

@@ -131,6 +131,17 @@ class Prometheus:
         names = {series["metric"].get("alertname", "") for series in answer}
         return [alert for alert in alerts if alert in names]
 
+    def unknown(self, alerts: Sequence[str]) -> list[str]:
+        """Those of the alerts that no rule has; none if this server does not tell its rules."""
+        try:
+            with urllib.request.urlopen(f"{self.url.rstrip('/')}/api/v1/rules?type=alert",
+                                        timeout=LIMIT) as answer:
+                known = {rule["name"] for group in json.load(answer)["data"]["groups"]
+                         for rule in group["rules"]}
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+            return []
+        return [alert for alert in alerts if alert not in known] if known else []
+
 
 def _series(result: Any) -> list[Any]:
     """The series of a vector or matrix; ValueError if it is something else."""
