@@ -71,19 +71,27 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) ->
 
 
 @contextlib.contextmanager
-def serving(answer: Callable[[int], tuple[int, bytes]]) -> Iterator[str]:
-    """A server whose answer to the n-th question is answer(n); gives its address."""
+def serving(answer: Callable[[int], tuple[int, bytes]], rules: bytes = b"") -> Iterator[str]:
+    """A server whose answer to the n-th query is answer(n); gives its address."""
     count = 0
 
     class Handler(http.server.BaseHTTPRequestHandler):
         """One question."""
 
         def do_POST(self) -> None:
-            """Answer it."""
+            """Answer a query."""
             nonlocal count
             self.rfile.read(int(self.headers["Content-Length"]))
             status, text = answer(count)
             count += 1
+            self.tell(status, text)
+
+        def do_GET(self) -> None:
+            """Tell the rules, if there are any."""
+            self.tell(200 if rules else 404, rules)
+
+        def tell(self, status: int, text: bytes) -> None:
+            """Send an answer."""
             self.send_response(status)
             self.end_headers()
             self.wfile.write(text)

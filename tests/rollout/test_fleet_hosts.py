@@ -6,6 +6,7 @@ A host is a folder; faultline-ab on it is a small program that keeps the plan th
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import json
@@ -24,7 +25,7 @@ from rollout import fleet_lab
 from rollout.fleet_lab import HOSTS, ROOT, START
 from rollout.prometheus_lab import answer_of, serving
 
-from faultline_rollout import Error, cli, design, experiment, hosts, prometheus
+from faultline_rollout import Error, cli, design, experiment, hosts, planning, prometheus
 
 FAKE = r"""#!/bin/sh
 # A host's faultline-ab: checks the sum, keeps the plan in $HOST_FOLDER.
@@ -59,7 +60,7 @@ if [ -e "$HOST_FOLDER/gone" ]; then
     exit 255
 fi
 case $2 in
-*--dry-run*) ;;
+*--dry-run*) while [ -e "$HOST_FOLDER/slow-check" ]; do sleep 0.1; done ;;
 *'faultline-ab start'*)
     # The network is slow on the way to this host, or loses the command.
     while [ -e "$HOST_FOLDER/slow" ]; do sleep 0.1; done
@@ -215,12 +216,67 @@ def test_real_agent(lab: Lab) -> None:
     assert not list(lab.folder.glob("host*/run/**/lab.plan"))
 
 
+@pytest.mark.parametrize("accepted", [False, True])
+def test_isolated_cpus(tmp_path: pathlib.Path, accepted: bool) -> None:
+    """A host with isolated CPUs takes part only if the experiment file says so."""
+    lab = make_lab(tmp_path, isolated_cpus=accepted)
+    lab.real()
+    cpus = lab.host(6) / "root/sys/devices/system/cpu/isolated"
+    cpus.parent.mkdir(parents=True)
+    cpus.write_text("2-3\n")
+    done = lab.run("start", lab.path)
+    assert (done.returncode == 0) == accepted and len(lab.on) == (HOSTS if accepted else 0)
+    assert accepted or "1 of 16 hosts cannot take part:\n  host06: faultline-ab: error: CPUs " \
+        "2-3 are isolated" in done.stderr
+
+
 def test_dry_run_changes_nothing(lab: Lab) -> None:
     """--dry-run asks each host, and starts none."""
     done = lab.run("start", lab.path, "--dry-run")
     assert done.returncode == 0 and "Nothing was changed" in done.stdout
     assert not lab.on and not (lab.folder / "lab.run.json").exists()
     assert "start --dry-run" in (lab.host(0) / "calls").read_text()
+
+
+@pytest.mark.parametrize("text", ["Welcome!", "[]", '{"experiments": ["lab"]}', '{"x": 1}'])
+def test_status_of_another_version(lab: Lab, text: str) -> None:
+    """What is no status of faultline-ab is said so, for that host only."""
+    assert lab.run("start", lab.path).returncode == 0
+    (lab.host(4) / "bin").mkdir()
+    program = lab.host(4) / "bin/faultline-ab"
+    program.write_text(f"#!/bin/sh\necho '{text}'\n")
+    program.chmod(0o755)
+    done = lab.run("status", lab.path)
+    assert done.returncode == 0 and f"{HOSTS - 1} waiting" in done.stdout, done.stderr
+    assert "host04: its faultline-ab is of another version" in done.stdout
+
+
+@pytest.mark.parametrize("change", [
+    {"hosts": []}, {"hosts": [{}]}, {"hosts": 5}, {"experiment": None}, {"seed": None},
+    {"hosts": [{"name": "h", "address": "h", "instance": "h", "stratum": "all", "arms": ""}]}])
+def test_plan_with_a_right_sum(tmp_path: pathlib.Path, change: dict[str, Any]) -> None:
+    """A plan that somebody made by hand, with its sum, is checked nevertheless."""
+    body = json.loads(fleet_lab.make_plan("x").text())
+    del body["sha256"]
+    body |= change
+    if body["seed"] is None:
+        del body["seed"]
+    path = tmp_path / "x.json"
+    path.write_text(design._with_sum(body))
+    done = fleet_lab.rollout("start", path)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "is not a plan" in done.stderr or "must be a table" in done.stderr
+
+
+def test_output_that_is_closed(lab: Lab) -> None:
+    """An error of the system is one line, too."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([fleet_lab.FLEET / "faultline-rollout", "start", lab.path, "--dry-run"],
+                          stdout=write, stderr=subprocess.PIPE, text=True, check=False,
+                          env=os.environ | {"FLEET_FOLDER": str(lab.folder)})
+    os.close(write)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Broken pipe" in done.stderr
 
 
 def put(name: str, text: str = "") -> Callable[[Lab], None]:
@@ -269,6 +325,21 @@ def test_start_fails_as_a_whole(lab: Lab, change: Callable[[Lab], None], reason:
     assert done.returncode == 2
     assert reason in done.stderr and "Traceback" not in done.stderr
     assert not lab.on and not (lab.folder / "lab.run.json").exists()
+
+
+def test_clock_of_a_host_that_is_asked_late(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock is compared with the time at which its host was asked."""
+    monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
+    monkeypatch.setattr(hosts, "PARALLEL", 1)
+    for number, script in ((0, "sleep 6; exec /bin/date +%s"),
+                           (15, "echo $(($(/bin/date +%s) - 4))")):
+        date = lab.host(number) / "bin/date"
+        date.parent.mkdir()
+        date.write_text(f"#!/bin/sh\n{script}\n")
+        date.chmod(0o755)
+    found = cli._check_hosts(lab.plan, int(time.time()) + 300,
+                             hosts.Transport(lab.plan.experiment.transport))
+    assert len(found) == 1 and found[0].startswith("host15: its clock says '"), found
 
 
 def test_interrupted_start(lab: Lab) -> None:
@@ -370,6 +441,7 @@ def test_killed_start_arrives_late(lab: Lab) -> None:
     done = lab.run("start", lab.path)
     assert done.returncode == 2 and "nothing was changed" in done.stderr and lab.on == late
     assert "host15: faultline-ab: error: experiment lab uses" in done.stderr
+    assert f"{HOSTS // 2} waiting" in lab.run("status", lab.path).stdout
     assert lab.run("stop", lab.path).returncode == 0 and not lab.on
     assert lab.run("start", lab.path).returncode == 0 and len(lab.on) == HOSTS
 
@@ -413,6 +485,82 @@ def test_stop_during_start(lab: Lab) -> None:
     assert not lab.on and not (lab.folder / "lab.run.json").exists()
 
 
+def test_stop_during_the_checks(lab: Lab) -> None:
+    """A stop while a start asks the hosts: they are not started after it."""
+    lab.mark("slow-check", [3])
+    with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", lab.path],
+                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                          env=os.environ | {"FLEET_FOLDER": str(lab.folder)}) as process:
+        end = time.monotonic() + 60
+        while not (lab.host(0) / "calls").exists():
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.1)
+        assert lab.run("stop", lab.path).returncode == 0
+        lab.clear("slow-check")
+        error = process.communicate(timeout=120)[1]
+    assert process.returncode == 2 and "nothing was changed: it was stopped meanwhile" in error
+    assert not lab.on and not (lab.folder / "lab.run.json").exists()
+    assert "start /" not in (lab.host(0) / "calls").read_text()
+
+
+def test_stop_at_the_end_of_a_start(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop at the moment at which a start notes that it is complete is not forgotten."""
+    monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
+    place = lab.folder / "lab.run.json"
+    write, stops = design.write, []
+
+    def slow(path: pathlib.Path, text: str) -> None:
+        if '"complete"' in text:
+            stops.append(subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "stop",
+                                           lab.path], stdout=subprocess.DEVNULL))
+            end = time.monotonic() + 5
+            while "stopped" not in place.read_text() and time.monotonic() < end:
+                time.sleep(0.1)
+        write(path, text)
+
+    monkeypatch.setattr(design, "write", slow)
+    assert cli.command_start(cli.parser().parse_args(["start", str(lab.path)])) == 0
+    assert stops[0].wait(60) == 0 and not lab.on
+    assert "stopped" in json.loads(place.read_text())
+
+
+def test_stop_beside_a_command_that_hangs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop does not wait for ever for a command that holds the lock."""
+    monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
+    monkeypatch.setattr(cli, "LOCK_SECONDS", 0.5)
+    assert lab.run("start", lab.path).returncode == 0 and len(lab.on) == HOSTS
+    with open(lab.path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+        def late(*_: object) -> None:
+            raise AssertionError("it waits")
+
+        signal.signal(signal.SIGALRM, late)
+        signal.alarm(60)
+        try:
+            assert cli.command_stop(cli.parser().parse_args(["stop", str(lab.path)])) == 0
+        finally:
+            signal.alarm(0)
+    assert not lab.on
+    assert "stopped" in json.loads((lab.folder / "lab.run.json").read_text())
+
+
+def test_two_starts(lab: Lab) -> None:
+    """Of two starts one wins, and the other one leaves it alone."""
+    lab.mark("slow-check", [3])
+    with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", lab.path],
+                          stdout=subprocess.DEVNULL,
+                          env=os.environ | {"FLEET_FOLDER": str(lab.folder)}) as process:
+        end = time.monotonic() + 60
+        while not (lab.host(0) / "calls").exists():
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.1)
+        done = lab.run("start", lab.path)
+        lab.clear("slow-check")
+        assert process.wait(60) == 0
+    assert done.returncode == 2 and "has not finished" in done.stderr and len(lab.on) == HOSTS
+
+
 def test_stop_of_a_fleet_with_a_lost_host(lab: Lab) -> None:
     """Stop works with an edited plan, goes on after a host that is gone, and names it."""
     assert lab.run("start", lab.path).returncode == 0
@@ -421,6 +569,44 @@ def test_stop_of_a_fleet_with_a_lost_host(lab: Lab) -> None:
     done = lab.run("stop", lab.path)
     assert done.returncode == 2 and "host07: cannot be reached" in done.stderr
     assert lab.on == ["host07"]
+
+
+def test_watch_ends_with_a_stop(lab: Lab) -> None:
+    """--watch does not wait for the end of an experiment that was stopped."""
+    assert lab.run("start", lab.path).returncode == 0
+    with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "status", "--watch", "--every",
+                           "1", lab.path], stdout=subprocess.PIPE, text=True,
+                          env=os.environ | {"FLEET_FOLDER": str(lab.folder)}) as process:
+        assert process.stdout and f"lab [{'.' * 40}] 0%" in process.stdout.readline()
+        assert process.poll() is None
+        assert lab.run("stop", lab.path).returncode == 0
+        try:
+            assert "none in the experiment" in process.communicate(timeout=30)[0]
+        finally:
+            process.kill()
+    assert process.returncode == 0
+
+
+def test_new_plan_of_a_name(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """--force does not lose a plan that runs; the next one of its name can be started."""
+    monkeypatch.setattr(planning, "make", lambda *_, **__: (
+        dataclasses.replace(lab.plan, notes={"history_seconds": 1}),
+        [planning.Noise(24, 0.01, 0.0)]))
+    (lab.folder / "inventory.ini").write_text("host00\n")
+    file = lab.folder / "lab.toml"
+    file.write_text('name = "x"\nswitch = "vm.speculative_page_fault"\na = 0\nb = 1\n'
+                    'slot = "5min"\nwashout = "1min"\nexpires = "2h"\n'
+                    'primary = {query = "x[$slot]", better = "lower", margin = "1%"}\n'
+                    'mechanism = {query = "x[$slot]", min = 1}\n')
+    args = cli.parser().parse_args(["plan", str(file), "-o", str(lab.path), "--force"])
+    assert lab.run("start", lab.path).returncode == 0
+    before = lab.path.read_bytes()
+    with pytest.raises(Error, match="lab.json was started, says .*run `faultline-rollout stop"):
+        cli.command_plan(args)
+    assert lab.path.read_bytes() == before
+    assert lab.run("stop", lab.path).returncode == 0
+    assert cli.command_plan(args) == 0
+    assert lab.run("start", lab.path).returncode == 0 and len(lab.on) == HOSTS
 
 
 def test_after_a_stop(lab: Lab) -> None:
@@ -478,7 +664,22 @@ def test_alerts_that_fire(alert: str, starts: bool, tmp_path: pathlib.Path) -> N
     assert starts or "these alerts fire: HighErrorRate: start when they do not" in done.stderr
 
 
-def test_stop_on_harm(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("rules,warns", [
+    (["HighErrorRate"], ["HighErorRate"]), (["HighErrorRate", "HighErorRate"], []), ([], [])])
+def test_alert_that_no_rule_has(rules: list[str], warns: list[str], lab: Lab) -> None:
+    """A name that can never fire is told, if Prometheus tells its rules."""
+    told = json.dumps({"data": {"groups": [{"rules": [{"name": name} for name in rules]}]}})
+    with serving(lambda _: (200, answer_of([], "vector")), told.encode()) as url:
+        source = {**lab.plan.source, "prometheus": url, "alerts": ["HighErrorRate", "HighErorRate"]}
+        lab.path.write_text(dataclasses.replace(lab.plan, source=source).text())
+        done = lab.run("start", lab.path, "--dry-run")
+    assert done.returncode == 0
+    assert done.stderr == "".join(
+        f"warning: alerts: no rule of {url} is named {name}\n" for name in warns)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_stop_on_harm(tmp_path: pathlib.Path, as_json: bool) -> None:
     """A crash in arm b ends the experiment before its slot is over; one in arm a does not."""
     now = START + 120
     for arm in "ab":
@@ -493,7 +694,11 @@ def test_stop_on_harm(tmp_path: pathlib.Path) -> None:
             source = {**lab.plan.source, "prometheus": url}
             lab.path.write_text(dataclasses.replace(lab.plan, source=source).text())
             assert lab.run("start", lab.path).returncode == 0
-            done = lab.run("status", lab.path, "--stop-on-harm", "--start", START, "--at", now)
+            done = lab.run("status", lab.path, "--stop-on-harm", "--start", START, "--at", now,
+                           *(["--json"] if as_json else []))
+        if as_json:
+            assert json.loads(done.stdout)["name"] == "lab"
+            done.stdout = done.stderr
         assert (done.returncode == 10) == (not lab.on) == (arm == "b"), done
         assert (f"{host}: crashed in arm b\nharm: every host is set back" in done.stdout) == (
             arm == "b")
@@ -514,6 +719,8 @@ def test_start_takes_too_long(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None
     (None, "has not been started", ""),
     ("", "cannot be read: delete it, and give --start", "already started"),
     ("[1]", "cannot be read: delete it, and give --start", "already started"),
+    ('{"plan": "0", "start": NaN}', "cannot be read: delete it", "has not finished"),
+    ('{"plan": "0", "start": 1e300}', "cannot be read: delete it", "has not finished"),
     ('{"plan": "0", "start": 1, "complete": 2}', "belongs to another plan", "already started"),
 ])
 def test_run_file(lab: Lab, text: str | None, reason: str, again: str) -> None:
@@ -537,12 +744,16 @@ def test_run_file(lab: Lab, text: str | None, reason: str, again: str) -> None:
     ({"name": "x; reboot"}, "has no name"),
     ({"transport": {"command": "ssh"}}, "has no transport"),
     ({"transport": []}, "is no plan"),
+    ({"hosts": []}, "is no plan"),
+    ({"hosts": [{"name": "host00", "address": 7}]}, "is no plan"),
     (None, "is no plan"),
 ])
 def test_stop_with_a_damaged_plan(lab: Lab, changes: dict[str, Any] | None, reason: str) -> None:
     """Stop does not guess what to end; it says what to do on the hosts."""
     body = json.loads(lab.path.read_text())
-    body["experiment"] |= changes or {}
+    change = dict(changes or {})
+    body |= {"hosts": change.pop("hosts", body["hosts"])}
+    body["experiment"] |= change
     lab.path.write_text(json.dumps(body) if changes else "{")
     done = lab.run("stop", lab.path)
     assert done.returncode == 2 and reason in done.stderr and done.stderr.count("\n") == 1
@@ -617,6 +828,12 @@ def test_restart_in_both_arms(tmp_path: pathlib.Path) -> None:
     ({"b": 2}, "b: 2 is out of range: vm.speculative_page_fault takes 0 to 1"),
     ({"b": 0}, "b: is the same as a"),
     ({"b": True}, "b: must be a number"),
+    ({"b": 10 ** 400}, "b: must be a number, at most 1e+15"),
+    ({"expires": "1" * 400 + "d"}, "d' is not a duration"),
+    ({"mechanism": 5}, "mechanism: must be a table"),
+    ({"mechanism": []}, "mechanism: must be a table"),
+    ({"transport": ["ssh"]}, "transport: must be a table"),
+    ({"primary": "x"}, "primary: must be a table"),
     ({"name": "a b"}, "name: use up to 64 letters"),
     ({"slot": "30s", "washout": "5s"}, "slot: is shorter than 60 s"),
     ({"slot": "5 minutes"}, "slot: '5 minutes' is not a duration"),
@@ -671,6 +888,15 @@ def test_inventory_errors(tmp_path: pathlib.Path, text: str, reason: str) -> Non
     path.write_text(text)
     with pytest.raises(Error, match=re.escape(reason)):
         hosts.inventory(path)
+
+
+def test_inventory_with_groups(tmp_path: pathlib.Path) -> None:
+    """A host has the variables of each of its groups, and its first group as group."""
+    path = tmp_path / "inventory.ini"
+    path.write_text("[web]\nh1\n[eu]\nh1 role=own\n[all:vars]\nsite=x\nzone=0\n"
+                    "[eu:vars]\nsite=eu\nzone=1\n[web:vars]\nrole=front\nzone=2\n")
+    found, = hosts.inventory(path)
+    assert found.facts == {"group": "web", "role": "own", "site": "eu", "zone": "2"}
 
 
 def test_inventory(tmp_path: pathlib.Path) -> None:

@@ -52,6 +52,16 @@ def test_answers_after_a_while(failures: int, monkeypatch: pytest.MonkeyPatch) -
     assert "cannot be reached (HTTP status 503): start it, or correct" in str(caught.value)
 
 
+@pytest.mark.parametrize("moments", [[30, 90], [0, 60, 120, 180], [-60, 0], [0, "NaN"]])
+def test_moments_that_were_not_asked_for(moments: list[object]) -> None:
+    """A proxy that aligns ranges with the step gives values of the other arm: an error."""
+    moved = answer_of([{"metric": {"instance": "host00:9100"},
+                        "values": [[moment, "1"] for moment in moments]}])
+    with serving(lambda _: (200, moved)) as url, pytest.raises(Error) as caught:
+        Prometheus(url).table("latency", HOSTS, 0, 3, 60)
+    assert "answers for other moments than it is asked for" in str(caught.value)
+
+
 def test_values_that_are_no_numbers() -> None:
     """NaN and Inf are missing values, as a host that is not there."""
     good = answer_of([series_of("host00", "1", "NaN", "+Inf"), series_of("other", "1", "1", "1")])
@@ -114,6 +124,20 @@ def test_metric_that_is_often_zero(lost: float, enough: bool,
     with pytest.raises(Error) as caught:
         make(values, monkeypatch)
     assert "too few values above 0 for host03, in the last 24 h: leave these" in str(caught.value)
+
+
+def test_metric_that_never_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A constant would have no noise, so each plan would seem to detect everything."""
+    values = np.repeat(history()[:, :1], SLOTS, axis=1)
+    with pytest.raises(Error, match="the primary metric never changes on any host: look at"):
+        make(values, monkeypatch)
+
+
+def test_short_history() -> None:
+    """A history without a whole slot is refused before Prometheus is asked."""
+    source = fleet_lab.source("history", prometheus="http://127.0.0.1:9")
+    with pytest.raises(Error, match="--history 4 min is shorter than a slot"):
+        planning.make(experiment.parse(source, ""), source, HOSTS, seconds=240)
 
 
 @pytest.mark.parametrize("rate,planned", [(2 * verdict.ALPHA, True),

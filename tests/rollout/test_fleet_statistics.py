@@ -18,8 +18,8 @@ import statsmodels.api as sm
 import statsmodels.stats.multitest
 from scipy import integrate, stats
 
-from faultline_rollout import (Error, design, estimate, experiment, noise, planning, sequential,
-                               switches, verdict)
+from faultline_rollout import (Error, design, estimate, experiment, noise, planning, report,
+                               sequential, switches, verdict)
 from faultline_rollout.types import Array
 
 RANDOM = np.random.default_rng
@@ -181,6 +181,28 @@ def test_parallel_with_cuped() -> None:
     cuped = estimate.randomisation(design.parallel_panel(slots, before, on, strata), 0.05)
     assert cuped.low < 0.05 < cuped.high and cuped.low > 0
     assert cuped.error < plain.error / 10
+    # With one stratum, it is the coefficient of a regression.
+    fit = sm.OLS(slots.mean(axis=1), np.column_stack([np.ones(40), before, on])).fit()
+    assert cuped.effect == pytest.approx(fit.params[2], rel=1e-9)
+
+
+@pytest.mark.parametrize("hosts,parts", [(8, 1), (12, 2)])
+def test_false_rate_with_cuped(hosts: int, parts: int) -> None:
+    """With few hosts too, the slope of the time before costs no false verdicts."""
+    random = RANDOM(16)
+    strata = np.arange(hosts) % parts
+    false, sets = 0, 2000
+    for seed in range(sets):
+        level = random.normal(0, 0.1, (hosts, 1))
+        before = (level + random.normal(0, 0.02, (hosts, 1)))[:, 0]
+        on = np.zeros(hosts, dtype=np.int64)
+        for stratum in np.unique(strata):
+            rows = strata == stratum
+            on[rows] = estimate.draw_signs(int(rows.sum()), 1, random)[0] > 0
+        panel = design.parallel_panel(level + random.normal(0, 0.02, (hosts, 8)), before, on,
+                                      strata)
+        false += estimate.chance(panel, estimate.redraw(panel, 199, str(seed))) <= verdict.ALPHA
+    assert false <= stats.binom.ppf(0.99, sets, verdict.ALPHA)
 
 
 @pytest.mark.parametrize("hosts,enough", [(4, False), (6, False), (7, True), (8, True)])
@@ -308,6 +330,56 @@ def test_arms_of_all_hosts_are_checked() -> None:
     assert result.verdict == "INVALID" and "cannot be checked in 75%" in result.reasons[0]
 
 
+def test_clocks_and_kernels_of_all_hosts_are_checked() -> None:
+    """The clocks and kernels of a few hosts do not speak for the others."""
+    plan, data = fleet_of()
+    offset = data.offset.copy()
+    offset[12:] = np.nan
+    result = verdict.judge(plan, dataclasses.replace(data, offset=offset), 499)
+    assert result.verdict == "INVALID"
+    assert result.reasons == ["clocks cannot be checked in 25% of the slots, of which 20% may be: "
+                              "node_time_seconds is missing on some hosts"]
+    kernels = [*data.kernels[:12], {}, {}, {}, {}]
+    result = verdict.judge(plan, dataclasses.replace(data, kernels=kernels), 499)
+    assert result.verdict == "INVALID"
+    assert "kernels of 4 of 16 hosts cannot be checked, such as host12" in result.reasons[0]
+
+
+def guarded(effects: list[float]) -> verdict.Result:
+    """A look after as many pairs, with these effects on the throughput."""
+    plan = fleet_lab.make_plan("events")
+    _, data = fleet_of()
+    per_slot = np.repeat(effects, 2)
+    slots = len(per_slot)
+    noise_of_slots = RANDOM(17).normal(0, 0.002, (fleet_lab.HOSTS, slots))
+    guard = np.exp(noise_of_slots + per_slot * plan.assigned[:, :slots])
+    return verdict.judge(plan, dataclasses.replace(until(data, slots), guards=[guard]), 499)
+
+
+def test_guard_stops_early_for_harm_only() -> None:
+    """Harm ends it after a few pairs; gain, also before a single bad pair, is no harm."""
+    result = guarded([-0.08] * 8)
+    assert not result.final and result.verdict == "WORSE", result
+    assert result.reasons[0].startswith("guard failed: throughput: -7.")
+    for effects in ([0.1] * 8, [0.1] * 8 + [-1.5]):
+        result = guarded(effects)
+        assert result.verdict != "WORSE" and result.guards[0].state != "failed", result
+    assert result.guards[0].effect < math.log(0.98)
+
+
+@pytest.mark.parametrize("arm,wanted", [(1, "WORSE"), (0, "EQUIVALENT")])
+def test_oom_kills(arm: int, wanted: str) -> None:
+    """OOM kills in arm b are harm; those in arm a are none."""
+    plan, data = fleet_of()
+    data = dataclasses.replace(data, primary=np.exp(np.log(data.primary) / 10))
+    places = np.argwhere(plan.assigned == arm)[::16][:12]
+    data.ooms[tuple(places.T)] = 1
+    result = verdict.judge(plan, data, 499)
+    assert result.verdict == wanted, result
+    assert result.events["oom_kills"] == {"ab"[arm]: 12, "ab"[1 - arm]: 0}
+    assert arm == 0 or "guard failed: oom kills: 12 in arm b, 0 in arm a" in result.reasons[0]
+
+
 def test_looks_at_crashes_are_valid() -> None:
     """Of 1000 fleets in which arms do not differ, few ever show a crash guard that fails."""
     hits = np.cumsum(RANDOM(15).random((1000, 40)) < 0.5, axis=1)
@@ -343,6 +415,30 @@ def test_holm_against_statsmodels() -> None:
     chances = [0.01, 0.04, 0.03, 0.5, 0.002]
     wanted = statsmodels.stats.multitest.multipletests(chances, method="holm")[1]
     assert estimate.holm(chances) == pytest.approx(list(wanted))
+
+
+def test_page_has_the_cross_check() -> None:
+    """The page has the t-test on hosts, whose effect is nearly that of the verdict."""
+    plan, data = fleet_of(-0.03)
+    result = verdict.judge(plan, data, 499)
+    assert result.estimate and result.clustered
+    assert result.clustered[0] == pytest.approx(result.estimate.effect, abs=1e-3)
+    text = report.page(plan, data, result)
+    assert f"t-test on the means of hosts: {report.percent(result.clustered[0])}, " in text
+
+
+NO_NAME = "rate(x_y_z[$slot]) / rate(y_z_x[$slot])"
+
+
+def test_query_is_no_formula() -> None:
+    """A query without a name and with two $slot stands in the plot as it is."""
+    metric = {"query": NO_NAME, "better": "lower", "margin": "5%"}
+    plan, data = fleet_of()
+    plan = fleet_lab.make_plan("events", primary=metric, guard=[metric])
+    data = dataclasses.replace(data, guards=[data.primary])
+    text = report.page(plan, data, verdict.judge(plan, data, 499))
+    # Both in the title of the arms and beside the guard.
+    assert text.count(f"<!-- {NO_NAME[:40]}") == 2
 
 
 # --- The e-process

@@ -6,6 +6,7 @@ A host is a folder; faultline-boot on it is a small program that keeps its state
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import pathlib
 import subprocess
@@ -228,6 +229,32 @@ def test_alert_between_rings(lab: Lab) -> None:
     assert done.returncode == 2
     assert "these alerts fire: HighLatency: ring 2 was not started" in done.stderr
     assert lab.with_kernel("default") == first(1) and lab.calls() == 1
+
+
+def test_blackout_between_rings(lab: Lab) -> None:
+    """No ring that would run into a blackout; the ring before it keeps the kernel."""
+    text = lab.file.read_text()
+
+    def until_blackout(seconds: int) -> None:
+        begin = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
+        lab.file.write_text(f'blackout = ["{begin.isoformat()}/2099-01-01T00:00Z"]\n' + text)
+
+    until_blackout(50)
+    done = lab.run("--wait", "60s")
+    assert done.returncode == 2 and lab.calls() == 0
+    assert "ring 1 would run into the blackout from" in done.stderr
+    until_blackout(20)
+    done = lab.run("--rings", "1,100%", "--wait", "1s", "--soak", "20s")
+    assert done.returncode == 2 and "ring 2 would run into the blackout from" in done.stderr
+    assert lab.with_kernel("default") == first(1) and lab.calls() == 1
+
+
+def test_too_many_hosts(lab: Lab) -> None:
+    """The cap on hosts holds for a trial, too."""
+    lab.file.write_text(f"max_hosts = {HOSTS - 1}\n" + lab.file.read_text())
+    done = lab.run()
+    assert done.returncode == 2 and lab.calls() == 0
+    assert f"has {HOSTS} hosts, and max_hosts is {HOSTS - 1}" in done.stderr
 
 
 @pytest.mark.parametrize("text, sizes", [("1,5%,25%,100%", [1, 2, 10, 40]), ("3", [3]),

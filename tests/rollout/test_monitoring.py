@@ -23,6 +23,8 @@ import yaml
 
 from rollout import prometheus_lab
 
+from faultline_rollout import prometheus
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = ROOT / "rollout/monitoring"
 GUIDE = ROOT / "kernel/overlay/Documentation/admin-guide/mm/faultline"
@@ -218,6 +220,12 @@ def test_metrics_of_rules(url: str) -> None:
     names.discard("faultline:rebooted")
     assert len(names) > 30
     assert not sorted(name for name in names if not wait_for_data(url, name))
+
+
+def test_alerts_have_rules(url: str) -> None:
+    """faultline-rollout tells a name of an alert from a typo."""
+    client = prometheus.Prometheus(url)
+    assert client.unknown([*ALERTS, "FaultlineHostRebotted"]) == ["FaultlineHostRebotted"]
 
 
 def test_arms_as_observed(url: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
+import fcntl
 import json
 import math
 import pathlib
@@ -13,6 +15,7 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import Error, design, experiment, planning, report, trial
@@ -28,6 +31,7 @@ LEAD = 120
 # Between the change of a switch and the first restart of a service, in seconds.
 RESTART = 20
 CLOCK_SECONDS = 2
+LOCK_SECONDS = 15
 MISSING = 127
 UNREACHABLE = 255
 UNFINISHED = ("has not finished: if it does not run any more, use `faultline-rollout stop {}`, "
@@ -58,6 +62,11 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+def say_aside(text: str) -> None:
+    """The same, where it does not disturb output for programs."""
+    print(text, file=sys.stderr, flush=True)
+
+
 def local_time(moment: float) -> str:
     """A moment for people."""
     return datetime.datetime.fromtimestamp(moment).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
@@ -70,15 +79,22 @@ def run_path(plan: pathlib.Path) -> pathlib.Path:
     return plan.with_suffix(".run.json")
 
 
+def _moment(value: Any) -> float:
+    """A time in a file; ValueError if it is none."""
+    found = float(value)
+    datetime.datetime.fromtimestamp(found)
+    return found
+
+
 def started(path: pathlib.Path, plan: Plan) -> float:
     """When slot 0 of a plan began."""
     place = run_path(path)
     try:
         run = json.loads(place.read_text(encoding="utf-8"))
-        digest, start = run["plan"], float(run["start"])
+        digest, start = run["plan"], _moment(run["start"])
     except FileNotFoundError:
         raise Error(f"{path} has not been started: there is no {place}") from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, OverflowError, KeyError, TypeError):
         raise Error(f"{place} cannot be read: delete it, and give --start, which "
                     "`faultline-ab status --json` on a host shows") from None
     if digest != plan.digest:
@@ -89,30 +105,55 @@ def started(path: pathlib.Path, plan: Plan) -> float:
 def until(path: pathlib.Path, at: float | None) -> float | None:
     """The time until which values count: after a stop, hosts do not follow the plan."""
     try:
-        ended = float(json.loads(run_path(path).read_text(encoding="utf-8"))["stopped"])
-    except (OSError, ValueError, KeyError, TypeError):
+        ended = _moment(json.loads(run_path(path).read_text(encoding="utf-8"))["stopped"])
+    except (OSError, ValueError, OverflowError, KeyError, TypeError):
         return at
     return ended if at is None else min(at, ended)
+
+
+@contextlib.contextmanager
+def _alone(path: pathlib.Path) -> Iterator[None]:
+    """Keep other commands from changing what is known of a plan, each for a moment."""
+    end = time.monotonic() + LOCK_SECONDS
+    with open(path, "rb") as file:
+        # A stop goes on even if another command hangs.
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
+            except OSError:
+                # The file system has no locks.
+                break
+        yield
 
 
 def _note_stop(path: pathlib.Path) -> None:
     """Write the time of the first stop of a plan that was started."""
     place = run_path(path)
     try:
-        run = json.loads(place.read_text(encoding="utf-8"))
-        if "stopped" not in run:
-            design.write(place, json.dumps({**run, "stopped": int(time.time())}) + "\n")
+        with _alone(path):
+            run = json.loads(place.read_text(encoding="utf-8"))
+            if "stopped" not in run:
+                design.write(place, json.dumps({**run, "stopped": int(time.time())}) + "\n")
     except FileNotFoundError:
         pass
     except (OSError, ValueError, TypeError, Error) as err:
         say(f"warning: {place} does not say when it was stopped ({err}): give verdict --at")
 
 
-def _note_complete(path: pathlib.Path) -> None:
-    """Write when all hosts had the plan; without this, the start was interrupted."""
-    run = _read_run(path)
-    if run:
+def _note_complete(path: pathlib.Path) -> bool:
+    """Write when all hosts had the plan, without which the start was interrupted.
+
+    False if it was stopped meanwhile.
+    """
+    with _alone(path):
+        run = _read_run(path)
+        if not run or "stopped" in run:
+            return False
         design.write(run_path(path), json.dumps({**run, "complete": int(time.time())}) + "\n")
+    return True
 
 
 def _read_run(path: pathlib.Path) -> dict[str, Any]:
@@ -143,6 +184,32 @@ def _check_not_started(path: pathlib.Path) -> None:
                     "run")
 
 
+def _hosts_of(file: pathlib.Path, exp: experiment.Experiment) -> list[Host]:
+    """The hosts of an experiment file."""
+    hosts = inventory(file.parent / exp.inventory)
+    if len(hosts) > exp.max_hosts:
+        raise Error(f"the inventory has {len(hosts)} hosts, and max_hosts is {exp.max_hosts}")
+    return hosts
+
+
+def _firing(exp: experiment.Experiment) -> str:
+    """The alerts of an experiment file that fire now; warns of names that can never fire."""
+    if not exp.alerts:
+        return ""
+    server = Prometheus(exp.prometheus, exp.host_label)
+    for alert in server.unknown(exp.alerts):
+        say_aside(f"warning: alerts: no rule of {exp.prometheus} is named {alert}")
+    return ", ".join(server.firing(exp.alerts))
+
+
+def _blackout(exp: experiment.Experiment, first: float, last: float) -> str:
+    """The blackout that a time would run into, in words; nothing if there is none."""
+    for begin, end in exp.blackout:
+        if begin < last and first < end:
+            return f"the blackout from {local_time(begin)} to {local_time(end)}"
+    return ""
+
+
 # --- plan
 
 def command_plan(args: argparse.Namespace) -> int:
@@ -151,12 +218,17 @@ def command_plan(args: argparse.Namespace) -> int:
     out = args.output or args.file.with_suffix(".plan.json")
     if out.exists() and not args.force:
         raise Error(f"{out} exists: a plan is registered once; use --force, or another name")
-    hosts = inventory(args.file.parent / exp.inventory)
+    if run_path(out).exists() and "stopped" not in _read_run(out):
+        raise Error(f"{out} was started, says {run_path(out)}: run `faultline-rollout stop {out}` "
+                    "first, or use another name")
+    hosts = _hosts_of(args.file, exp)
     plan, tried = planning.make(exp, source, hosts, seconds=experiment.seconds(args.history),
                                 end=args.at, seed=args.seed,
                                 tell=Progress("replays", planning.REPLAYS))
     chosen = tried[-1]
     design.write(out, plan.text())
+    # That of a plan with this name before.
+    run_path(out).unlink(missing_ok=True)
     flips = max(planning.flips(arms) for arms in plan.arms.values())
     if args.json:
         say(json.dumps({"plan": str(out), "sha256": plan.digest, "hosts": len(plan.hosts),
@@ -185,7 +257,7 @@ def command_trial(args: argparse.Namespace) -> int:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*", args.kernel):
         raise Error(f"'{args.kernel}' is no kernel release: write what uname -r prints")
     exp, _ = experiment.load(args.file)
-    every = trial.order(args.kernel, inventory(args.file.parent / exp.inventory))
+    every = trial.order(args.kernel, _hosts_of(args.file, exp))
     sizes = trial.rings(args.rings, len(every))
     work = trial.Trial(args.kernel, every, Transport(exp.transport), args.reboot,
                        experiment.seconds(args.wait), args.every, say)
@@ -198,9 +270,10 @@ def command_trial(args: argparse.Namespace) -> int:
         return 0
     begun = 0
     for number, size in enumerate(sizes, start=1):
-        if exp.alerts and (firing := Prometheus(exp.prometheus, exp.host_label).firing(
-                exp.alerts)):
-            raise Error(f"these alerts fire: {', '.join(firing)}: ring {number} was not started")
+        if blackout := _blackout(exp, time.time(), time.time() + work.wait):
+            raise Error(f"ring {number} would run into {blackout}, and was not started")
+        if firing := _firing(exp):
+            raise Error(f"these alerts fire: {firing}: ring {number} was not started")
         problems = work.ring(number, every[begun:size], not args.no_promote)
         if problems:
             say(f"ring {number} failed, no other host was touched:")
@@ -230,7 +303,6 @@ def _check_hosts(plan: Plan, start: int, transport: Transport) -> list[str]:
     option = " --isolated-cpus" if plan.experiment.isolated_cpus else ""
     command = with_file(f'date +%s; faultline-ab start --dry-run{option} "$f"')
     problems = []
-    asked = time.time()
     for answer in transport.everywhere(
             plan.hosts, lambda host: (command, design.host_file(plan, host, start)),
             Progress("check", len(plan.hosts))):
@@ -238,23 +310,28 @@ def _check_hosts(plan: Plan, start: int, transport: Transport) -> list[str]:
             problems.append(_explain(answer))
             continue
         clock = answer.out.partition("\n")[0]
-        if not clock.isdigit() or not asked - CLOCK_SECONDS <= float(clock) \
-                <= time.time() + CLOCK_SECONDS:
+        if not clock.isdecimal() or not answer.asked - CLOCK_SECONDS <= float(clock) \
+                <= answer.answered + CLOCK_SECONDS:
             problems.append(f"{answer.host.name}: its clock says '{clock}', and here it is "
-                            f"{time.time():.0f}: synchronise clocks")
+                            f"{answer.answered:.0f}: synchronise clocks")
     return sorted(problems)
 
 
 def _check_time(plan: Plan, start: int) -> None:
     exp = plan.experiment
-    for first, last in exp.blackout:
-        if first < start + plan.seconds and start < last:
-            raise Error(f"the experiment would run into the blackout from {local_time(first)} to "
-                        f"{local_time(last)}: start it at another time")
-    if exp.alerts:
-        firing = Prometheus(exp.prometheus, exp.host_label).firing(exp.alerts)
-        if firing:
-            raise Error(f"these alerts fire: {', '.join(firing)}: start when they do not")
+    if blackout := _blackout(exp, start, start + plan.seconds):
+        raise Error(f"the experiment would run into {blackout}: start it at another time")
+    if firing := _firing(exp):
+        raise Error(f"these alerts fire: {firing}: start when they do not")
+
+
+def _check(plan: Plan, start: int, transport: Transport) -> None:
+    """Check whether a plan can be started at a time."""
+    _check_time(plan, start)
+    problems = _check_hosts(plan, start, transport)
+    if problems:
+        raise Error(f"nothing was changed; {len(problems)} of {len(plan.hosts)} hosts cannot take "
+                    "part:\n  " + "\n  ".join(problems))
 
 
 def _stop_hosts(name: str, hosts: tuple[Host, ...], transport: Transport,
@@ -310,7 +387,7 @@ def _push(path: pathlib.Path, plan: Plan, start: int, transport: Transport) -> N
         if not problems and time.time() > start:
             problems.append(f"slot 0 began at {local_time(start)}, before all hosts had the "
                             "plan: use a longer --lead")
-        if not problems and "stopped" in _read_run(path):
+        if not problems and not _note_complete(path):
             problems.append("it was stopped meanwhile")
     except BaseException:
         say("interrupted: every host is set back")
@@ -321,7 +398,6 @@ def _push(path: pathlib.Path, plan: Plan, start: int, transport: Transport) -> N
         left = _set_back(path, plan, transport)
         raise Error(f"not started, {'not every' if left else 'every'} host was set back:\n  "
                     + "\n  ".join(sorted(problems) + left))
-    _note_complete(path)
 
 
 def command_start(args: argparse.Namespace) -> int:
@@ -329,23 +405,29 @@ def command_start(args: argparse.Namespace) -> int:
     plan = design.read(args.plan)
     exp = plan.experiment
     transport = Transport(exp.transport)
-    if not args.dry_run:
-        _check_not_started(args.plan)
     start = (int(time.time()) + args.lead + 59) // 60 * 60
-    _check_time(plan, start)
-    problems = _check_hosts(plan, start, transport)
-    if problems:
-        raise Error(f"nothing was changed; {len(problems)} of {len(plan.hosts)} hosts cannot take "
-                    "part:\n  " + "\n  ".join(problems))
     end = start + plan.seconds
     if args.dry_run:
+        _check(plan, start, transport)
         say(f"{exp.name} would run from {local_time(start)} to {local_time(end)} on "
             f"{len(plan.hosts)} hosts. Nothing was changed.")
         return 0
-    # Another start may have been faster.
-    _check_not_started(args.plan)
-    # Before any host, so that a stop and a verdict find it whatever happens.
-    design.write(run_path(args.plan), json.dumps({"plan": plan.digest, "start": start}) + "\n")
+    place = run_path(args.plan)
+    with _alone(args.plan):
+        _check_not_started(args.plan)
+        before = place.read_text(encoding="utf-8") if place.exists() else ""
+        # Before any host, so that a stop and a verdict find it whatever happens.
+        design.write(place, json.dumps({"plan": plan.digest, "start": start}) + "\n")
+    try:
+        _check(plan, start, transport)
+        if "stopped" in _read_run(args.plan):
+            raise Error("nothing was changed: it was stopped meanwhile")
+    except BaseException:
+        if before:
+            design.write(place, before)
+        else:
+            place.unlink(missing_ok=True)
+        raise
     _push(args.plan, plan, start, transport)
     say(f"{exp.name} runs from {local_time(start)} to {local_time(end)} on {len(plan.hosts)} "
         f"hosts; next: faultline-rollout status {args.plan}")
@@ -368,15 +450,15 @@ def _look(plan: Plan, start: float, transport: Transport, at: float | None) -> L
     states: dict[str, str] = {}
     for answer in transport.everywhere(plan.hosts, lambda host: ("faultline-ab status --json", "")):
         name = answer.host.name
-        try:
-            rows = json.loads(answer.out)["experiments"] if not answer.status else None
-        except (ValueError, KeyError, TypeError):
-            rows = None
-        if rows is None:
+        if answer.status:
             states[name] = _explain(answer).partition(": ")[2]
             continue
-        row: dict[str, Any] = next((row for row in rows
-                                    if row.get("name") == plan.experiment.name), {})
+        try:
+            row: dict[str, Any] = next((row for row in json.loads(answer.out)["experiments"]
+                                        if row.get("name") == plan.experiment.name), {})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            states[name] = "its faultline-ab is of another version: update faultline-host"
+            continue
         if not row:
             states[name] = "is not in the experiment: not started yet, stopped, expired or rebooted"
         elif row.get("plan") != plan.digest:
@@ -422,7 +504,8 @@ def _show(plan: Plan, start: float, look: Look, as_json: bool) -> None:
             say(f"    {reason}")
 
 
-def _harmed(plan: Plan, start: float, look: Look, at: float | None) -> bool:
+def _harmed(plan: Plan, start: float, look: Look, at: float | None,
+            tell: Callable[[str], None]) -> bool:
     """Has arm b done harm?  Says which hosts crashed in a slot that is not over."""
     found = look.result
     if found and (found.verdict == WORSE or found.events.get("crashes", {}).get("b")):
@@ -431,10 +514,10 @@ def _harmed(plan: Plan, start: float, look: Look, at: float | None) -> bool:
         hosts = crashed_in_b(plan, start, time.time() if at is None else at)
     except Error as err:
         if str(err) != look.problem:
-            say(f"  {err}")
+            tell(f"  {err}")
         return False
     for host in hosts:
-        say(f"  {host}: crashed in arm b")
+        tell(f"  {host}: crashed in arm b")
     return bool(hosts)
 
 
@@ -443,21 +526,25 @@ def command_status(args: argparse.Namespace) -> int:
     plan = design.read(args.plan)
     start = started(args.plan, plan) if args.start is None else args.start
     transport = Transport(plan.experiment.transport)
+    tell = say_aside if args.json else say
     while True:
         look = _look(plan, start, transport, until(args.plan, args.at))
         if unfinished(args.plan):
             look.problem = "; ".join(filter(None, [
                 f"the start {UNFINISHED.format(args.plan)}", look.problem]))
         _show(plan, start, look, args.json)
-        if args.stop_on_harm and _harmed(plan, start, look, until(args.plan, args.at)):
-            say("harm: every host is set back")
+        if args.stop_on_harm and _harmed(plan, start, look, until(args.plan, args.at), tell):
+            tell("harm: every host is set back")
             _note_stop(args.plan)
             problems = _stop_hosts(plan.experiment.name, plan.hosts, transport,
                                    bool(plan.experiment.restart))
+            if problems:
+                problems.append(f"use `faultline-rollout stop {args.plan}` when they can be "
+                                "reached")
             for problem in problems:
-                say(f"  {problem}")
+                tell(f"  {problem}")
             return 10
-        if not args.watch or look.share >= 1:
+        if not args.watch or look.share >= 1 or "stopped" in _read_run(args.plan):
             return 0
         time.sleep(args.every)
 
@@ -500,6 +587,9 @@ def command_stop(args: argparse.Namespace) -> int:
     try:
         body = json.loads(args.plan.read_text(encoding="utf-8"))
         hosts = tuple(Host(row["name"], row["address"], "", {}) for row in body["hosts"])
+        if not hosts or not all(isinstance(text, str) for host in hosts
+                                for text in (host.name, host.address)):
+            raise ValueError
         name = body["experiment"]["name"]
         words = body["experiment"].get("transport", {}).get("command", list(experiment.SSH))
     except OSError as err:
@@ -647,6 +737,9 @@ def main() -> int:
         status: int = args.run(args)
         return status
     except Error as err:
+        print(f"faultline-rollout: error: {err}", file=sys.stderr)
+        return USAGE
+    except OSError as err:
         print(f"faultline-rollout: error: {err}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:

@@ -140,23 +140,9 @@ def switchback_panel(slots: Array, assigned: Ints, strata: Ints) -> Panel:
 
 
 def parallel_panel(slots: Array, before: Array | None, on: Ints, strata: Ints) -> Panel:
-    """The panel of hosts against hosts, less what the time before predicts."""
-    during = mean_of_known(slots, 1)
-    if before is not None:
-        # Within strata and arms, so that the effect is not in theta.
-        past, now = before.copy(), during.copy()
-        for stratum in np.unique(strata):
-            for arm in (0, 1):
-                rows = (strata == stratum) & (on == arm)
-                for values in (past, now):
-                    known = rows & np.isfinite(values)
-                    if known.any():
-                        values[rows] -= values[known].mean()
-        both = np.isfinite(past) & np.isfinite(now)
-        square = float((past[both] ** 2).sum())
-        theta = float((past[both] * now[both]).sum()) / square if square > 0 else 0.0
-        during = during - theta * before
-    return Panel(during[:, None], np.where(on == 1, 1.0, -1.0)[:, None], strata, contrast=1.0)
+    """The panel of hosts against hosts, with the time before if it is known."""
+    return Panel(mean_of_known(slots, 1)[:, None], np.where(on == 1, 1.0, -1.0)[:, None], strata,
+                 contrast=1.0, before=before)
 
 
 def _with_sum(body: Mapping[str, Any]) -> str:
@@ -182,10 +168,19 @@ def read(path: pathlib.Path) -> Plan:
     if _with_sum({key: value for key, value in body.items() if key != "sha256"}) != text:
         raise Error(f"{path} was changed after `plan` wrote it, so it registers nothing: restore "
                     "it, or make a new one with faultline-rollout plan")
-    hosts = tuple(Host(row["name"], row["address"], row["instance"], {}) for row in body["hosts"])
-    return Plan(experiment.parse(body["experiment"], f"{path}: "), body["experiment"],
-                body["seed"], hosts, {row["name"]: row["stratum"] for row in body["hosts"]},
-                {row["name"]: row["arms"] for row in body["hosts"]}, body["expected"])
+    exp = experiment.parse(body.get("experiment", {}), f"{path}: ")
+    try:
+        rows = body["hosts"]
+        hosts = tuple(Host(row["name"], row["address"], row["instance"], {}) for row in rows)
+        plan = Plan(exp, body["experiment"], body["seed"], hosts,
+                    {row["name"]: row["stratum"] for row in rows},
+                    {row["name"]: row["arms"] for row in rows}, body["expected"])
+        lengths = {len(arms) for arms in plan.arms.values()}
+    except (KeyError, TypeError):
+        lengths = set()
+    if len(lengths) != 1 or 0 in lengths:
+        raise Error(f"{path} is not a plan: make one with faultline-rollout plan")
+    return plan
 
 
 def write(path: pathlib.Path, text: str) -> None:

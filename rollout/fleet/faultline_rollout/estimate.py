@@ -5,8 +5,8 @@ All values are logarithms, so effects are relative.  A panel is a matrix of chan
 one row for each host, one column for each pair:
 
   switchback   the second slot of the pair minus the first
-  parallel     the whole experiment, minus theta times the time before (CUPED); one
-               column only
+  parallel     the whole experiment; one column only.  The time before, if known,
+               is taken out with the slope within strata and arms (CUPED)
 
 and signs: +1 if the change contains the effect of b (second slot b, first a; or a
 host in arm b), -1 if not.  Within a stratum and a pair, the effect is the mean of the
@@ -18,6 +18,8 @@ The signs are the only thing that is random, and they are known: the plan draws 
 So the test redraws them, exactly as the plan does.  That needs no assumption about
 the noise.  An effect d is rejected if the effect that is found, minus d, is more
 extreme than in all but alpha of the redraws of data from which d has been taken out.
+A redraw finds its own slope: with that of the real arms, which suits them best, more
+than alpha of the experiments with few hosts and no effect would have a verdict.
 The ends of the interval are the last d that is not rejected, on both sides.
 
 While an experiment runs, the e-process in sequential.py may already have ended it.
@@ -47,6 +49,8 @@ class Panel:
     strata: Ints
     # The change between signs, divided by the effect.
     contrast: float = 2.0
+    # What hosts had before, for a panel with one column.
+    before: Array | None = None
 
     def until(self, pairs: int) -> Panel:
         """The first pairs only."""
@@ -87,8 +91,37 @@ def _contrast(signs: Array, values: Array, present: Array) -> tuple[Array, Array
     return np.where(weight > 0, difference, 0.0), weight
 
 
+def _centred(signs: Array, values: Array, present: Array) -> Array:
+    """Values less the mean of those with the same sign; the last axis is that of hosts."""
+    plus = np.where(signs > 0, 1.0, 0.0) * present
+    result: Array = np.zeros(np.broadcast_shapes(signs.shape, values.shape))
+    for part in (plus, present - plus):
+        mean = (part * values).sum(-1, keepdims=True) / np.maximum(part.sum(-1, keepdims=True), 1)
+        result += part * (values - mean)
+    return result
+
+
+def _corrected(panel: Panel) -> Panel:
+    """The panel less what the time before predicts."""
+    if panel.before is None:
+        return panel
+    present = np.isfinite(panel.changes[:, 0] + panel.before)
+    values = np.where(present, panel.changes[:, 0], 0.0)
+    square = product = 0.0
+    for stratum in np.unique(panel.strata):
+        rows = panel.strata == stratum
+        past = _centred(panel.signs[rows, 0], np.where(present, panel.before, 0.0)[rows],
+                        present[rows].astype(float))
+        square += float((past * past).sum())
+        product += float((past * values[rows]).sum())
+    slope = product / square if square > 0 else 0.0
+    return dataclasses.replace(panel, changes=panel.changes - slope * panel.before[:, None],
+                               before=None)
+
+
 def pair_effects(panel: Panel) -> tuple[Array, Array]:
     """The effect in each pair, NaN without values, and its weight."""
+    panel = _corrected(panel)
     total = np.zeros(panel.changes.shape[1])
     weights = np.zeros_like(total)
     for stratum in np.unique(panel.strata):
@@ -146,18 +179,34 @@ def redraw(panel: Panel, draws: int = DRAWS, seed: str = "") -> Redraws:
     random = np.random.default_rng(list(seed.encode()) + [draws])
     pairs = panel.changes.shape[1]
     found, taken, weights = (np.zeros((draws, pairs)) for _ in range(3))
+    # Of the time before: its effect, its square, and its products with changes and own.
+    past, square, product, part_of_own = (np.zeros((draws, pairs)) for _ in range(4))
     own = panel.signs if panel.contrast == 2.0 else (panel.signs + 1) / 2
     for stratum in np.unique(panel.strata):
         rows = np.flatnonzero(panel.strata == stratum)
         for pair in range(pairs):
             signs = draw_signs(len(rows), draws, random)
             changes = panel.changes[rows, pair]
-            present = np.isfinite(changes).astype(float)
-            effect, weight = _contrast(signs, np.where(present > 0, changes, 0.0), present)
+            known = np.isfinite(changes)
+            if panel.before is not None:
+                known &= np.isfinite(panel.before[rows])
+            changes, present = np.where(known, changes, 0.0), known.astype(float)
+            effect, weight = _contrast(signs, changes, present)
             part, _ = _contrast(signs, own[rows, pair], present)
             found[:, pair] += weight * effect / panel.contrast
             taken[:, pair] += weight * part / panel.contrast
             weights[:, pair] += weight
+            if panel.before is not None:
+                before = np.where(known, panel.before[rows], 0.0)
+                centred = _centred(signs, before, present)
+                past[:, pair] += weight * _contrast(signs, before, present)[0] / panel.contrast
+                square[:, pair] += (centred * centred).sum(-1)
+                product[:, pair] += (centred * changes).sum(-1)
+                part_of_own[:, pair] += (centred * own[rows, pair]).sum(-1)
+    if panel.before is not None:
+        factor = past / np.maximum(square, 1e-300)
+        found -= factor * product
+        taken -= factor * part_of_own
     scale = np.maximum(weights, 1e-300)
     return Redraws(found / scale, taken / scale, weights)
 
@@ -264,6 +313,7 @@ def while_running(panel: Panel, alpha: float) -> Estimate:
 
 def clustered(panel: Panel) -> tuple[float, float]:
     """Effect and standard error of a t-test on the means of hosts, as a cross-check."""
+    panel = _corrected(panel)
     means = np.full(panel.changes.shape, np.nan)
     for stratum in np.unique(panel.strata):
         rows = panel.strata == stratum

@@ -17,6 +17,9 @@ from .switches import SWITCHES, acts_at_once
 
 # A change of a switch interrupts every CPU.
 MIN_SLOT = 60
+# Some thirty years, in seconds.
+LONGEST = 1e9
+LARGEST = 1e15
 UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "{address}", "{command}")
 
@@ -25,7 +28,7 @@ def seconds(text: str) -> int:
     """The number of seconds in a duration such as 90s, 10min, 48h or 2d."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d)", text)
     value = float(match[1]) * UNITS[match[2]] if match else 0.0
-    if value < 1 or value != int(value):
+    if not 1 <= value <= LONGEST or value != int(value):
         raise ValueError(f"'{text}' is not a duration: write 90s, 10min, 48h or 2d")
     return int(value)
 
@@ -112,7 +115,9 @@ class Experiment:
 class Table:
     """A table of the file, with errors that name the key."""
 
-    def __init__(self, values: Mapping[str, Any], where: str, known: Iterable[str]) -> None:
+    def __init__(self, values: Any, where: str, known: Iterable[str]) -> None:
+        if not isinstance(values, dict):
+            raise Error(f"{where}must be a table")
         self._values = values
         self._where = where
         known = list(known)
@@ -141,13 +146,13 @@ class Table:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number."""
+        """A number."""
         value = self._values.get(key, default)
         if value is None:
             raise self.fail(key, "is missing")
         if isinstance(value, bool) or not isinstance(value, int | float) \
-                or not math.isfinite(value):
-            raise self.fail(key, "must be a number")
+                or not abs(value) <= LARGEST:
+            raise self.fail(key, f"must be a number, at most {LARGEST:.0e}")
         return value
 
     def integer(self, key: str, default: int | None = None) -> int:
@@ -204,8 +209,6 @@ class Table:
 
 def metric(values: Any, where: str) -> Metric:
     """Read [primary] or a [[guard]]."""
-    if not isinstance(values, dict):
-        raise Error(f"{where}must be a table")
     table = Table(values, where, ("query", "better", "margin", "name"))
     query = table.query()
     return Metric(query, table.choice("better", ("lower", "higher")),

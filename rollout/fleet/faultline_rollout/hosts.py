@@ -8,6 +8,7 @@ import pathlib
 import re
 import shlex
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from . import Error
@@ -35,6 +36,7 @@ def inventory(path: pathlib.Path) -> list[Host]:
         raise Error(f"cannot read the inventory {path}: {getattr(err, 'strerror', err)}") from None
     found: dict[str, dict[str, str]] = {}
     shared: dict[str, dict[str, str]] = {}
+    groups: dict[str, set[str]] = {}
     group, is_vars = "", False
     for number, line in enumerate(lines, start=1):
         where = f"{path}:{number}: "
@@ -63,6 +65,7 @@ def inventory(path: pathlib.Path) -> list[Host]:
         facts = found.setdefault(name, {})
         if group:
             facts.setdefault("group", group)
+            groups.setdefault(name, set()).add(group)
         for word in words[1:]:
             key, equals, value = word.partition("=")
             if not equals or not value:
@@ -72,7 +75,11 @@ def inventory(path: pathlib.Path) -> list[Host]:
         raise Error(f"the inventory {path} has no hosts")
     hosts = []
     for name, own in found.items():
-        facts = shared.get("all", {}) | shared.get(own.get("group", ""), {}) | own
+        facts = dict(shared.get("all", {}))
+        # As Ansible does it, the last group in the alphabet wins.
+        for group in sorted(groups.get(name, ())):
+            facts |= shared.get(group, {})
+        facts |= own
         hosts.append(Host(name, facts.get("ansible_host", name),
                           facts.get("instance", name), facts))
     instances = [host.instance for host in hosts]
@@ -90,6 +97,9 @@ class Answer:
     status: int
     out: str
     error: str
+    # When it was asked and when it had answered, in seconds since 1970.
+    asked: float = 0.0
+    answered: float = 0.0
 
     @property
     def reason(self) -> str:
@@ -109,6 +119,7 @@ class Transport:
         words = [word.replace("{address}", host.address).replace("{host}", host.name)
                  .replace("{command}", command).replace("{quoted}", shlex.quote(command))
                  for word in self.words]
+        asked = time.time()
         try:
             done = subprocess.run(words, input=stdin, capture_output=True, text=True,
                                   timeout=LIMIT, check=False, errors="replace")
@@ -117,7 +128,7 @@ class Transport:
         except OSError as err:
             raise Error(f"cannot run {words[0]}: {err.strerror}: "
                         "see transport in the experiment file") from None
-        return Answer(host, done.returncode, done.stdout, done.stderr)
+        return Answer(host, done.returncode, done.stdout, done.stderr, asked, time.time())
 
     def everywhere(self, hosts: Sequence[Host], command: Callable[[Host], tuple[str, str]],
                    tell: Callable[[int], None] = lambda done: None) -> Iterator[Answer]:

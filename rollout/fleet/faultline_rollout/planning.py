@@ -19,7 +19,7 @@ from .experiment import Experiment, in_words
 from .hosts import Host
 from .prometheus import Prometheus, with_slot
 from .types import Array, Ints
-from .verdict import ALPHA, LOOKS, MAX_LOST, POWER, logarithms
+from .verdict import ALPHA, LOOKS, MAX_LOST, POWER, logarithms, never_changes
 
 REPLAYS = 200
 # Standard errors between 0 and an effect that is found with probability POWER.
@@ -48,6 +48,8 @@ def history(exp: Experiment, hosts: Sequence[Host], seconds: int, end: float) ->
     """Logarithms of the primary metric in the slots before end: hosts x slots."""
     server = Prometheus(exp.prometheus, exp.host_label)
     count = seconds // exp.slot
+    if not count:
+        raise Error(f"--history {in_words(seconds)} is shorter than a slot: give a longer time")
     query = with_slot(exp.primary.query, exp.window)
     values = server.table(query, hosts, end - (count - 1) * exp.slot, count, exp.slot)
     if not np.isfinite(values).any():
@@ -71,6 +73,8 @@ def history(exp: Experiment, hosts: Sequence[Host], seconds: int, end: float) ->
         raise Error(f"the primary query has too few values above 0 for {some}, in the last "
                     f"{in_words(logs.shape[1] * exp.slot)}: leave these hosts out of the "
                     "inventory, or use a metric that is never 0")
+    if never_changes(logs):
+        raise Error(f"the primary metric never changes on any host: look at the query {query}")
     return logs
 
 
@@ -127,8 +131,6 @@ def make(exp: Experiment, source: Mapping[str, Any], hosts: Sequence[Host], *,
          seconds: int, end: float | None = None, seed: str = "",
          tell: Callable[[int], None] = lambda done: None) -> tuple[Plan, list[Noise]]:
     """Make a plan; also returns the noise for each length that was tried."""
-    if len(hosts) > exp.max_hosts:
-        raise Error(f"the inventory has {len(hosts)} hosts, and max_hosts is {exp.max_hosts}")
     strata = by_stratum(hosts, exp.strata)
     of_host = {name: stratum for stratum, names in strata.items() for name in names}
     numbers = np.array([sorted(strata).index(of_host[host.name]) for host in hosts])

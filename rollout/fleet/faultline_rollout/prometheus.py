@@ -23,6 +23,8 @@ from .types import Array
 # Prometheus refuses more points per series than 11000.
 POINTS = 10000
 LIMIT = 60
+# Seconds by which the moment of a value may differ from the one that was asked for.
+MOVED = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +100,18 @@ class Prometheus:
                                 "if it is not yours")
                 owner[number] = series["metric"]
                 for moment, text in series["values"]:
-                    place = begin + round((float(moment) - start) / step)
-                    value = float(text)
-                    values[number, place] = value if math.isfinite(value) else np.nan
+                    place, value = self._place(float(moment), start, length, step), float(text)
+                    values[number, begin + place] = value if math.isfinite(value) else np.nan
         return values
+
+    def _place(self, moment: float, start: float, count: int, step: int) -> int:
+        """The number of a moment among those that were asked for."""
+        place = round((moment - start) / step) if math.isfinite(moment) else -1
+        # A proxy may move them to multiples of the step: that would mix the arms.
+        if not 0 <= place < count or abs(start + place * step - moment) > MOVED:
+            raise Error(f"{self.url} answers for other moments than it is asked for, as proxies do "
+                        "that align ranges with the step: give the address of Prometheus itself")
+        return place
 
     def texts(self, query: str, hosts: Sequence[Host], label: str, first: float,
               last: float, step: int) -> list[dict[str, float]]:
@@ -120,6 +130,17 @@ class Prometheus:
         answer = self.ask("query", query='ALERTS{alertstate="firing"}')
         names = {series["metric"].get("alertname", "") for series in answer}
         return [alert for alert in alerts if alert in names]
+
+    def unknown(self, alerts: Sequence[str]) -> list[str]:
+        """Those of the alerts that no rule has; none if this server does not tell its rules."""
+        try:
+            with urllib.request.urlopen(f"{self.url.rstrip('/')}/api/v1/rules?type=alert",
+                                        timeout=LIMIT) as answer:
+                known = {rule["name"] for group in json.load(answer)["data"]["groups"]
+                         for rule in group["rules"]}
+        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+            return []
+        return [alert for alert in alerts if alert not in known] if known else []
 
 
 def _series(result: Any) -> list[Any]:

@@ -2,11 +2,13 @@
 """The plot, and the page with the plot."""
 from __future__ import annotations
 
+import atexit
 import html
 import io
 import math
 import os
 import pathlib
+import shutil
 import tempfile
 from typing import Any
 
@@ -53,11 +55,20 @@ def _per_slot(values: Array, assigned: Any, arm: int) -> Array:
     return mean_of_known(np.where(assigned == arm, values, np.nan), 0)
 
 
+def _find_cache() -> None:
+    """Give matplotlib a folder if there is no home for its cache.
+
+    One that nobody else can have made: matplotlib also reads its settings there.
+    """
+    if "MPLCONFIGDIR" not in os.environ and not os.access(os.path.expanduser("~"), os.W_OK):
+        folder = tempfile.mkdtemp(prefix="faultline-rollout-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ["MPLCONFIGDIR"] = folder
+
+
 def figure(plan: Plan, data: Data, result: Result) -> Any:
     """The plot as a figure of matplotlib."""
-    # Its cache may be somewhere without a home.
-    os.environ.setdefault("MPLCONFIGDIR", os.path.join(tempfile.gettempdir(),
-                                                       f"matplotlib-{os.getuid()}"))
+    _find_cache()
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
@@ -65,7 +76,8 @@ def figure(plan: Plan, data: Data, result: Result) -> Any:
     judge = Judge(plan, data)
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
                          "svg.hashsalt": plan.seed, "axes.titlesize": 10,
-                         "axes.titlelocation": "left"})
+                         # Two $slot in a query are no formula.
+                         "axes.titlelocation": "left", "text.parse_math": False})
     fig = plt.figure(figsize=(11, 8), layout="constrained")
     grid = fig.add_gridspec(3, 2, width_ratios=(2.4, 1), height_ratios=(1.5, 1, 0.7))
     effect = fig.add_subplot(grid[0, 0])
@@ -195,6 +207,9 @@ def page(plan: Plan, data: Data, result: Result) -> str:
                    f"{in_words(exp.washout)} are washout"),
         ("hosts", f"{len(plan.hosts)} in {len(set(plan.strata.values()))} strata"),
         ("effect", sentence(result)),
+        ("cross-check", "none" if result.clustered is None else
+         f"t-test on the means of hosts: {percent(result.clustered[0])}, standard error "
+         f"{result.clustered[1]:.2%}"),
         ("detectable", f"{percent(result.detectable)} with a probability of 90%"),
         ("pairs", f"{result.pairs_done} of {result.pairs}"),
         ("mechanism", ", ".join(f"{arm}: {value:.4g}"

@@ -39,6 +39,15 @@ def log_e(values: Array, g: float = G) -> Array:
     return np.where(squares > 0, result, 0.0)
 
 
+def peak(values: Array, sign: int) -> float:
+    """The largest logarithm of the e-process at looks at which the mean had this sign; 0 or more.
+
+    Evidence for the other side is none for this one, also if the mean changes sides later.
+    """
+    total = np.cumsum(np.where(np.isfinite(values), values, 0.0))
+    return float(np.max(log_e(values)[sign * total > 0], initial=0.0))
+
+
 def log_e_share(hits: int, total: int, share: float) -> float:
     """The logarithm of the e-value of "a hit has at most this probability".
 

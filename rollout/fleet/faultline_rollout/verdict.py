@@ -159,6 +159,12 @@ def logarithms(values: Array) -> Array:
         return np.where(values > 0, np.log(np.where(values > 0, values, 1.0)), np.nan)
 
 
+def never_changes(logs: Array) -> bool:
+    """Whether the values of each host are all the same."""
+    known = np.isfinite(logs)
+    return not any(np.ptp(row[there]) for row, there in zip(logs, known) if there.any())
+
+
 @dataclasses.dataclass(frozen=True)
 class Guard:
     """What became of a guard."""
@@ -302,8 +308,7 @@ class Judge:
         if lost > MAX_LOST:
             return [f"{lost:.0%} of the values of the primary metric are missing, of which "
                     f"{MAX_LOST:.0%} may be: look at Prometheus, and at the query"]
-        if self.data.slots > 1 and not any(np.ptp(row[known]) for row, known in
-                                           zip(self.logs, values) if known.any()):
+        if self.data.slots > 1 and never_changes(self.logs):
             return ["the primary metric never changes on any host: look at the query"]
         return []
 
@@ -314,6 +319,10 @@ class Judge:
                  for release, first in seen.items() if first <= until[host]}
         if not every:
             return ["kernels cannot be checked: node_exporter gives no node_uname_info"]
+        unknown = [host.name for host, seen in zip(self.plan.hosts, self.data.kernels) if not seen]
+        if len(unknown) > MAX_LOST * len(self.plan.hosts):
+            return [f"the kernels of {len(unknown)} of {len(self.plan.hosts)} hosts cannot be "
+                    f"checked, such as {unknown[0]}: node_uname_info is missing"]
         if len(every) > 1:
             return [f"kernels differ: {', '.join(sorted(every))}"]
         return []
@@ -322,6 +331,10 @@ class Judge:
         offset = np.where(self.here, self.data.offset, np.nan)
         if not np.isfinite(offset).any():
             return ["clocks cannot be checked: node_exporter gives no node_time_seconds"]
+        unknown = 1 - np.isfinite(offset).sum() / self.here.sum()
+        if unknown > MAX_LOST:
+            return [f"clocks cannot be checked in {unknown:.0%} of the slots, of which "
+                    f"{MAX_LOST:.0%} may be: node_time_seconds is missing on some hosts"]
         limit = min(CLOCK_SECONDS, max(1.0, self.exp.washout / 4))
         worst = np.nanmax(np.where(np.isfinite(offset), offset, 0.0), axis=1)
         return [f"the clock of {self.plan.hosts[host].name} is {worst[host]:.0f} s off, of which "
@@ -370,7 +383,7 @@ class Judge:
         counts = counts / max(1.0, float(np.nanmax(counts)))
         if self.exp.design == "parallel":
             means = estimate.mean_of_known(counts, 1)
-            panel = dataclasses.replace(self.panel, changes=means[:, None])
+            panel = dataclasses.replace(self.panel, changes=means[:, None], before=None)
         else:
             panel = self.plan.panel(counts)
         found, p = self._test(panel)
@@ -438,9 +451,7 @@ class Judge:
                 bound = harm * effect + 1.645 * float(np.std(redraws.overall(effect)))
             else:
                 pairs, _ = estimate.pair_effects(panel)
-                ahead = harm * (effect - metric.harm_margin) > 0
-                peak = float(np.max(sequential.log_e(pairs - metric.harm_margin), initial=0.0))
-                p = min(1.0, math.exp(-peak)) if ahead else 1.0
+                p = math.exp(-sequential.peak(pairs - metric.harm_margin, harm))
                 low, high = sequential.confidence_sequence(pairs, GUARD_ALPHA)
                 bound = float(high[-1] if harm > 0 else -low[-1]) if len(pairs) else math.inf
             rows.append((metric, panel, p))

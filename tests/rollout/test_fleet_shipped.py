@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What faultline-rollout has beside its code: man pages, completion, and simulate."""
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import re
+import subprocess
+from typing import Any, cast
+
+import pytest
+
+from rollout import fleet_lab
+
+from scipy import stats
+
+from faultline_rollout import cli, report, verdict
+
+COMPLETION = fleet_lab.FLEET / "completion.bash"
+PAGES = ("faultline-rollout.1", "faultline-experiment.5")
+# What bash offers after these words.
+COMPLETED = """. "$0"
+compopt() { :; }
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+_faultline_rollout
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+FLEETS = 60
+
+
+def verbs() -> dict[str, set[str]]:
+    """The commands, and the long options of each."""
+    found = next(action for action in cli.parser()._actions
+                 if isinstance(action, argparse._SubParsersAction))
+    return {name: {option for action in verb._actions for option in action.option_strings
+                   if option.startswith("--")} for name, verb in found.choices.items()}
+
+
+def completed(*words: str) -> set[str]:
+    """What bash offers after these words."""
+    return set(subprocess.run(["bash", "-c", COMPLETED, COMPLETION, "faultline-rollout", *words],
+                              capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_completion() -> None:
+    """bash offers the commands, and for each of them its options and no other."""
+    assert completed("") == {*verbs(), "--help"}
+    assert completed("st") == {"start", "status", "stop"}
+    for verb, options in verbs().items():
+        assert completed(verb, "--") == options, verb
+    assert not completed("plan", "--seed", "")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page_is_well_formed(page: str) -> None:
+    """mandoc has no complaint about a page."""
+    done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", fleet_lab.FLEET / page],
+                          capture_output=True, text=True, check=False)
+    assert not done.stdout and done.returncode == 0
+
+
+def test_synopsis() -> None:
+    """The synopsis has each command with its options, and no other."""
+    page = (fleet_lab.FLEET / PAGES[0]).read_text()
+    synopsis = page.split(".Sh SYNOPSIS")[1].split(".Sh DESCRIPTION")[0]
+    found = {part.split()[0]: {f"-{option}" for option in re.findall(r"Fl (-\S+)", part)}
+             for part in synopsis.split(".Cm ")[1:]}
+    # --output is there as -o.
+    wanted = {verb: options - {"--help", "--output"} for verb, options in verbs().items()}
+    assert found == wanted
+    assert ".Op Fl o Ar PLAN" in synopsis
+
+
+@pytest.mark.parametrize("home", [True, False])
+def test_cache_of_the_plot(home: bool, tmp_path: pathlib.Path,
+                           monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a home, the cache of matplotlib is in a folder that nobody can make before."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    # So that monkeypatch takes away what is set here.
+    monkeypatch.setenv("MPLCONFIGDIR", "")
+    monkeypatch.delenv("MPLCONFIGDIR")
+    monkeypatch.setenv("HOME", str(tmp_path if home else tmp_path / "none"))
+    before = set(tmp_path.iterdir())
+    plan, nothing = fleet_lab.make_plan("cache"), cast(Any, None)
+    monkeypatch.setattr(report, "Judge", lambda *_: pytest.fail("enough"))
+    with pytest.raises(pytest.fail.Exception, match="enough"):
+        report.figure(plan, nothing, nothing)
+    made = set(tmp_path.iterdir()) - before
+    assert f"matplotlib-{os.getuid()}" not in os.environ.get("MPLCONFIGDIR", "")
+    if home:
+        assert "MPLCONFIGDIR" not in os.environ
+    else:
+        folder = pathlib.Path(os.environ["MPLCONFIGDIR"])
+        assert folder in made and folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_simulate() -> None:
+    """The simulation runs, its methods rank as expected, and the README states its noise."""
+    done = subprocess.run([fleet_lab.FLEET / "simulate", "--fleets", str(FLEETS), "--seed", "2"],
+                          capture_output=True, text=True, check=True)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")]
+            for line in done.stdout.splitlines() if line.startswith("| ")]
+    shares = {row[0].partition(",")[0].partition(":")[0].partition(" on ")[0]: [
+        float(cell.partition("%")[0]) / 100 for cell in row[1:5]] for row in rows[1:]}
+    assert len(rows) == 8 and rows[0][1:5] == ["no effect", "1 %", "2 %", "5 %"], done.stdout
+    ours, pooled = shares["faultline-rollout"], shares["Mann-Whitney"]
+    assert ours[0] <= stats.binom.ppf(0.999, FLEETS, verdict.ALPHA) / FLEETS
+    assert pooled[0] > 0.5 and shares["Welch's t-test"][1] < 0.5 < 0.8 < ours[1]
+    assert ours[2:] == [1, 1]
+    stated, = (line for line in done.stdout.splitlines() if line.startswith("Noise: "))
+    assert stated in (fleet_lab.FLEET / "README.md").read_text()
