@@ -284,6 +284,79 @@ static void copy_vma_fields(struct fault *f, const struct vm_area_struct *vma,
 	kcsan_enable_current();
 }
 
+/*
+ * The mapping in which a fault on this CPU was refused last.  Most faults in
+ * shared memory and in files follow one in the same mapping, and need no lookup
+ * to be refused, too.
+ *
+ * This is only a hint.  It can be wrong: a new mm may get the memory and the
+ * number of a freed one, and a task that loses its CPU may read halves of two
+ * hints.  The faults then take the slow path, which is always correct, until that
+ * mm changes a mapping or the CPU remembers another refusal.
+ */
+struct refusal {
+	struct mm_struct *mm;
+	u32 mm_seq;		/* changed by any change of a mapping */
+	enum outcome outcome;
+	unsigned long start;
+	unsigned long size;
+};
+
+static DEFINE_PER_CPU(struct refusal, spf_refusal);
+
+/* Runs in the RCU section in which @vma was found.  Returns @outcome. */
+static enum outcome refuse(const struct fault *f,
+			   const struct vm_area_struct *vma,
+			   enum outcome outcome)
+{
+	u32 mm_seq = mm_sequence(f->mm);
+	unsigned long start = READ_ONCE(vma->vm_start);
+	unsigned long size = READ_ONCE(vma->vm_end) - start;
+	struct refusal *refusal;
+
+	/* If @vma is not in the tree or is being changed, a hint would be wrong. */
+	if (mm_seq & 1 || READ_ONCE(vma->detached))
+		return outcome;
+	/* A userfaultfd may have gone since the flags were read. */
+	if (outcome == ABORT_UNSUPPORTED &&
+	    !unsupported(READ_ONCE(vma->vm_flags)))
+		return outcome;
+	/* Before the next read.  Pairs with mm_lock_seqcount_begin(). */
+	smp_rmb();
+	if (READ_ONCE(f->mm->mm_lock_seq.sequence) != mm_seq)
+		return outcome;
+
+	refusal = get_cpu_ptr(&spf_refusal);
+	WRITE_ONCE(refusal->mm, f->mm);
+	WRITE_ONCE(refusal->mm_seq, mm_seq);
+	WRITE_ONCE(refusal->outcome, outcome);
+	WRITE_ONCE(refusal->start, start);
+	WRITE_ONCE(refusal->size, size);
+	put_cpu_ptr(&spf_refusal);
+
+	return outcome;
+}
+
+/* Would a lookup refuse the fault?  If so, @result is the outcome. */
+static bool refused(struct mm_struct *mm, unsigned long address,
+		    enum spf_entry entry, enum outcome *result)
+{
+	const struct refusal *refusal = raw_cpu_ptr(&spf_refusal);
+	enum outcome outcome;
+
+	if (address - READ_ONCE(refusal->start) >= READ_ONCE(refusal->size))
+		return false;
+	if (READ_ONCE(refusal->mm) != mm ||
+	    READ_ONCE(refusal->mm_seq) != mm_sequence(mm))
+		return false;
+	outcome = READ_ONCE(refusal->outcome);
+	/* In a private file, only entries that are absent are refused. */
+	if (outcome != ABORT_UNSUPPORTED && entry != SPF_ENTRY_ABSENT)
+		return false;
+	*result = outcome;
+	return true;
+}
+
 /* Runs in the RCU section, which began before the check of spf_key. */
 static enum outcome spf_snapshot_vma(struct fault *f)
 {
@@ -303,9 +376,9 @@ static enum outcome spf_snapshot_vma(struct fault *f)
 	 * may be changing, but falling back to upstream is always correct.
 	 */
 	if (unsupported(READ_ONCE(vma->vm_flags)))
-		return ABORT_UNSUPPORTED;
+		return refuse(f, vma, ABORT_UNSUPPORTED);
 	if (f->entry == SPF_ENTRY_ABSENT && READ_ONCE(vma->vm_ops))
-		return ABORT_PTE;
+		return refuse(f, vma, ABORT_PTE);
 
 	/*
 	 * Read the sequence number of the VMA first, then that of the mm.  The
@@ -1274,6 +1347,45 @@ static void spf_back_off(const struct fault *f)
 
 /* === Interface ============================================================ */
 
+static vm_fault_t fall_back(unsigned long address, unsigned int flags,
+			    struct pt_regs *regs, enum outcome outcome)
+{
+	count_vm_event(SPF_ZERO + outcome);
+	trace_spf_abort(address, flags, outcome);
+	perf_sw_event(PERF_COUNT_SW_SPF_FAILED, 1, regs, address);
+	return VM_FAULT_FALLBACK;
+}
+
+/* spf_fault() after refused(): a refused fault does not pay for the stack frame. */
+static noinline vm_fault_t try_fault(struct mm_struct *mm,
+				     unsigned long address, unsigned int flags,
+				     struct pt_regs *regs, enum spf_entry entry)
+{
+	struct fault f __uninitialized;
+	vm_fault_t result;
+
+	f.mm = mm;
+	f.address = address & PAGE_MASK;
+	f.regs = regs;
+	f.flags = flags;
+	f.entry = entry;
+	f.wasted = false;
+	f.spare = NULL;
+
+	__set_current_state(TASK_RUNNING);
+	spf_attempt(&f);
+
+	spf_back_off(&f);
+	if (f.outcome >= ABORT_NO_VMA)
+		return fall_back(address, flags, regs, f.outcome);
+	count_vm_event(SPF_ZERO + f.outcome);
+	trace_spf_fault(address, flags, f.outcome);
+	perf_sw_event(PERF_COUNT_SW_SPF, 1, regs, address);
+	result = f.outcome == DONE_HWPOISON ? VM_FAULT_HWPOISON : 0;
+	spf_account_fault(mm, regs, address, flags, result);
+	return result;
+}
+
 /**
  * spf_fault() - try to handle a page fault without locks
  * @mm: current->mm, which owns the page table to fill.
@@ -1297,37 +1409,16 @@ vm_fault_t spf_fault(struct mm_struct *mm, unsigned long address,
 		     unsigned int flags, struct pt_regs *regs,
 		     enum spf_entry entry)
 {
-	struct fault f __uninitialized;
-	vm_fault_t result;
+	enum outcome outcome;
 
 	if (spf_backed_off())
 		return VM_FAULT_FALLBACK;
 	if (user_mode(regs))
 		flags |= FAULT_FLAG_USER;
+	if (refused(mm, address, entry, &outcome))
+		return fall_back(address, flags, regs, outcome);
 
-	f.mm = mm;
-	f.address = address & PAGE_MASK;
-	f.regs = regs;
-	f.flags = flags;
-	f.entry = entry;
-	f.wasted = false;
-	f.spare = NULL;
-
-	__set_current_state(TASK_RUNNING);
-	spf_attempt(&f);
-
-	count_vm_event(SPF_ZERO + f.outcome);
-	spf_back_off(&f);
-	if (f.outcome >= ABORT_NO_VMA) {
-		trace_spf_abort(address, flags, f.outcome);
-		perf_sw_event(PERF_COUNT_SW_SPF_FAILED, 1, regs, address);
-		return VM_FAULT_FALLBACK;
-	}
-	trace_spf_fault(address, flags, f.outcome);
-	perf_sw_event(PERF_COUNT_SW_SPF, 1, regs, address);
-	result = f.outcome == DONE_HWPOISON ? VM_FAULT_HWPOISON : 0;
-	spf_account_fault(mm, regs, address, flags, result);
-	return result;
+	return try_fault(mm, address, flags, regs, entry);
 }
 
 /* === Writers ============================================================== */

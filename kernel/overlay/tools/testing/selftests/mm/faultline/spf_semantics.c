@@ -9,6 +9,7 @@
 #include <linux/perf_event.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -426,6 +427,33 @@ TEST_F(spf, shared_falls_back)
 	fill_pages(map, len, TAG);
 	EXPECT_EQ(0, bad_pages(map, len, TAG));
 	EXPECT_COUNT(SPF_UNSUPPORTED, PAGES);
+}
+
+/* What a CPU remembers of a mapping ends with the mapping. */
+TEST_F(spf, replaced_shared_memory)
+{
+	size_t len = PAGES * self->ps, i;
+	cpu_set_t all, one;
+
+	/* The next faults are on the CPU that has refused these. */
+	ASSERT_EQ(0, sched_getaffinity(0, sizeof(all), &all));
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	ASSERT_EQ(0, sched_setaffinity(0, sizeof(one), &one));
+	/* The table stays: the page before the test's is in it. */
+	ASSERT_EQ(self->map, mmap(self->map, len, PROT_READ | PROT_WRITE,
+				  MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1,
+				  0));
+	fill_pages(self->map, len, TAG);
+	ASSERT_EQ(self->map, mmap(self->map, len, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+				  0));
+	madvise(self->map, len, MADV_NOHUGEPAGE);
+	for (i = 0; i < PAGES; i++)
+		EXPECT_EQ(0, word_read(page(self, i)));
+	EXPECT_COUNT(SPF_UNSUPPORTED, PAGES);
+	EXPECT_COUNT(SPF_ZERO, PAGES);
+	sched_setaffinity(0, sizeof(all), &all);
 }
 
 TEST_F(spf, policy_falls_back)
