@@ -51,7 +51,7 @@ def test_order_of_arms(program: Path) -> None:
 
 def test_help(program: Path) -> None:
     result = ran(program, "--help")
-    assert re.findall(r"^  (\S+)  +\S.*$", result.stdout, re.MULTILINE) == ["ARM", *TESTS]
+    assert re.findall(r"^  (\S+)  +\S.*$", result.stdout, re.MULTILINE) == ["ARM", "PID", *TESTS]
 
 
 @pytest.mark.parametrize("words, error", [
@@ -61,6 +61,7 @@ def test_help(program: Path) -> None:
     (("--arms", "here", "--mode", "fibers", "mmap1"), "no mode 'fibers'"),
     (("--arms", "here", "--tasks", "0", "mmap1"), "--tasks 0: must be"),
     (("--arms", "here", "--tasks", "257", "mmap1"), "--tasks 257: must be"),
+    (("--arms", "here", "--parent", "1", "mmap1"), "the process that started this one has ended"),
 ])
 def test_errors(program: Path, words: tuple[str, ...], error: str) -> None:
     result = ran(program, *words)
