@@ -27,6 +27,7 @@ MICRO = """#!/bin/sh
 vm=$FAULTLINE_SYSCTL/vm
 echo "$2 $(cat $vm/munmap_section_kbytes $vm/hugetlb_pmd_sharing | tr '\\n' ' ')" >>$0.calls
 [ ! -e $0.waits ] || exec sleep 5
+[ "$5 $6" = "--parent $PPID" ] || { echo "micro: $5 $6 is not its parent" >&2; exit 1; }
 echo "sample page_fault1_$4_2 operations/s $2 $((100 + 100 * $(cat $vm/speculative_page_fault)))"
 echo "skipped: case-hugetlb: no huge pages"
 echo "skipped: brk1: use --mode processes"
