@@ -10,6 +10,7 @@
 #ifndef _LINUX_FAULTLINE_SPF_H
 #define _LINUX_FAULTLINE_SPF_H
 
+#include <linux/err.h>
 #include <linux/jump_label.h>
 #include <linux/kernel.h>
 #include <linux/mm_types.h>
@@ -17,6 +18,7 @@
 struct mm_struct;
 struct mmu_notifier_subscriptions;
 struct pt_regs;
+struct vm_area_struct;
 
 /* The entry that the CPU found at the fault address. */
 enum spf_entry {
@@ -36,9 +38,8 @@ static __always_inline bool spf_enabled(void)
 	return static_branch_unlikely(&spf_key);
 }
 
-vm_fault_t spf_fault(struct mm_struct *mm, unsigned long address,
-		     unsigned int flags, struct pt_regs *regs,
-		     enum spf_entry entry);
+struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
+				 struct pt_regs *regs, enum spf_entry entry);
 
 /*
  * vma_start_write() has written the sequence number and released the VMA lock.
@@ -192,11 +193,11 @@ static __always_inline bool spf_enabled(void)
 	return false;
 }
 
-static inline vm_fault_t spf_fault(struct mm_struct *mm, unsigned long address,
-				   unsigned int flags, struct pt_regs *regs,
-				   enum spf_entry entry)
+static inline struct vm_area_struct *
+spf_fault(unsigned long address, unsigned int flags, struct pt_regs *regs,
+	  enum spf_entry entry)
 {
-	return VM_FAULT_FALLBACK;
+	return NULL;
 }
 
 #define spf_write_barrier()	do { } while (0)
@@ -232,5 +233,11 @@ spf_publish_notifiers(struct mm_struct *mm,
 }
 
 #endif /* CONFIG_FAULTLINE_SPF */
+
+/* What handle_mm_fault() would have returned; @done is from spf_fault(). */
+static inline vm_fault_t spf_fault_result(const struct vm_area_struct *done)
+{
+	return PTR_ERR(done) == -EHWPOISON ? VM_FAULT_HWPOISON : 0;
+}
 
 #endif /* _LINUX_FAULTLINE_SPF_H */

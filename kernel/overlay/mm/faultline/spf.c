@@ -10,7 +10,8 @@
  *
  * 1. Take a snapshot of the VMA, spf_snapshot_vma().  The snapshot is valid if
  *    the VMA was not write-locked while it was taken.  From here on the VMA
- *    itself is only an address and a sequence number.
+ *    itself is only an address and a sequence number, unless it is locked for
+ *    the upstream path.
  * 2. Do the slow work from the snapshot: allocate and charge memory, copy a
  *    page.
  * 3. Lock the page table and revalidate: has the VMA been write-locked since?
@@ -190,9 +191,13 @@ struct fault {
 	enum spf_entry entry;
 	enum outcome outcome;
 	bool wasted;			/* aborting now throws work away */
+	bool slept;			/* no longer in the RCU section of the lookup */
 	bool spare_zeroed;
 	struct folio *spare;		/* of a previous attempt, charged */
-	/* Only vm_lock_seq may be read, and only in the RCU section. */
+	/*
+	 * NULL if it has to be looked up.  Used only in the RCU section, to
+	 * read vm_lock_seq, to make the snapshot, and to lock the VMA.
+	 */
 	struct vm_area_struct *vma;
 	/* Only what copy_vma_fields() sets; the rest is uninitialized. */
 	struct vm_area_struct snapshot;
@@ -284,101 +289,69 @@ static void copy_vma_fields(struct fault *f, const struct vm_area_struct *vma,
 	kcsan_enable_current();
 }
 
-/*
- * The mapping in which a fault on this CPU was refused last.  Most faults in
- * shared memory and in files follow one in the same mapping, and need no lookup
- * to be refused, too.
- *
- * This is only a hint.  It can be wrong: a new mm may get the memory and the
- * number of a freed one, and a task that loses its CPU may read halves of two
- * hints.  The faults then take the slow path, which is always correct, until that
- * mm changes a mapping or the CPU remembers another refusal.
- */
-struct refusal {
-	struct mm_struct *mm;
-	u32 mm_seq;		/* changed by any change of a mapping */
-	enum outcome outcome;
-	unsigned long start;
-	unsigned long size;
-};
-
-static DEFINE_PER_CPU(struct refusal, spf_refusal);
-
-/* Runs in the RCU section in which @vma was found.  Returns @outcome. */
-static enum outcome refuse(const struct fault *f,
-			   const struct vm_area_struct *vma,
-			   enum outcome outcome)
-{
-	u32 mm_seq = mm_sequence(f->mm);
-	unsigned long start = READ_ONCE(vma->vm_start);
-	unsigned long size = READ_ONCE(vma->vm_end) - start;
-	struct refusal *refusal;
-
-	/* If @vma is not in the tree or is being changed, a hint would be wrong. */
-	if (mm_seq & 1 || READ_ONCE(vma->detached))
-		return outcome;
-	/* A userfaultfd may have gone since the flags were read. */
-	if (outcome == ABORT_UNSUPPORTED &&
-	    !unsupported(READ_ONCE(vma->vm_flags)))
-		return outcome;
-	/* Before the next read.  Pairs with mm_lock_seqcount_begin(). */
-	smp_rmb();
-	if (READ_ONCE(f->mm->mm_lock_seq.sequence) != mm_seq)
-		return outcome;
-
-	refusal = get_cpu_ptr(&spf_refusal);
-	WRITE_ONCE(refusal->mm, f->mm);
-	WRITE_ONCE(refusal->mm_seq, mm_seq);
-	WRITE_ONCE(refusal->outcome, outcome);
-	WRITE_ONCE(refusal->start, start);
-	WRITE_ONCE(refusal->size, size);
-	put_cpu_ptr(&spf_refusal);
-
-	return outcome;
-}
-
-/* Would a lookup refuse the fault?  If so, @result is the outcome. */
-static bool refused(struct mm_struct *mm, unsigned long address,
-		    enum spf_entry entry, enum outcome *result)
-{
-	const struct refusal *refusal = raw_cpu_ptr(&spf_refusal);
-	enum outcome outcome;
-
-	if (address - READ_ONCE(refusal->start) >= READ_ONCE(refusal->size))
-		return false;
-	if (READ_ONCE(refusal->mm) != mm ||
-	    READ_ONCE(refusal->mm_seq) != mm_sequence(mm))
-		return false;
-	outcome = READ_ONCE(refusal->outcome);
-	/* In a private file, only entries that are absent are refused. */
-	if (outcome != ABORT_UNSUPPORTED && entry != SPF_ENTRY_ABSENT)
-		return false;
-	*result = outcome;
-	return true;
-}
-
 /* Runs in the RCU section, which began before the check of spf_key. */
+static __always_inline struct vm_area_struct *
+find_vma_rcu(struct mm_struct *mm, unsigned long address)
+{
+	MA_STATE(mas, &mm->mm_mt, address, address);
+
+	return mas_walk(&mas);
+}
+
+/*
+ * Is the fault clearly one for the upstream path?  Most of those end here,
+ * before anything is copied.  The VMA may be changing, but falling back is
+ * always correct.
+ */
+static __always_inline enum outcome refuse(const struct vm_area_struct *vma,
+					   unsigned int flags,
+					   enum spf_entry entry)
+{
+	if (unsupported(READ_ONCE(vma->vm_flags)))
+		return ABORT_UNSUPPORTED;
+	if (entry != SPF_ENTRY_ABSENT)
+		return GO_ON;
+	if (READ_ONCE(vma->vm_ops))
+		return ABORT_PTE;
+	if (flags & FAULT_FLAG_WRITE && !READ_ONCE(vma->anon_vma))
+		return ABORT_NO_ANON_VMA;
+	return GO_ON;
+}
+
+/*
+ * Lock a VMA for the upstream path, which then need not look it up again.  This
+ * is lock_vma_under_rcu() after its lookup: it runs in the RCU section in which
+ * @vma was found in the tree, so @vma is in memory, and the checks under the
+ * lock show whether it has been removed or resized since.
+ *
+ * Return: @vma, locked for reading; NULL if it has to be looked up.
+ */
+static __always_inline struct vm_area_struct *
+lock_found_vma(struct vm_area_struct *vma, unsigned long address)
+{
+	/* Reschedule before that, as with the lock a writer would wait. */
+	if (need_resched())
+		return NULL;
+	spf_window(SPF_WINDOW_VMA, NULL);
+	if (!vma_start_read(vma))
+		return NULL;
+	if (unlikely(vma->detached || address < vma->vm_start ||
+		     address >= vma->vm_end) && !spf_broken(SPF_NO_RECHECK)) {
+		vma_end_read(vma);
+		return NULL;
+	}
+	return vma;
+}
+
+/* Runs in the RCU section in which f->vma was found. */
 static enum outcome spf_snapshot_vma(struct fault *f)
 {
-	MA_STATE(mas, &f->mm->mm_mt, f->address, f->address);
-	struct vm_area_struct *vma = mas_walk(&mas);
+	struct vm_area_struct *vma = f->vma;
 	vm_flags_t flags;
 
-	if (!vma)
-		return ABORT_NO_VMA;
-	f->vma = vma;
 	f->walked = false;
 	f->switches = switches();
 	spf_window(SPF_WINDOW_FIND, &f->switches);
-
-	/*
-	 * Most unsupported faults end here, before anything is copied.  The VMA
-	 * may be changing, but falling back to upstream is always correct.
-	 */
-	if (unsupported(READ_ONCE(vma->vm_flags)))
-		return refuse(f, vma, ABORT_UNSUPPORTED);
-	if (f->entry == SPF_ENTRY_ABSENT && READ_ONCE(vma->vm_ops))
-		return refuse(f, vma, ABORT_PTE);
 
 	/*
 	 * Read the sequence number of the VMA first, then that of the mm.  The
@@ -395,8 +368,8 @@ static enum outcome spf_snapshot_vma(struct fault *f)
 		return ABORT_LOCKED;
 
 	/*
-	 * Read the flags again: only reads from here on are revalidated.  The
-	 * snapshot is thrown away if the VMA changes meanwhile.
+	 * refuse() has read the flags as well, but only reads from here on are
+	 * revalidated.  The snapshot is thrown away if the VMA changes meanwhile.
 	 */
 	flags = READ_ONCE(vma->vm_flags);
 	if (unsupported(flags))
@@ -487,13 +460,11 @@ static bool snapshot_valid(const struct fault *f)
  */
 static enum outcome revalidate_vma(struct fault *f)
 {
-	MA_STATE(mas, &f->mm->mm_mt, f->address, f->address);
-
 	if (!spf_enabled())
 		return ABORT_CHANGED;
 	if (spf_broken(SPF_NO_FIND))
 		return GO_ON;
-	if (mas_walk(&mas) != f->vma)
+	if (find_vma_rcu(f->mm, f->address) != f->vma)
 		return ABORT_CHANGED;
 	/*
 	 * Check this before walking the page tables: the sysctl may have been
@@ -839,6 +810,7 @@ static noinline enum outcome get_folio_slow(struct fault *f,
 	if (switches() != f->switches)
 		return ABORT_CHANGED;
 	rcu_read_unlock();
+	f->slept = true;
 	count_vm_event(SPF_SLEEP);
 	if (orders)
 		*folio = alloc_large(f, orders);
@@ -1233,6 +1205,14 @@ static enum outcome spf_handle(struct fault *f)
 	bool file;
 	pte_t pte;
 
+	if (!f->vma) {
+		/* Check the key inside the section: see spf_apply(). */
+		if (!spf_enabled())
+			return ABORT_CHANGED;
+		f->vma = find_vma_rcu(f->mm, f->address);
+		if (!f->vma)
+			return ABORT_NO_VMA;
+	}
 	outcome = spf_snapshot_vma(f);
 	if (outcome == GO_ON)
 		outcome = spf_check_snapshot(f);
@@ -1287,18 +1267,37 @@ static void wait_for_writer(const struct fault *f)
 	}
 }
 
-/* Runs in RCU sections; get_folio() may leave one and enter another. */
-static void spf_attempt(struct fault *f)
+/*
+ * May the upstream path go on with f->vma?  Not for faults in the kernel, which
+ * take mmap_lock, nor if f->vma was found in an RCU section that is over.  After
+ * these outcomes the upstream path is likely to succeed with the VMA locked.
+ */
+static bool may_lock_found_vma(const struct fault *f)
 {
+	if (!(f->flags & FAULT_FLAG_USER) || f->slept)
+		return false;
+	return f->outcome == ABORT_UNSUPPORTED || f->outcome == ABORT_NO_TABLE ||
+	       f->outcome == ABORT_PTE || f->outcome == ABORT_NO_ANON_VMA;
+}
+
+/*
+ * Begins in the RCU section in which f->vma was found and leaves it; get_folio()
+ * may leave one and enter another.
+ *
+ * Return: the VMA, locked for the upstream path; or NULL.
+ */
+static struct vm_area_struct *spf_attempt(struct fault *f)
+{
+	struct vm_area_struct *locked = NULL;
 	int left = ATTEMPTS;
 
 	for (;;) {
-		rcu_read_lock();
-		/* Check the key inside the section: see spf_apply(). */
-		f->outcome = spf_enabled() ? spf_handle(f) : ABORT_CHANGED;
+		f->outcome = spf_handle(f);
+		if (may_lock_found_vma(f))
+			locked = lock_found_vma(f->vma, f->address);
 		rcu_read_unlock();
 
-		if (f->outcome < ABORT_NO_VMA)
+		if (f->outcome < ABORT_NO_VMA || locked)
 			break;
 		cond_resched();
 		if (f->outcome != ABORT_LOCKED && f->outcome != ABORT_CHANGED &&
@@ -1309,9 +1308,14 @@ static void spf_attempt(struct fault *f)
 		count_vm_event(SPF_RETRY);
 		if (f->outcome == ABORT_LOCKED)
 			wait_for_writer(f);
+		f->vma = NULL;
+		f->slept = false;
+		rcu_read_lock();
 	}
 	if (f->spare)
 		folio_put(f->spare);
+
+	return locked;
 }
 
 /* === Back-off ============================================================= */
@@ -1347,51 +1351,60 @@ static void spf_back_off(const struct fault *f)
 
 /* === Interface ============================================================ */
 
-static vm_fault_t fall_back(unsigned long address, unsigned int flags,
-			    struct pt_regs *regs, enum outcome outcome)
+static __always_inline void count_abort(unsigned long address,
+					unsigned int flags,
+					struct pt_regs *regs,
+					enum outcome outcome)
 {
 	count_vm_event(SPF_ZERO + outcome);
 	trace_spf_abort(address, flags, outcome);
 	perf_sw_event(PERF_COUNT_SW_SPF_FAILED, 1, regs, address);
-	return VM_FAULT_FALLBACK;
 }
 
-/* spf_fault() after refused(): a refused fault does not pay for the stack frame. */
-static noinline vm_fault_t try_fault(struct mm_struct *mm,
-				     unsigned long address, unsigned int flags,
-				     struct pt_regs *regs, enum spf_entry entry)
+/* spf_fault() from the RCU section of the lookup on, which this leaves. */
+static noinline struct vm_area_struct *
+try_fault(struct vm_area_struct *vma, unsigned long address, unsigned int flags,
+	  struct pt_regs *regs, enum spf_entry entry)
 {
+	struct vm_area_struct *locked;
 	struct fault f __uninitialized;
-	vm_fault_t result;
+	bool poisoned;
 
-	f.mm = mm;
+	if (user_mode(regs))
+		flags |= FAULT_FLAG_USER;
+	f.mm = current->mm;
+	f.vma = vma;
 	f.address = address & PAGE_MASK;
 	f.regs = regs;
 	f.flags = flags;
 	f.entry = entry;
 	f.wasted = false;
+	f.slept = false;
 	f.spare = NULL;
 
 	__set_current_state(TASK_RUNNING);
-	spf_attempt(&f);
+	locked = spf_attempt(&f);
 
 	spf_back_off(&f);
-	if (f.outcome >= ABORT_NO_VMA)
-		return fall_back(address, flags, regs, f.outcome);
+	if (f.outcome >= ABORT_NO_VMA) {
+		count_abort(address, flags, regs, f.outcome);
+		return locked;
+	}
 	count_vm_event(SPF_ZERO + f.outcome);
 	trace_spf_fault(address, flags, f.outcome);
 	perf_sw_event(PERF_COUNT_SW_SPF, 1, regs, address);
-	result = f.outcome == DONE_HWPOISON ? VM_FAULT_HWPOISON : 0;
-	spf_account_fault(mm, regs, address, flags, result);
-	return result;
+	poisoned = f.outcome == DONE_HWPOISON;
+	spf_account_fault(f.mm, regs, address, flags,
+			  poisoned ? VM_FAULT_HWPOISON : 0);
+	return ERR_PTR(poisoned ? -EHWPOISON : -EALREADY);
 }
 
 /**
  * spf_fault() - try to handle a page fault without locks
- * @mm: current->mm, which owns the page table to fill.
- * @address: User address of the fault.
+ * @address: User address of the fault, in current->mm.
  * @flags: FAULT_FLAG_WRITE and FAULT_FLAG_INSTRUCTION, as for
- *	   handle_mm_fault(); all others are ignored.
+ *	   handle_mm_fault(); FAULT_FLAG_USER may be set in user mode; all others
+ *	   are ignored.
  * @regs: Registers at the fault; they tell whether it was in user mode.
  * @entry: The entry that the CPU found in the page table.
  *
@@ -1401,24 +1414,37 @@ static noinline vm_fault_t try_fault(struct mm_struct *mm,
  *
  * Context: may sleep; call where mmap_lock could be taken.
  *
- * Return: 0 if the fault was handled and accounted; VM_FAULT_HWPOISON, and
- * accounted, if the page to copy is poisoned; VM_FAULT_FALLBACK if nothing was
- * changed and the caller should continue as if it had not called.
+ * Return: an error pointer if the fault was handled and accounted, for
+ * spf_fault_result().  Otherwise nothing was changed, and the caller goes on as
+ * if it had not called: with the VMA at @address, locked as by
+ * lock_vma_under_rcu(), or with NULL, and has to look it up.  Never a VMA for a
+ * fault in kernel mode.
  */
-vm_fault_t spf_fault(struct mm_struct *mm, unsigned long address,
-		     unsigned int flags, struct pt_regs *regs,
-		     enum spf_entry entry)
+struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
+				 struct pt_regs *regs, enum spf_entry entry)
 {
+	struct vm_area_struct *vma, *locked = NULL;
 	enum outcome outcome;
 
 	if (spf_backed_off())
-		return VM_FAULT_FALLBACK;
-	if (user_mode(regs))
-		flags |= FAULT_FLAG_USER;
-	if (refused(mm, address, entry, &outcome))
-		return fall_back(address, flags, regs, outcome);
+		return NULL;
 
-	return try_fault(mm, address, flags, regs, entry);
+	rcu_read_lock();
+	/* Check the key inside the section: see spf_apply(). */
+	if (likely(spf_enabled())) {
+		vma = find_vma_rcu(current->mm, address);
+		outcome = vma ? refuse(vma, flags, entry) : ABORT_NO_VMA;
+		if (outcome == GO_ON)
+			return try_fault(vma, address, flags, regs, entry);
+		count_abort(address, flags, regs, outcome);
+		if (user_mode(regs) && outcome != ABORT_NO_VMA)
+			locked = lock_found_vma(vma, address);
+	}
+	rcu_read_unlock();
+	if (unlikely(!locked))
+		cond_resched();
+
+	return locked;
 }
 
 /* === Writers ============================================================== */

@@ -19,6 +19,7 @@ enum spf_rule {
 	SPF_NO_WAIT	= BIT(6),	/* does the first notifier wait? */
 	SPF_EARLY_FILE	= BIT(7),	/* is the file used only while open? */
 	SPF_BAD_MEMORY	= BIT(8),	/* no rule: VM_DONTDUMP is poisoned */
+	SPF_NO_RECHECK	= BIT(9),	/* is a VMA the same once it is locked? */
 };
 
 /* Places where a test delays a fault. */
@@ -28,6 +29,7 @@ enum spf_place {
 	SPF_WINDOW_WALK,	/* between finding the table and its lock */
 	SPF_WINDOW_CHANGE,	/* between locking it and changing the entry */
 	SPF_WINDOW_SLEEP,	/* outside the RCU section */
+	SPF_WINDOW_VMA,		/* between finding a VMA and locking it */
 	SPF_WINDOWS,
 };
 

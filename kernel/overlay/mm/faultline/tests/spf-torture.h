@@ -25,7 +25,8 @@ void spf_window(enum spf_place place, unsigned long *switched)
 
 	torture_delay(torture_window_us(&windows[place]));
 	/* Like a long interrupt: the fault does not start over. */
-	*switched += switches() - before;
+	if (switched)
+		*switched += switches() - before;
 }
 
 /* === An MMU notifier ====================================================== */
@@ -99,6 +100,9 @@ static int __init spf_torture_init(void)
 				   &torture_window_fops);
 	debugfs_create_file_unsafe("spf_sleep_window_us", 0600, NULL,
 				   &windows[SPF_WINDOW_SLEEP],
+				   &torture_window_fops);
+	debugfs_create_file_unsafe("spf_vma_window_us", 0600, NULL,
+				   &windows[SPF_WINDOW_VMA],
 				   &torture_window_fops);
 	debugfs_create_file_unsafe("spf_notifier", 0200, NULL, NULL,
 				   &notifier_fops);

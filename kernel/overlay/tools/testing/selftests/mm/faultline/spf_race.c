@@ -47,6 +47,7 @@ static struct {
 	{ "walk_window_us", 100 },
 	{ "change_window_us", 200 },
 	{ "sleep_window_us", 1000 },
+	{ "vma_window_us", 200 },
 };
 
 struct race;
@@ -265,20 +266,27 @@ static void *keep_writing(void *arg)
 	return NULL;
 }
 
-/* Writes everywhere, whether permitted or not. */
+/*
+ * Writes everywhere, whether permitted or not.  No memory of these tests is
+ * beyond the end of its file, so SIGBUS is wrong.
+ */
 static void *scribble(void *arg)
 {
 	struct thread *t = arg;
 	struct race *r = t->r;
 	__u64 word;
+	int sig;
 
 	while (!atomic_load(&r->stop)) {
 		size_t index = random_next(&t->seed) % r->pages;
 		__u64 *p = slot(t, map_of(r), index);
 
-		if (random_next(&t->seed) % 4 ? try_write(p, TAG + t->acts) :
-						try_read(p, &word))
+		sig = random_next(&t->seed) % 4 ? try_write(p, TAG + t->acts) :
+						  try_read(p, &word);
+		if (sig)
 			t->escapes++;
+		if (sig == SIGBUS)
+			atomic_fetch_add(&r->wrong, 1);
 		t->acts++;
 	}
 	return NULL;
@@ -917,6 +925,41 @@ TEST_F_TIMEOUT(spf_race, stop_overlay, TIMEOUT)
 		SKIP(return, "this kernel has no overlayfs");
 	run(_metadata, self, variant, STOP_LEN, scribble, stop_overlay);
 	overlay_stop();
+}
+
+/*
+ * Shared memory that threads fault on is unmapped.  Its faults go to the upstream
+ * path with the VMA that was found, which must still be the right one: in turn it
+ * is removed, or cut and goes on to exist in front of the range.  A fault that
+ * takes the old memory's VMA maps a page of it, or fails with SIGBUS, as its file
+ * is gone.
+ */
+static void stop_shared(struct race *r)
+{
+	char *map = map_of(r);
+	__u64 began = now_ns();
+	size_t edge = 0;
+
+	while (time_left(r, began)) {
+		char *p = mmap(map - edge, r->len + edge, PROT_READ | PROT_WRITE,
+			       MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+
+		if (p == MAP_FAILED)
+			break;
+		usleep(200);
+		if (edge && madvise(p, edge, MADV_DONTFORK))
+			break;
+		if (munmap(map, r->len) || !map_at(map, r->len, PROT_READ))
+			break;
+		expect_zero(r);
+		edge = page_size() - edge;
+		atomic_fetch_add(&r->changes, 1);
+	}
+}
+
+TEST_F_TIMEOUT(spf_race, stop_shared, TIMEOUT)
+{
+	run(_metadata, self, variant, STOP_LEN, scribble, stop_shared);
 }
 
 /*
