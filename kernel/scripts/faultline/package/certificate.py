@@ -79,8 +79,8 @@ class Image:
         rest = self.end - self.start - len(packed) - len(SKIPPED) - 4
         if not 0 <= rest <= len(kernel) // 512:
             raise Fail(f"{self.what}: packed by the zstd of this host, the kernel with the "
-                       f"certificate does not fit its place ({rest} bytes are left): {AGAIN} on "
-                       "this host")
+                       f"certificate is {abs(rest)} bytes too {'long' if rest < 0 else 'short'} "
+                       f"for its place: {AGAIN} on this host")
         data = b"".join((self.data[:self.start], packed, SKIPPED, struct.pack("<I", rest),
                          bytes(rest), self.data[self.end:-4]))
         return data + struct.pack("<I", crc(data))
