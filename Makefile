@@ -23,6 +23,7 @@ REPO_NEXT_KEY ?=
 REPO_PHASE ?=
 REPO_VEX ?=
 # Key (PEM, or pkcs11:...) and certificate (PEM) for Secure Boot; empty: unsigned.
+# The certificate also goes into the kernel, which then trusts the modules.
 SECUREBOOT_KEY ?=
 SECUREBOOT_CERT ?=
 # The hosts that `make test-images` boots, deb or rpm (empty: both), and whether

@@ -46,7 +46,7 @@ SUITES = {suite.name: suite for suite in (
     Suite("source"),
     Suite("build", jobs=2),
     Suite("runner", (BUILD,)),
-    Suite("package", ((FL, "stage", "microvm"),)),
+    Suite("package", ((FL, "stage", "microvm"), (FL, "stage", "tiny"))),
     Suite("rollout", (BUILD,), jobs=2),
     # One virtual machine does not keep two CPUs busy.
     Suite("images", ((FL, "images", "packages", FLAVOUR),), jobs=2),

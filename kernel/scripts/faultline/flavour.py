@@ -133,6 +133,8 @@ FLAVOURS = {flavour.name: flavour for flavour in (
             base="config.amd64_none_amd64"),
     Flavour("cloud", (*DISTRIBUTION, "flavour-cloud.config"), ".cloud",
             base="config.amd64_none_cloud-amd64"),
+    # For tests of signed modules.
+    Flavour("tiny", ("flavour-tiny.config", "distribution.config"), ".tiny"),
     Flavour("ppc64le", ("flavour-ppc64le.config", "faultline.config", "faultline-ppc64le.config",
                         "kunit.config"), "-ppc64le", arch=PPC64LE),
     Flavour("ppc64le-stock", ("flavour-ppc64le.config",), "-ppc64le-stock", stock=True,

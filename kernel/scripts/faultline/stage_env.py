@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from .common import Fail, shown
+from .flavour import AUDIENCE
 from .release import Release
 
 # The fields of stage.env, and the form that package names require.
@@ -62,6 +63,8 @@ def read_env(stage: Path) -> dict[str, str]:
 def check_stage(stage: Path) -> dict[str, str]:
     """Check that a stage is complete and return the contents of stage.env."""
     env = read_env(stage)
+    if env["FLAVOUR"] not in AUDIENCE:
+        raise Fail(f"flavour {env['FLAVOUR']} has no packages: use {', '.join(AUDIENCE)}")
     if next((stage / "modules").rglob("*.ko*"), None) is None:
         raise Fail(f"flavour {env['FLAVOUR']} has no modules, so it cannot be packaged: use a "
                    "flavour with CONFIG_MODULES=y, such as generic or cloud")

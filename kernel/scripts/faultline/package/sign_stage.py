@@ -3,8 +3,10 @@
 
     fl package sign-stage STAGE SIGNED --key KEY.pem --cert CERT.pem
 
-vmlinuz is signed for the firmware or shim (with sbsign), each module for the kernel (with its
-own sign-file), and the certificate is written to SIGNED/doc/secureboot.der for mokutil.
+The certificate is put into the kernel, which then trusts it as if it had been built in, and is
+written to SIGNED/doc/secureboot.der for mokutil. vmlinuz is signed for the firmware or shim
+(with sbsign), each module for the kernel (with its own sign-file). Everything else is as in
+STAGE: the addresses and the build ID of the kernel do not change.
 Packages made from SIGNED include all of this; to sign and package in one go:
 make packages SECUREBOOT_KEY=... SECUREBOOT_CERT=...
 
@@ -32,6 +34,7 @@ import tempfile
 
 from ..common import Fail, Paths, lock, say, sha256, shown
 from ..stage_env import read_env
+from . import certificate
 
 PROGRAMS = {"sbsign": "sbsigntool", "sbverify": "sbsigntool", "sbattach": "sbsigntool",
             "openssl": "openssl", "xz": "xz-utils", "zstd": "zstd", "gzip": "gzip"}
@@ -45,6 +48,8 @@ TRAILER = 12
 ENGINE = ("-engine", "--engine")
 # What a kernel needs to refuse unsigned code with Secure Boot on.
 LOCKDOWN = ("MODULE_SIG", "SECURITY_LOCKDOWN_LSM", "LOCK_DOWN_IN_EFI_SECURE_BOOT")
+# What a kernel needs to take a certificate.
+ROOM = "SYSTEM_EXTRA_CERTIFICATE"
 
 
 def run(*command: str | pathlib.Path, data: bytes | None = None, what: str = "") -> bytes:
@@ -89,6 +94,7 @@ class Owner:
         if of_key != of_cert:
             raise Fail(f"--key {key} is not the key of --cert {cert}: "
                        "its signatures could not be verified")
+        self.der = run("openssl", "x509", "-in", cert, "-outform", "der")
 
     def token_key(self) -> bytes:
         """The public key of the key in a token."""
@@ -173,6 +179,25 @@ class Stage:
                        "locks itself down, such as flavour generic or cloud")
 
     @property
+    def room(self) -> int:
+        """How large a certificate in the kernel can be."""
+        found = re.search(rf"(?m)^CONFIG_{ROOM}_SIZE=(\d+)$", self.config)
+        return int(found[1]) if found else 0
+
+    def require_room(self, owner: Owner) -> None:
+        """Refuse a certificate that does not go into the kernel."""
+        if not self.room:
+            raise Fail(f"{shown(self.path)}: this kernel has no room for a certificate: build it "
+                       f"with CONFIG_{ROOM}=y, as the flavours generic and cloud are")
+        if len(owner.der) > self.room:
+            raise Fail(f"{shown(self.path)}: --cert has {len(owner.der)} bytes, and the room for "
+                       f"it in this kernel {self.room}: use a smaller certificate, or build the "
+                       f"kernel with a larger CONFIG_{ROOM}_SIZE")
+        if not (self.path / "System.map").is_file():
+            raise Fail(f"{shown(self.path)} has no System.map: make it again with "
+                       "kernel/scripts/fl stage")
+
+    @property
     def hash(self) -> str:
         """The hash algorithm for module signatures that the kernel was built with."""
         found = re.search(r'(?m)^CONFIG_MODULE_SIG_HASH="(\w+)"$', self.config)
@@ -194,7 +219,7 @@ class Stage:
 
 
 def sign_vmlinuz(stage: Stage, owner: Owner) -> None:
-    """Sign the kernel."""
+    """Put the certificate into the kernel, and sign it."""
     with tempfile.TemporaryDirectory(prefix="faultline-sign-") as place:
         image, signed = pathlib.Path(place) / "vmlinuz", pathlib.Path(place) / "signed"
         shutil.copyfile(stage.vmlinuz, image)
@@ -203,6 +228,9 @@ def sign_vmlinuz(stage: Stage, owner: Owner) -> None:
                 "sbverify", "--list", image,
                 what=f"{shown(stage.vmlinuz)} is not an EFI program")):
             run("sbattach", "--remove", image, what="removing another signature of vmlinuz")
+        system_map = (stage.path / "System.map").read_text(encoding="ascii")
+        image.write_bytes(certificate.insert(image.read_bytes(), system_map, stage.room,
+                                             owner.der, shown(stage.vmlinuz)))
         owner.sign_image(image, signed)
         run("sbverify", "--cert", owner.cert, signed, what="the signature of vmlinuz is bad")
         stage.write(stage.vmlinuz, signed.read_bytes())
@@ -277,12 +305,14 @@ def sign(source: pathlib.Path, out: pathlib.Path, owner: Owner, given: str | Non
     stage = Stage(source, part)
     # Check for everything that may be missing before the work begins.
     stage.require_lockdown()
+    stage.require_room(owner)
     stage.sign_file(given)
     if out.exists() and not (out / "stage.env").is_file():
         raise Fail(f"{shown(out)} exists and is not a stage: name another folder")
     if source.resolve() == out.resolve() or source.resolve() in out.resolve().parents:
         raise Fail(f"{shown(out)} is in the stage itself: name another folder")
-    signer = sha256(owner.cert) + sha256(pathlib.Path(__file__))
+    signer = "".join(sha256(path) for path in (
+        owner.cert, pathlib.Path(__file__), pathlib.Path(certificate.__file__)))
     with lock(out.with_name(f".{out.name}.lock")):
         if known.is_file() and known.read_text(encoding="ascii") == signer + digest(source, out):
             say(f"{shown(out)} is up to date")
@@ -293,8 +323,7 @@ def sign(source: pathlib.Path, out: pathlib.Path, owner: Owner, given: str | Non
             run("cp", "-a", source, part, what=f"copying {shown(source)}")
             sign_vmlinuz(stage, owner)
             remark = sign_modules(stage, owner, given)
-            der = run("openssl", "x509", "-in", owner.cert, "-outform", "der")
-            stage.write(source / "doc" / "secureboot.der", der)
+            stage.write(source / "doc" / "secureboot.der", owner.der)
             stage.date()
             shutil.rmtree(old, ignore_errors=True)
             if out.exists():
@@ -304,7 +333,7 @@ def sign(source: pathlib.Path, out: pathlib.Path, owner: Owner, given: str | Non
             shutil.rmtree(part, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
         known.write_text(signer + digest(source, out), encoding="ascii")
-    say(f"{shown(out)}: vmlinuz signed, {remark}")
+    say(f"{shown(out)}: certificate in vmlinuz, vmlinuz signed, {remark}")
 
 
 def main() -> None:
