@@ -49,6 +49,8 @@ class Arch:
     # The make target of the bootable image, and its path below O=.
     target: str = "bzImage"
     image: str = "arch/x86/boot/bzImage"
+    # Debian's name for it.
+    debian: str = "amd64"
 
     @property
     def variables(self) -> dict[str, str]:
@@ -57,7 +59,8 @@ class Arch:
 
 
 X86 = Arch()
-PPC64LE = Arch("powerpc", "powerpc64le-linux-gnu-", target="vmlinux", image="vmlinux")
+PPC64LE = Arch("powerpc", "powerpc64le-linux-gnu-", target="vmlinux", image="vmlinux",
+               debian="ppc64el")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,11 +136,21 @@ FLAVOURS = {flavour.name: flavour for flavour in (
             base="config.amd64_none_amd64"),
     Flavour("cloud", (*DISTRIBUTION, "flavour-cloud.config"), ".cloud",
             base="config.amd64_none_cloud-amd64"),
+    # Without faultline-ppc64le.config, whose options are for tests.
+    Flavour("powerpc64le", ("faultline.config", "distribution.config",
+                            "flavour-powerpc64le.config"), ".powerpc64le",
+            base="config.ppc64el_none_powerpc64le", arch=PPC64LE),
     Flavour("ppc64le", ("flavour-ppc64le.config", "faultline.config", "faultline-ppc64le.config",
                         "kunit.config"), "-ppc64le", arch=PPC64LE),
     Flavour("ppc64le-stock", ("flavour-ppc64le.config",), "-ppc64le-stock", stock=True,
             arch=PPC64LE),
 )}
+
+
+def packed_bases() -> list[str]:
+    """The Debian configurations that source packages carry: those of the flavours they build."""
+    return sorted({flavour.base for flavour in FLAVOURS.values()
+                   if flavour.base and flavour.arch == X86})
 
 
 # What the flavours with packages are for, as their descriptions say it.

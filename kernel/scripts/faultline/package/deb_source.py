@@ -85,7 +85,7 @@ def carry(debian: pathlib.Path) -> None:
             shutil.copy(path, new)
     bases = debian / "base-configs"
     bases.mkdir()
-    for base in sorted({flavour.base for flavour in lib.FLAVOURS.values() if flavour.base}):
+    for base in lib.packed_bases():
         shutil.copy(debian_config(lib.PATHS, base), bases / base)
 
 
