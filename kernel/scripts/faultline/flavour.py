@@ -49,8 +49,16 @@ class Arch:
     # The make target of the bootable image, and its path below O=.
     target: str = "bzImage"
     image: str = "arch/x86/boot/bzImage"
-    # Debian's name for it.
+    # The names that Debian and rpm have for it.
     debian: str = "amd64"
+    rpm: str = "x86_64"
+    # e_machine in the header of its programs.
+    elf_machine: int = 62
+
+    @property
+    def multiarch(self) -> str:
+        """Debian's folder of its libraries, if it is not the host's."""
+        return self.cross.rstrip("-")
 
     @property
     def variables(self) -> dict[str, str]:
@@ -60,7 +68,7 @@ class Arch:
 
 X86 = Arch()
 PPC64LE = Arch("powerpc", "powerpc64le-linux-gnu-", target="vmlinux", image="vmlinux",
-               debian="ppc64el")
+               debian="ppc64el", rpm="ppc64le", elf_machine=21)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,6 +164,7 @@ def packed_bases() -> list[str]:
 # What the flavours with packages are for, as their descriptions say it.
 AUDIENCE = {
     "generic": "runs on bare metal and in virtual machines",
+    "powerpc64le": "runs on POWER8 and later, on bare metal and in partitions",
     "cloud": "is for virtual machines of the large clouds and leaves out most drivers",
     "microvm": "is for tests in small virtual machines",
 }
@@ -258,6 +267,11 @@ def host_tools(flavour: Flavour) -> str:
     tools = (f"{flavour.arch.cross}as", "pahole")
     return "; ".join(output(tool, "--version").splitlines()[0] if shutil.which(tool) else "none"
                      for tool in tools)
+
+
+def tool(flavour: Flavour, name: str) -> str:
+    """The name of one of binutils, such as strip."""
+    return f"{flavour.arch.cross}{name}"
 
 
 def cc(flavour: Flavour) -> str:

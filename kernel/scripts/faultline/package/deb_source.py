@@ -151,6 +151,9 @@ def make(flavour: str, out: pathlib.Path) -> None:
     source = obtain(lib.PATHS, choose(lib.PATHS))
     upstream = upstream_version(source)
     wanted = lib.find(flavour)
+    if wanted.arch.cross:
+        raise Fail(f"flavour {wanted.name} has no source package, as it is cross-compiled: use "
+                   f"`make deb FLAVOUR={wanted.name}`")
     if wanted.name not in lib.AUDIENCE:
         raise Fail(f"flavour {wanted.name} has no packages: use {', '.join(lib.AUDIENCE)}")
     env = make_env(Release.ours(lib.PATHS.kernel, upstream, wanted.rebuild), wanted.name,
