@@ -187,8 +187,9 @@ def cross_tools(flavour: lib.Flavour, headers: pathlib.Path, libraries: Sysroot,
     prefix = f"-O2 -ffile-prefix-map={flavour.tree}=. -ffile-prefix-map={out}=."
     out.mkdir(parents=True, exist_ok=True)
     # Its Makefile links with the compiler that makes fixdep, which runs here.
-    run("objtool", log, "make", "-C", flavour.tree / "tools/objtool", f"OUTPUT={out}/",
-        f"SRCARCH={flavour.arch.name}", f"HOST_OVERRIDES={overrides}",
+    run("objtool", log, "make", "-C", flavour.tree / "tools/objtool", f"O={out}",
+        f"SRCARCH={flavour.arch.name}", f"HOSTARCH={flavour.arch.name}",
+        f"HOST_OVERRIDES={overrides}",
         f"HOSTPKG_CONFIG={libraries.pkg_config}", f"KBUILD_HOSTCFLAGS={prefix}",
         f"{out}/objtool-in.o")
     libs = lib.output(*libraries.pkg_config.split(), "--libs", "libelf").split()
@@ -255,7 +256,8 @@ def install_tools(flavour: lib.Flavour, stage: pathlib.Path, perf: bool,
     target.mkdir()
     for path in sorted(selftests.iterdir()):
         if path.is_file() and os.access(path, os.X_OK):
-            run("the selftests", log, lib.tool(flavour, "strip"), "--strip-unneeded", "-o", target / path.name, path)
+            run("the selftests", log, lib.tool(flavour, "strip"), "--strip-unneeded", "-o",
+                target / path.name, path)
     shutil.rmtree(selftests)
     shutil.copyfile(ROOT / "packaging/tools/run-selftests", target / "run")
     (target / "run").chmod(0o755)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=sh
 # On the installed kernel: flip the switches, run selftests, and remove it.
+# shellcheck source=lib.sh
 . /faultline/lib.sh
 
 tests=/usr/lib/linux-selftests/$KVER

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=sh
 # Install the packages of the second disk, with the hooks of initramfs-tools.
+# shellcheck source=lib.sh
 . /faultline/lib.sh
 
 # shellcheck disable=SC2046 # one word each
