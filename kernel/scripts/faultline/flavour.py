@@ -164,7 +164,7 @@ def packed_bases() -> list[str]:
 # What the flavours with packages are for, as their descriptions say it.
 AUDIENCE = {
     "generic": "runs on bare metal and in virtual machines",
-    "powerpc64le": "runs on POWER8 and later, on bare metal and in partitions",
+    "powerpc64le": "is for POWER8 and later, bare metal and partitions",
     "cloud": "is for virtual machines of the large clouds and leaves out most drivers",
     "microvm": "is for tests in small virtual machines",
 }

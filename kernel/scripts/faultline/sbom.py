@@ -23,7 +23,8 @@ from .source import config_pin
 
 LICENSE = "GPL-2.0-only"
 # The tools whose versions determine the result of a build.
-TOOLS = ("gcc", "ld", "make", "pahole")
+BINARY_TOOLS = ("gcc", "ld")
+TOOLS = ("make", "pahole")
 
 
 def ident(kind: str, name: str) -> str:
@@ -84,10 +85,10 @@ def sources(flavour: lib.Flavour) -> list[dict[str, object]]:
     return found
 
 
-def tools() -> list[dict[str, object]]:
+def tools(flavour: lib.Flavour) -> list[dict[str, object]]:
     """The tools that compiled it."""
     found = []
-    for tool in TOOLS:
+    for tool in (*(lib.tool(flavour, name) for name in BINARY_TOOLS), *TOOLS):
         try:
             version = lib.output(tool, "--version").splitlines()[0]
         except Fail:
@@ -102,7 +103,7 @@ def write(target: pathlib.Path, flavour: lib.Flavour, env: dict[str, str]) -> No
     main = package("linux-faultline", f"{env['UPSTREAM']}-{env['RELEASE']}",
                    licenseDeclared=LICENSE, primaryPackagePurpose="OPERATING-SYSTEM",
                    comment=f"flavour {env['FLAVOUR']}, uname -r {env['KVER']}")
-    upstream, compilers, files = sources(flavour), tools(), our_files(flavour)
+    upstream, compilers, files = sources(flavour), tools(flavour), our_files(flavour)
     top = str(main["SPDXID"])
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", top)]
     relations += [(top, "GENERATED_FROM", str(entry["SPDXID"])) for entry in upstream]
