@@ -59,11 +59,16 @@ DEPS := packaging/build-deps/install
 
 # What a flavour for another architecture needs, and where its kernel is.
 CROSS := true
+DEPS_CROSS :=
 IMAGE := arch/x86/boot/bzImage
 SMALL := $(or $(FLAVOUR),microvm)
 ifneq ($(filter ppc64le%,$(FLAVOUR)),)
 CROSS := $(DEPS) ppc64le && kernel/scripts/fl vm busybox ppc64le
 IMAGE := vmlinux
+endif
+ifeq ($(FLAVOUR),powerpc64le)
+CROSS := $(DEPS) ppc64le
+DEPS_CROSS := ppc64le
 endif
 
 .PHONY: deps
@@ -116,7 +121,7 @@ staged = $(BUILD)/stage$(if $(SECUREBOOT_KEY)$(SECUREBOOT_CERT),.signed)/$(varia
 
 .PHONY: stage
 stage: has-flavour tree ## compile FLAVOUR with modules, perf and headers, ready to package
-	@$(DEPS) package
+	@$(DEPS) package $(DEPS_CROSS)
 	@kernel/scripts/fl stage $(FLAVOUR)
 ifneq ($(SECUREBOOT_KEY)$(SECUREBOOT_CERT),)
 	@kernel/scripts/fl package sign-stage --key '$(SECUREBOOT_KEY)' --cert '$(SECUREBOOT_CERT)' \
@@ -124,15 +129,21 @@ ifneq ($(SECUREBOOT_KEY)$(SECUREBOOT_CERT),)
 endif
 
 .PHONY: deb
-deb: stage ## DEB packages of FLAVOUR=generic or cloud, in build/packages
+deb: stage ## DEB packages of FLAVOUR=generic, cloud or powerpc64le, in build/packages
 	@kernel/scripts/fl package deb $(staged) $(BUILD)/packages/$(variant)/deb
 
+# Not a target to call.
+has-rpm:
+ifeq ($(FLAVOUR),powerpc64le)
+	@echo 'make: error: there are no RPM packages of FLAVOUR=powerpc64le: say make deb FLAVOUR=powerpc64le' >&2; exit 1
+endif
+
 .PHONY: rpm
-rpm: stage ## RPM packages of FLAVOUR=generic or cloud, in build/packages
+rpm: has-rpm stage ## RPM packages of FLAVOUR=generic or cloud, in build/packages
 	@kernel/scripts/fl package rpm $(staged) $(BUILD)/packages/$(variant)/rpm
 
 .PHONY: packages
-packages: deb rpm ## both formats; REBUILD=2 makes the next build of a release
+packages: has-rpm deb rpm ## both formats; REBUILD=2 makes the next build of a release
 
 .PHONY: source-packages
 source-packages: tree ## .dsc and .src.rpm, buildable without this repository
@@ -192,6 +203,12 @@ test-%: deps tree ## run one suite: test-source, test-runner, ...
 test-ppc64le: tree ## boot and test the ppc64le kernel, radix and hash MMU
 	@$(DEPS) vm ppc64le
 	@tests/run ppc64le
+
+# Not part of test-release: it compiles a kernel of its own, for hours.
+.PHONY: test-powerpc64le
+test-powerpc64le: tree ## cross-build packages for POWER, install and boot them in a POWER9 VM
+	@$(DEPS) vm package ppc64le
+	@tests/run --limit 14400 powerpc64le
 
 .PHONY: test-debug
 test-debug: deps tree ## KUnit, selftests and race tests under KASAN, lockdep, DEBUG_VM

@@ -62,6 +62,9 @@ SUITES = {suite.name: suite for suite in (
     Suite("ppc64le", ((FL, "build", "ppc64le"),
                       (FL, "build", "ppc64le-stock"), (FL, "vm", "busybox", "ppc64le"),
                       ("tests/lib/selftests", "ppc64le")), opt_in=True),
+    # A kernel of Debian's configuration, cross-compiled, and a Debian userland for it.
+    Suite("powerpc64le", ((FL, "stage", "powerpc64le"), (FL, "vm", "busybox", "ppc64le")),
+          opt_in=True),
     Suite("upstream", (BUILD, (FL, "build", "microvm-stock")), opt_in=True),
 )}
 

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import hashlib
 import http.server
+import lzma
 import os
 import random
 import shutil
@@ -126,15 +127,33 @@ def source_package(folder: Path, version: str) -> Path:
     return path
 
 
+def config_package(folder: Path, version: str, arch: str, name: str, text: str) -> Path:
+    """A Debian package with one configuration."""
+    root = folder / f"config-{version}"
+    configs = root / "usr" / "src" / CONFIG
+    configs.mkdir(parents=True)
+    (configs / f"{name}.xz").write_bytes(lzma.compress(text.encode()))
+    (root / "DEBIAN").mkdir()
+    (root / "DEBIAN" / "control").write_text(
+        f"Package: {CONFIG}\nVersion: {version}\nArchitecture: {arch}\nMaintainer: nobody\n"
+        "Description: configurations\n", encoding="utf-8")
+    path = folder / f"{CONFIG}_{version}_{arch}.deb"
+    run("dpkg-deb", "--root-owner-group", "-Znone", "--build", root, path)
+    shutil.rmtree(root)
+    return path
+
+
 class Archive:
     """A signed Debian archive: <top>/debian and <top>/debian-security.
 
-    It lists configs, versions of the package of configurations, without their files.
+    It lists configs and power_configs, versions of the packages of configurations for the
+    host's architecture and for ppc64el, without their files.
     """
 
     def __init__(self, folder: Path, suites: dict[str, list[str]],
-                 configs: tuple[str, ...] = ()) -> None:
-        self.configs = configs
+                 configs: tuple[str, ...] = (), power_configs: tuple[str, ...] = ()) -> None:
+        self.configs = {run("dpkg", "--print-architecture").strip(): configs}
+        self.configs["ppc64el"] = power_configs
         self.top = folder / "www"
         self.keyring = folder / "keyring.gpg"
         self.packages: dict[str, Path] = {}
@@ -167,23 +186,22 @@ class Archive:
                 f"Maintainer: nobody\nFilename: pool/{package.name}\n"
                 f"Size: {package.stat().st_size}\nSHA256: {digest(package)}\n"
                 "Description: a small kernel\n")
-        arch = run("dpkg", "--print-architecture").strip()
-        for version in self.configs if suite.endswith("-security") else ():
-            stanzas.append(
-                f"Package: {CONFIG}\nVersion: {version}\nArchitecture: {arch}\n"
-                f"Maintainer: nobody\nFilename: pool/{CONFIG}_{version}_{arch}.deb\n"
-                f"Size: 1000\nSHA256: {hashlib.sha256(version.encode()).hexdigest()}\n"
-                "Description: its configurations\n")
-        dist = root / "dists" / suite
-        index = dist / "main" / f"binary-{arch}" / "Packages"
-        index.parent.mkdir(parents=True, exist_ok=True)
-        index.write_text("\n".join(stanzas), encoding="utf-8")
-        name = index.relative_to(dist)
+        dist, listed = root / "dists" / suite, ""
+        for arch, configs in self.configs.items():
+            own = [f"Package: {CONFIG}\nVersion: {version}\nArchitecture: {arch}\n"
+                   f"Maintainer: nobody\nFilename: pool/{CONFIG}_{version}_{arch}.deb\n"
+                   f"Size: 1000\nSHA256: {hashlib.sha256(version.encode()).hexdigest()}\n"
+                   "Description: its configurations\n"
+                   for version in (configs if suite.endswith("-security") else ())]
+            index = dist / "main" / f"binary-{arch}" / "Packages"
+            index.parent.mkdir(parents=True, exist_ok=True)
+            index.write_text("\n".join(stanzas + own), encoding="utf-8")
+            listed += f" {digest(index)} {index.stat().st_size} {index.relative_to(dist)}\n"
         release = dist / "Release"
         release.write_text(
             f"Origin: Test\nSuite: {suite}\nCodename: {suite}\nDate: {formatdate(usegmt=True)}\n"
-            f"Architectures: {arch}\nComponents: main\nSHA256:\n"
-            f" {digest(index)} {index.stat().st_size} {name}\n", encoding="utf-8")
+            f"Architectures: {' '.join(self.configs)}\nComponents: main\nSHA256:\n{listed}",
+            encoding="utf-8")
         run("gpg", "--batch", "--yes", "--quiet", "--clearsign", "--output", dist / "InRelease",
             release, GNUPGHOME=str(self._home))
         release.unlink()
@@ -311,14 +329,15 @@ class Host:
                                                  for key, value in values.items()),
             encoding="utf-8")
 
-    def pin_config(self, version: str) -> Path:
-        """Write kernel/upstream-config for a version; returns it."""
-        path = self.kernel / "upstream-config"
+    def pin_config(self, version: str, arch: str = "amd64", package: Path | None = None) -> Path:
+        """Write the pin of the configurations for a version, or for its package; returns it."""
+        path = self.kernel / ("upstream-config" + ("" if arch == "amd64" else f"-{arch}"))
+        size = package.stat().st_size if package else 1000
+        sha = digest(package) if package else hashlib.sha256(version.encode()).hexdigest()
         path.write_text(
             f"# a comment that stays\npackage={CONFIG}\nversion={version}\n"
-            f"upstream={version.partition('-')[0]}\nfile={CONFIG}_{version}_amd64.deb\n"
-            f"size=1000\nsha256={hashlib.sha256(version.encode()).hexdigest()}\n",
-            encoding="utf-8")
+            f"upstream={version.partition('-')[0]}\nfile={CONFIG}_{version}_{arch}.deb\n"
+            f"size={size}\nsha256={sha}\n", encoding="utf-8")
         return path
 
     def cached(self, package: Path) -> Path:

@@ -158,6 +158,16 @@ def test_no_network(machine: Host, archive: Archive) -> None:
     assert leftovers(machine) == []
 
 
+def test_lists_out_of_date(machine: Host, tmp_path: Path) -> None:
+    """An index that does not match the signed one is an error, not an archive without it."""
+    other = Archive(tmp_path, {"trixie": ["6.12.117-1"]})
+    machine.use(other, f"file:{other.top}")
+    for index in (other.top / "debian/dists/trixie/main").glob("*/Packages"):
+        index.write_text("")
+    machine.script("fetch").bad("cannot read the package lists (Hash Sum mismatch)",
+                                "check the network")
+
+
 def test_resume(machine: Host, archive: Archive, pinned: Path, server: Server) -> None:
     """An interrupted download resumes where it stopped."""
     machine.use(archive, server.url)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from source import fake
-from source.fake import Archive, Host, snapshot, has
+from source.fake import Archive, Host, Result, snapshot, has
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,8 @@ def archive(place: Path) -> Archive:
     """Debian's archive."""
     return Archive(place, {"trixie": ["6.12.94-1"],
                            "trixie-security": ["6.12.118-1", "6.12.117-1", "6.12.116-2"]},
-                   configs=("6.12.120-1", "6.12.118-1", "6.12.114-1"))
+                   configs=("6.12.120-1", "6.12.118-1", "6.12.114-1"),
+                   power_configs=("6.12.113-1", "6.12.107-1"))
 
 
 @pytest.fixture(scope="module")
@@ -115,15 +116,53 @@ def test_config_alone(machine: Host) -> None:
     has(machine.script("rebase", CONFIG="nearest").good().out, "is pinned already")
 
 
-def test_config_gone(machine: Host) -> None:
-    """A build whose pinned configuration is gone names the command that moves the pin."""
-    machine.pin_config("6.12.117-1")
+def test_config_of_power(machine: Host) -> None:
+    """The configurations for another architecture move by themselves, to its nearest."""
+    ours, power = machine.pin_config("6.12.114-1"), machine.pin_config("6.12.107-1", "ppc64el")
+    out = machine.script("rebase", "6.12.118", DRY_RUN="1").good().out
+    has(out, "configuration: linux-config-6.12 6.12.118-1 is there",
+        "configuration: linux-config-6.12:ppc64el 6.12.118-1 is not in the registry (any more); "
+        "6.12.113-1 is the nearest")
+    machine.script("rebase", "6.12.118").good()
+    has(ours.read_text(), "version=6.12.118-1\n", "_amd64.deb\n")
+    has(power.read_text(), "version=6.12.113-1\n", "file=linux-config-6.12_6.12.113-1_ppc64el.deb")
+    has(machine.script("rebase", CONFIG="nearest").good().out,
+        "linux-config-6.12 6.12.118-1 is pinned already",
+        "linux-config-6.12:ppc64el 6.12.113-1 is pinned already")
+
+
+def configured(machine: Host, flavour: str) -> Result:
+    """Run configure; with this small tree it ends in an error, also if the base was there."""
     (machine.kernel / "config").mkdir(exist_ok=True)
-    for name in ("faultline.config", "faultline-x86.config", "flavour-cloud.config"):
-        (machine.kernel / "config" / name).write_text("")
+    for name in ("faultline", "faultline-x86", "distribution", f"flavour-{flavour}"):
+        (machine.kernel / "config" / f"{name}.config").write_text("")
     machine.script("tree").good()
-    machine.script("configure", "cloud").bad("linux-config-6.12 6.12.117-1", "not in the registry",
-                                             "make rebase CONFIG=nearest")
+    return machine.script("configure", flavour)
+
+
+@pytest.mark.parametrize("flavour, arch", [("cloud", "amd64"), ("powerpc64le", "ppc64el")])
+def test_config_gone(machine: Host, flavour: str, arch: str) -> None:
+    """A build whose pinned configuration is gone names the command that moves the pin."""
+    pin = machine.pin_config("6.12.117-1", arch)
+    configured(machine, flavour).bad("linux-config-6.12 6.12.117-1", f"kernel/{pin.name} ",
+                                     "not in the registry", "make rebase CONFIG=nearest")
+
+
+def test_config_unlisted(machine: Host, archive: Archive, tmp_path: Path) -> None:
+    """The pool still has a version that the lists have dropped; its checksum is checked."""
+    name = "config.ppc64el_none_powerpc64le"
+    package = fake.config_package(tmp_path, "6.12.99-1", "ppc64el", name, "CONFIG_POWER=y\n")
+    machine.pin_config("6.12.99-1", "ppc64el", package)
+    pool = archive.top / "debian-security/pool/updates/main/l/linux"
+    pool.mkdir(parents=True, exist_ok=True)
+    target = pool / package.name
+    target.write_bytes(package.read_bytes()[:-1] + b"x")
+    configured(machine, "powerpc64le").bad("not in the registry", "make rebase CONFIG=nearest")
+    assert not machine.cached(package).exists()
+    shutil.copy(package, target)
+    configured(machine, "powerpc64le")
+    found = machine.build / "cache/config" / fake.digest(package)[:12] / name
+    assert found.read_text() == "CONFIG_POWER=y\n"
 
 
 def test_failing_patch(machine: Host) -> None:

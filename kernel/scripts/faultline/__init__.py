@@ -15,6 +15,7 @@ worktree    the work tree in build/tree: its state, and when it may be replaced
 release     names of releases, and their entries in CHANGELOG
 stage_env   what packages and tests read of a stage
 flavour     the flavours of the kernel: their definitions and configuration
+sysroot     libraries for cross-compiled programs
 sbom        the bill of materials of a stage
 
 Programs: fetch, tree, export, rebase, audit, configure, build, stage, clean.

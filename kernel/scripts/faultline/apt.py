@@ -125,6 +125,8 @@ class Apt:
         real = [error for error in re.findall(r"(?m)^[EW]: (.*)", text) if not re.search(
             r"does not have a Release file|404|Some index files failed|disabled by default",
             error)]
+        # If such a suite is missing, apt does not repeat as an error what else went wrong.
+        real += re.findall(r"(?m)^Err:.*\n  (File has unexpected size.*|Hash Sum mismatch)", text)
         self.trouble = re.sub(r"\s+", " ", real[0]) if real else ""
         if self.trouble:
             say(f"note: some package lists are out of date ({self.trouble})")
@@ -150,7 +152,22 @@ class Apt:
                 pins[version] = archive_pin(name, fields)
         return Package(self, f"{name} {series}.y" if series else name, name, list(pins.values()))
 
-    def fetch(self, pin: Pin) -> Path:
+    def fetch_unlisted(self, pin: Pin, source: str) -> Path | None:
+        """Download from the archive's pool what the lists do not name (any more).
+
+        The pool keeps a version for some days longer.  It is checked like any other; None if
+        no mirror has it.  `source` is the name of its source package.
+        """
+        for uri in dict.fromkeys(uri for uri, _ in self.sources()
+                                 if not uri.startswith("mirror")):
+            area = "pool/updates/main" if uri.endswith("-security") else "pool/main"
+            try:
+                return self.fetch(pin, f"{uri}/{area}/{source[0]}/{source}/{pin.file}")
+            except Fail:
+                continue
+        return None
+
+    def fetch(self, pin: Pin, address: str = "") -> Path:
         """Download the package to the cache, resuming a partial download."""
         target, part = self.cache / pin.file, self.folder / "download" / pin.file
         with lock(self.folder / "lock"):
@@ -159,7 +176,7 @@ class Apt:
                     other.unlink()
             need_space(self.cache, max(0, pin.size - size_of(part)),
                        f"the download of {pin.file}")
-            log = self._watch_download(pin, part)
+            log = self._watch_download(pin, part, address)
             if log:
                 raise self._download_error(pin, log)
             if part.is_symlink():  # made by apt for a file: URI
@@ -169,22 +186,25 @@ class Apt:
             part.replace(target)
         return target
 
-    def _download_command(self, pin: Pin, part: Path) -> list[str]:
+    def _download_command(self, pin: Pin, part: Path, address: str) -> list[str]:
         """apt-helper resumes a partial download, which `apt-get download` does not.
 
         The latter is only needed for mirror lists (mirror+file:), which apt-helper cannot use.
+        Without an address, the lists have it.
         """
-        name = f"{pin.package}={pin.version}"
-        uris = self.run("apt-get", "-qq", "download", "--print-uris", name).stdout
-        uri = re.match(r"'([^']+)' ", uris)
-        if not uri or uri[1].startswith("mirror"):
-            return self._command("apt-get", "-qq", "download", name)
-        return self._command("/usr/lib/apt/apt-helper", "-qq", "download-file", uri[1],
+        if not address:
+            name = f"{pin.package}={pin.version}"
+            uris = self.run("apt-get", "-qq", "download", "--print-uris", name).stdout
+            uri = re.match(r"'([^']+)' ", uris)
+            if not uri or uri[1].startswith("mirror"):
+                return self._command("apt-get", "-qq", "download", name)
+            address = uri[1]
+        return self._command("/usr/lib/apt/apt-helper", "-qq", "download-file", address,
                              str(part), f"SHA256:{pin.sha256}")
 
-    def _watch_download(self, pin: Pin, part: Path) -> str:
+    def _watch_download(self, pin: Pin, part: Path, address: str) -> str:
         """Run the download and show progress; return apt's output if it failed."""
-        command = self._download_command(pin, part)
+        command = self._download_command(pin, part, address)
         progress = Progress(f"downloading {pin.file}", pin.size)
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
             with subprocess.Popen(command, cwd=part.parent, env=environment(), stdout=log,

@@ -49,6 +49,16 @@ class Arch:
     # The make target of the bootable image, and its path below O=.
     target: str = "bzImage"
     image: str = "arch/x86/boot/bzImage"
+    # The names that Debian and rpm have for it.
+    debian: str = "amd64"
+    rpm: str = "x86_64"
+    # e_machine in the header of its programs.
+    elf_machine: int = 62
+
+    @property
+    def multiarch(self) -> str:
+        """Debian's folder of its libraries, if it is not the host's."""
+        return self.cross.rstrip("-")
 
     @property
     def variables(self) -> dict[str, str]:
@@ -57,7 +67,8 @@ class Arch:
 
 
 X86 = Arch()
-PPC64LE = Arch("powerpc", "powerpc64le-linux-gnu-", target="vmlinux", image="vmlinux")
+PPC64LE = Arch("powerpc", "powerpc64le-linux-gnu-", target="vmlinux", image="vmlinux",
+               debian="ppc64el", rpm="ppc64le", elf_machine=21)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +144,10 @@ FLAVOURS = {flavour.name: flavour for flavour in (
             base="config.amd64_none_amd64"),
     Flavour("cloud", (*DISTRIBUTION, "flavour-cloud.config"), ".cloud",
             base="config.amd64_none_cloud-amd64"),
+    # Without faultline-ppc64le.config, whose options are for tests.
+    Flavour("powerpc64le", ("faultline.config", "distribution.config",
+                            "flavour-powerpc64le.config"), ".powerpc64le",
+            base="config.ppc64el_none_powerpc64le", arch=PPC64LE),
     # For tests of signed modules.
     Flavour("tiny", ("flavour-tiny.config", "distribution.config"), ".tiny"),
     Flavour("ppc64le", ("flavour-ppc64le.config", "faultline.config", "faultline-ppc64le.config",
@@ -142,9 +157,16 @@ FLAVOURS = {flavour.name: flavour for flavour in (
 )}
 
 
+def packed_bases() -> list[str]:
+    """The Debian configurations that source packages carry: those of the flavours they build."""
+    return sorted({flavour.base for flavour in FLAVOURS.values()
+                   if flavour.base and flavour.arch == X86})
+
+
 # What the flavours with packages are for, as their descriptions say it.
 AUDIENCE = {
     "generic": "runs on bare metal and in virtual machines",
+    "powerpc64le": "is for POWER8 and later, bare metal and partitions",
     "cloud": "is for virtual machines of the large clouds and leaves out most drivers",
     "microvm": "is for tests in small virtual machines",
 }
@@ -247,6 +269,11 @@ def host_tools(flavour: Flavour) -> str:
     tools = (f"{flavour.arch.cross}as", "pahole")
     return "; ".join(output(tool, "--version").splitlines()[0] if shutil.which(tool) else "none"
                      for tool in tools)
+
+
+def tool(flavour: Flavour, name: str) -> str:
+    """The name of one of binutils, such as strip."""
+    return f"{flavour.arch.cross}{name}"
 
 
 def cc(flavour: Flavour) -> str:

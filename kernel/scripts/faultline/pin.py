@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The pins: the source package that our files are made for (kernel/upstream), and the
-package with the distribution's configurations (kernel/upstream-config)."""
+packages with the distribution's configurations (kernel/upstream-config and, for other
+architectures, kernel/upstream-config-ARCHITECTURE)."""
 
 from __future__ import annotations
 

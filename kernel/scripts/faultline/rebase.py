@@ -7,7 +7,7 @@ refreshed patches are written; otherwise nothing in kernel/ changes, and build/r
 holds the branch up to the failure: apply the rest there with `git am -3`, then --continue.
 
 If the registry does not have the distribution's configurations of that version any more, those
-of the nearest point release are pinned.
+of the nearest point release are pinned, for each architecture by itself.
 """
 
 import argparse
@@ -22,13 +22,12 @@ from .common import Fail, Paths, flag, say, shown, write_atomic
 from .patchqueue import Queue
 from .pin import Pin
 from .repo import BRANCH, UPSTREAM, Repo
-from .source import ENVIRONMENT, Source, obtain, pinned
+from .source import CONFIG_PINS, ENVIRONMENT, Source, obtain, pinned
 from .worktree import WorkTree
 
-CONFIG_PIN = "upstream-config"
 MORE = """\
   DRY_RUN=1               only report, like --dry-run
-  CONFIG=nearest          move only the pin of the configurations, like --config
+  CONFIG=nearest          move only the pins of the configurations, like --config
   CONTINUE=1              continue after applying the rest by hand, like --continue
 """
 
@@ -111,52 +110,63 @@ def check_complete(scratch: WorkTree, queue: Queue) -> None:
                        "or drop it from kernel/patches and run this again")
 
 
-def config_pin(paths: Paths, new: Pin) -> Pin | None:
-    """The pin of the distribution's configurations for the new version."""
-    if not (paths.kernel / CONFIG_PIN).exists():
-        return None
-    old = Pin.load(paths.kernel, CONFIG_PIN)
-    nearest = Apt(paths).package(old.package, old.series).nearest(new)
-    if nearest.version != new.version:
-        say(f"configuration: {old.package} {new.version} is not in the registry (any more); "
-            f"{nearest.version} is the nearest")
-    return nearest
+def config_pins(paths: Paths, new: Pin) -> dict[str, Pin]:
+    """The pins of the distribution's configurations for the new version, by file name."""
+    found = {}
+    for name, architecture in CONFIG_PINS.items():
+        if not (paths.kernel / name).exists():
+            continue
+        old = Pin.load(paths.kernel, name)
+        nearest = Apt(paths, architecture).package(old.package, old.series).nearest(new)
+        if nearest.version != new.version:
+            say(f"configuration: {title(old, architecture)} {new.version} is not in the registry "
+                f"(any more); {nearest.version} is the nearest")
+        found[name] = nearest
+    return found
 
 
-def write_config_pin(paths: Paths, config: Pin) -> None:
-    """Write the pin of the configurations."""
-    path = paths.kernel / CONFIG_PIN
+def title(pin: Pin, architecture: str) -> str:
+    """The name of a package of configurations, as dpkg writes it."""
+    return f"{pin.package}:{architecture}" if architecture else pin.package
+
+
+def write_config_pin(paths: Paths, name: str, config: Pin) -> None:
+    """Write a pin of the configurations."""
+    path = paths.kernel / name
     write_atomic(path, config.rewrite(path.read_text(encoding="utf-8")).encode())
     say(f"{shown(path)} written")
 
 
 def move_config(paths: Paths, dry: bool) -> None:
-    """Move only the pin of the configurations: to that of the pinned release, or the nearest."""
-    config = config_pin(paths, Pin.load(paths.kernel))
-    if not config:
-        raise Fail(f"there is no {shown(paths.kernel / CONFIG_PIN)} to move")
-    if config == Pin.load(paths.kernel, CONFIG_PIN):
-        say(f"configuration: {config.package} {config.version} is pinned already")
-    elif dry:
-        say(f"configuration: would move to {config.version}; dry run: nothing was changed")
-    else:
-        write_config_pin(paths, config)
+    """Move only the pins of the configurations: to those of the pinned release, or the nearest."""
+    configs = config_pins(paths, Pin.load(paths.kernel))
+    if not configs:
+        raise Fail(f"there is no {shown(paths.kernel / next(iter(CONFIG_PINS)))} to move")
+    for name, config in configs.items():
+        what = f"configuration: {title(config, CONFIG_PINS[name])}"
+        if config == Pin.load(paths.kernel, name):
+            say(f"{what} {config.version} is pinned already")
+        elif dry:
+            say(f"{what} would move to {config.version}; dry run: nothing was changed")
+        else:
+            write_config_pin(paths, name, config)
 
 
 def move(paths: Paths, repo: Repo, queue: Queue, new: Pin, dry: bool) -> None:
     """Write the refreshed queue and the pins."""
     exported = Exporter(repo, queue).export()
-    config = config_pin(paths, new)
-    if config and config.version == new.version:
-        say(f"configuration: {config.package} {config.version} is there")
+    configs = config_pins(paths, new)
+    for name, config in configs.items():
+        if config.version == new.version:
+            say(f"configuration: {title(config, CONFIG_PINS[name])} {config.version} is there")
     if dry:
         say("dry run: nothing was changed")
         return
     pin_text = new.rewrite((paths.kernel / "upstream").read_text(encoding="utf-8"))
     for name in exported.save(paths.kernel, pin_text):
         say(f"{shown(paths.kernel / name)} written")
-    if config:
-        write_config_pin(paths, config)
+    for name, config in configs.items():
+        write_config_pin(paths, name, config)
     say(f"the pin is now {new.version}; `make tree` updates build/tree")
 
 
@@ -208,7 +218,7 @@ def rebase(paths: Paths, version: str, dry: bool, continued: bool) -> None:
         if continued:
             go_on(paths, scratch, queue, new, dry)
         else:
-            begin(paths, scratch, queue, pinned(new, package), dry)
+            begin(paths, scratch, queue, pinned(new, package=package), dry)
 
 
 def main() -> None:
@@ -222,7 +232,7 @@ def main() -> None:
     parser.add_argument("--continue", action="store_true", dest="continued",
                         help="continue with the branch in build/rebase-VERSION")
     parser.add_argument("--config", action="store_true",
-                        help="move only the pin of the configurations: to the pinned release, "
+                        help="move only the pins of the configurations: to the pinned release, "
                         "or the nearest one that the registry has")
     args = parser.parse_args()
     if args.config or os.environ.get("CONFIG") == "nearest":

@@ -19,10 +19,12 @@ from . import flavour as lib
 from .common import Fail
 from .patchqueue import series_names
 from .pin import Pin
+from .source import config_pin
 
 LICENSE = "GPL-2.0-only"
 # The tools whose versions determine the result of a build.
-TOOLS = ("gcc", "ld", "make", "pahole")
+BINARY_TOOLS = ("gcc", "ld")
+TOOLS = ("make", "pahole")
 
 
 def ident(kind: str, name: str) -> str:
@@ -67,10 +69,10 @@ def package(name: str, version: str, **more: object) -> dict[str, object]:
             "copyrightText": "NOASSERTION", **more}
 
 
-def sources() -> list[dict[str, object]]:
+def sources(flavour: lib.Flavour) -> list[dict[str, object]]:
     """The packages from upstream."""
     found = []
-    for pin_name in ("upstream", "upstream-config"):
+    for pin_name in ("upstream", config_pin(flavour.base)):
         if not (lib.PATHS.kernel / pin_name).exists():
             continue
         pin = Pin.load(lib.PATHS.kernel, pin_name)
@@ -83,10 +85,10 @@ def sources() -> list[dict[str, object]]:
     return found
 
 
-def tools() -> list[dict[str, object]]:
+def tools(flavour: lib.Flavour) -> list[dict[str, object]]:
     """The tools that compiled it."""
     found = []
-    for tool in TOOLS:
+    for tool in (*(lib.tool(flavour, name) for name in BINARY_TOOLS), *TOOLS):
         try:
             version = lib.output(tool, "--version").splitlines()[0]
         except Fail:
@@ -101,7 +103,7 @@ def write(target: pathlib.Path, flavour: lib.Flavour, env: dict[str, str]) -> No
     main = package("linux-faultline", f"{env['UPSTREAM']}-{env['RELEASE']}",
                    licenseDeclared=LICENSE, primaryPackagePurpose="OPERATING-SYSTEM",
                    comment=f"flavour {env['FLAVOUR']}, uname -r {env['KVER']}")
-    upstream, compilers, files = sources(), tools(), our_files(flavour)
+    upstream, compilers, files = sources(flavour), tools(flavour), our_files(flavour)
     top = str(main["SPDXID"])
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", top)]
     relations += [(top, "GENERATED_FROM", str(entry["SPDXID"])) for entry in upstream]

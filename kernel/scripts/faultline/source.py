@@ -42,6 +42,12 @@ DECOMPRESSORS = {
 # The kernels that our files are made for.
 SERIES = "6.12"
 
+# The pins of the packages of configurations, each with the architecture of the package.
+# Empty: the host's, whose lists are read for the source as well.
+CONFIG_PINS = {"upstream-config": "", "upstream-config-ppc64el": "ppc64el"}
+# The source package of all of them.
+CONFIG_SOURCE = "linux"
+
 
 @dataclass(frozen=True)
 class Source:
@@ -53,11 +59,13 @@ class Source:
     path: Path | None = None
     package: Package | None = None  # if already queried
     series: str = SERIES
+    apt: Apt | None = None  # if it is not that of the host's architecture
 
 
-def pinned(pin: Pin, package: Package | None = None) -> Source:
+def pinned(pin: Pin, apt: Apt | None = None, package: Package | None = None) -> Source:
     """The source of a pin, not yet fetched."""
-    return Source(f"deb:{pin.sha256}", f"{pin.package} {pin.version}", pin, package=package)
+    return Source(f"deb:{pin.sha256}", f"{pin.package} {pin.version}", pin, package=package,
+                  apt=apt)
 
 
 def choose(paths: Paths) -> Source:
@@ -76,7 +84,7 @@ def choose(paths: Paths) -> Source:
         other = package.find(wanted)
         if other != pin:
             say(f"note: UPSTREAM={wanted} is {other.version}, not the pin ({pin.version})")
-        return pinned(other, package)
+        return pinned(other, package=package)
     return pinned(pin)
 
 
@@ -94,7 +102,8 @@ def obtain(paths: Paths, source: Source) -> Source:
             except Fail as error:
                 say(f"the cached file is damaged, fetching it again: {error}")
                 path.unlink()
-        package = source.package or Apt(paths).package(pin.package, pin.series)
+        apt = source.apt or Apt(paths)
+        package = source.package or apt.package(pin.package, pin.series)
         there = package.find(pin.version)
         if (there.sha256, there.size) != (pin.sha256, pin.size):
             raise Fail(f"wrong checksum: the registry's {pin.package} {pin.version} has sha256 "
@@ -143,20 +152,40 @@ def describe(source: Source) -> str:
     return f"{source.title}: {shown(source.path)}"
 
 
+def config_pin(name: str) -> str:
+    """The pin of the package with a configuration, such as config.ppc64el_none_powerpc64le."""
+    own = f"upstream-config-{name.removeprefix('config.').partition('_')[0]}"
+    return own if own in CONFIG_PINS else "upstream-config"
+
+
+def obtain_config(paths: Paths, pin_name: str, pin: Pin) -> Path:
+    """The pinned package of configurations; also one that the archive's lists have dropped."""
+    architecture = CONFIG_PINS[pin_name]
+    instead = f"put {pin.file} into {shown(paths.cache)}"
+    try:
+        source = obtain(paths, pinned(pin, Apt(paths, architecture, instead)))
+        assert source.path is not None
+        return source.path
+    except Fail as error:
+        # Also if the lists of a mirror are out of date: the pin has the checksum.
+        if (found := Apt(paths, architecture).fetch_unlisted(pin, CONFIG_SOURCE)):
+            return found
+        if not isinstance(error, Gone):
+            raise
+    raise Fail(f"{pin.package} {pin.version}, which kernel/{pin_name} names, is not in "
+               "the registry (any more): move this pin with `make rebase CONFIG=nearest`, "
+               "and commit it")
+
+
 def debian_config(paths: Paths, name: str) -> Path:
-    """One of the distribution's configurations, from the package in kernel/upstream-config."""
-    pin = Pin.load(paths.kernel, "upstream-config")
+    """One of the distribution's configurations, from its pinned package."""
+    pin_name = config_pin(name)
+    pin = Pin.load(paths.kernel, pin_name)
     target = paths.cache / "config" / pin.sha256[:12] / name
     if target.is_file():
         return target
-    try:
-        source = obtain(paths, pinned(pin))
-    except Gone:
-        raise Fail(f"{pin.package} {pin.version}, which kernel/upstream-config names, is not in "
-                   "the registry (any more): move this pin with `make rebase CONFIG=nearest`, "
-                   "and commit it") from None
-    assert source.path is not None
-    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(source.path)],
+    package = obtain_config(paths, pin_name, pin)
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(package)],
                           stdout=subprocess.PIPE) as deb:
         with tarfile.open(fileobj=deb.stdout, mode="r|") as files:
             for member in files:
@@ -166,5 +195,4 @@ def debian_config(paths: Paths, name: str) -> Path:
                     write_atomic(target, lzma.decompress(packed.read()))
                     deb.kill()
                     return target
-    raise Fail(f"{pin.file} has no {name}: kernel/upstream-config and flavour.py "
-               "do not match")
+    raise Fail(f"{pin.file} has no {name}: kernel/{pin_name} and flavour.py do not match")

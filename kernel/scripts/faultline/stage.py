@@ -4,10 +4,10 @@
 The result, build/stage/FLAVOUR, serves both DEB and RPM:
 
   stage.env          names and versions, as KEY=value
-  vmlinuz config System.map
+  vmlinuz config System.map      (POWER: vmlinux, stripped)
   modules/           /lib/modules/RELEASE, without the output of depmod
   headers/           for building external modules
-  tools/             perf
+  tools/             perf, unless it would have to be cross-compiled
   selftests/         the selftests of the features
   bench/             the guest programs of faultline-bench
   debug/             vmlinux and modules with debug information, if the flavour has it
@@ -33,9 +33,9 @@ from .build import build
 from .common import ROOT, Fail, lock, say, shown
 from .pin import Pin
 from .release import Release
-from .stage_env import make_env, write_env
+from .stage_env import image_name, make_env, write_env
+from .sysroot import Sysroot, sysroot
 
-TARGETS = ("bzImage", "modules")
 # An ELF note: sizes of name and content, type NT_GNU_BUILD_ID, name; the SHA1 follows.
 BUILD_ID_SIZE = 20
 BUILD_ID_NOTE = struct.pack("<III4s", 4, BUILD_ID_SIZE, 3, b"GNU")
@@ -74,16 +74,18 @@ def kbuild(flavour: lib.Flavour, *words: str) -> list[str]:
     """The kernel's make, in the build folder.
 
     CC is the same as in the build, else everything counts as stale; HOSTCC as well, else the
-    host programs in the headers are rebuilt.
+    host programs in the headers are rebuilt.  They are if the architecture is another one.
     """
+    host = [] if flavour.arch.cross else [f"HOSTCC={lib.cc(flavour)}"]
     return ["make", "-C", str(flavour.tree), f"O={flavour.out}", "--no-print-directory",
-            f"-j{os.cpu_count() or 1}", f"CC={lib.cc(flavour)}", f"HOSTCC={lib.cc(flavour)}",
+            f"-j{os.cpu_count() or 1}", f"CC={lib.cc(flavour)}", *host,
+            *(f"{name}={value}" for name, value in flavour.arch.variables.items()),
             f"LOCALVERSION={flavour.localversion}", *lib.debug_flags(flavour), *words]
 
 
 def compile_kernel(flavour: lib.Flavour) -> None:
     """Bring the O= folder up to date."""
-    build(flavour, list(TARGETS))
+    build(flavour, [flavour.arch.target, "modules"])
     if lib.read_config(flavour.config).get("MODULES") != "y":
         raise Fail(f"flavour {flavour.name} has no modules (CONFIG_MODULES), so it cannot be "
                    "packaged: use generic or cloud")
@@ -98,13 +100,19 @@ def describe(flavour: lib.Flavour) -> dict[str, str]:
     """The contents of stage.env."""
     release = Release.parse(release_of(flavour), flavour.name, f"flavour {flavour.name}")
     return make_env(release, flavour.name, lib.source_date_epoch(),
-                    lib.read_config(flavour.config).get("DEBUG_INFO") == "y")
+                    lib.read_config(flavour.config).get("DEBUG_INFO") == "y",
+                    (flavour.arch.debian, flavour.arch.rpm), perf=not flavour.arch.cross)
 
 
-def install_kernel(flavour: lib.Flavour, stage: pathlib.Path, kver: str,
+def install_kernel(flavour: lib.Flavour, stage: pathlib.Path, env: dict[str, str],
                    log: pathlib.Path) -> None:
     """Install image, symbols, configuration and modules."""
-    shutil.copyfile(flavour.image, stage / "vmlinuz")
+    kver, image = env["KVER"], stage / image_name(env)
+    if flavour.arch.target == "vmlinux":
+        # Most of the file is for debuggers.
+        run("the image", log, lib.tool(flavour, "strip"), "-o", image, flavour.image)
+    else:
+        shutil.copyfile(flavour.image, image)
     shutil.copyfile(flavour.config, stage / "config")
     shutil.copyfile(flavour.out / "System.map", stage / "System.map")
     scratch = stage / "scratch"
@@ -117,12 +125,13 @@ def install_kernel(flavour: lib.Flavour, stage: pathlib.Path, kver: str,
         (stage / "modules" / name).unlink(missing_ok=True)
 
 
-def is_program(path: pathlib.Path) -> bool:
-    """Whether it is an executable ELF file."""
+def elf_machine(path: pathlib.Path) -> int:
+    """The machine of an executable ELF file; 0 if it is none."""
     if path.is_symlink() or not path.is_file() or not os.access(path, os.X_OK):
-        return False
+        return 0
     with open(path, "rb") as file:
-        return file.read(4) == b"\x7fELF"
+        head = file.read(20)
+    return int.from_bytes(head[18:20], "little") if head[:4] == b"\x7fELF" else 0
 
 
 def forget_build_id(path: pathlib.Path) -> None:
@@ -137,21 +146,55 @@ def forget_build_id(path: pathlib.Path) -> None:
 def install_headers(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
     """Install what the kernel says an external module needs, and the program that signs one."""
     headers = stage / "headers"
+    libraries, pkg_config = None, []
+    if flavour.arch.cross:
+        libraries = sysroot(lib.PATHS, flavour.arch.debian, flavour.arch.multiarch)
+        pkg_config = [f"HOSTPKG_CONFIG={libraries.pkg_config}"]
     run("the headers", log, *kbuild(
-        flavour, "run-command", "KBUILD_RUN_COMMAND="
+        flavour, *pkg_config, "run-command", "KBUILD_RUN_COMMAND="
         f"{flavour.tree}/scripts/package/install-extmod-build {headers}"))
+    if libraries:
+        cross_tools(flavour, headers, libraries, log)
     shutil.copyfile(flavour.config, headers / ".config")
     for path in list(headers.rglob("*")):
         # An intermediate file of a generated header; it contains build paths.
         if path.suffix == ".s":
             path.unlink()
         # So do the programs, in their debug data, which the build ID is a hash of.
-        elif is_program(path):
-            run("the headers", log, "strip", "--strip-unneeded", path)
+        elif machine := elf_machine(path):
+            if machine != flavour.arch.elf_machine:
+                raise Fail(f"{path.relative_to(headers)} in the headers is not a program for "
+                           f"{flavour.arch.debian}: see {shown(log)}")
+            run("the headers", log, lib.tool(flavour, "strip"), "--strip-unneeded", path)
             forget_build_id(path)
         elif path.is_symlink() and not path.resolve().is_relative_to(headers):
             raise Fail(f"{path.relative_to(headers)} in the headers points outside them: "
                        f"see {shown(log)}")
+
+
+def cross_tools(flavour: lib.Flavour, headers: pathlib.Path, libraries: Sysroot,
+                log: pathlib.Path) -> None:
+    """Compile the programs in the headers that install-extmod-build leaves as the host's."""
+    # It adds type information to a module, if there is a vmlinux with its own; here is none.
+    shutil.rmtree(headers / "tools/bpf", ignore_errors=True)
+    objtool = headers / "tools/objtool/objtool"
+    if not objtool.exists():
+        return
+    out = lib.PATHS.build / f"objtool-{flavour.arch.debian}"
+    cross = lib.cc(flavour)
+    overrides = " ".join(f'{name}="{value}"' for name, value in (
+        ("CC", cross), ("LD", lib.tool(flavour, "ld")), ("AR", lib.tool(flavour, "ar"))))
+    prefix = f"-O2 -ffile-prefix-map={flavour.tree}=. -ffile-prefix-map={out}=."
+    out.mkdir(parents=True, exist_ok=True)
+    # Its Makefile links with the compiler that makes fixdep, which runs here.
+    run("objtool", log, "make", "-C", flavour.tree / "tools/objtool", f"O={out}",
+        f"SRCARCH={flavour.arch.name}", f"HOSTARCH={flavour.arch.name}",
+        f"HOST_OVERRIDES={overrides}",
+        f"HOSTPKG_CONFIG={libraries.pkg_config}", f"KBUILD_HOSTCFLAGS={prefix}",
+        f"{out}/objtool-in.o")
+    libs = lib.output(*libraries.pkg_config.split(), "--libs", "libelf").split()
+    run("objtool", log, *cross.split(), "-o", objtool, out / "objtool-in.o",
+        out / "libsubcmd/libsubcmd.a", *libs)
 
 
 def install_debug(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
@@ -160,14 +203,15 @@ def install_debug(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) 
     debug.mkdir()
     # zlib is the one compression that crash, drgn and gdb all read.
     compress = "--compress-debug-sections=zlib"
-    run("vmlinux", log, "objcopy", compress, flavour.out / "vmlinux", debug / "vmlinux")
+    objcopy = lib.tool(flavour, "objcopy")
+    run("vmlinux", log, objcopy, compress, flavour.out / "vmlinux", debug / "vmlinux")
     modules = (flavour.out / "modules.order").read_text(encoding="utf-8").split()
 
     def one(name: str) -> None:
         module = (flavour.out / name).with_suffix(".ko")
         target = debug / "kernel" / module.relative_to(flavour.out)
         target.parent.mkdir(parents=True, exist_ok=True)
-        run(f"the debug information of {name}", log, "objcopy", "--only-keep-debug", compress,
+        run(f"the debug information of {name}", log, objcopy, "--only-keep-debug", compress,
             module, target.with_name(f"{target.name}.debug"))
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -175,10 +219,8 @@ def install_debug(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) 
             pass
 
 
-def install_tools(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
-    """Install perf and the selftests."""
-    tools = stage / "tools"
-    tools.mkdir()
+def install_perf(flavour: lib.Flavour, tools: pathlib.Path, log: pathlib.Path) -> None:
+    """Install perf."""
     missing = [name for name in PERF_LIBRARIES if subprocess.run(
         ["pkg-config", "--exists", name], check=False, env=lib.environment()).returncode]
     if missing:
@@ -193,18 +235,29 @@ def install_tools(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) 
         f"-j{os.cpu_count() or 1}", *PERF, f"CC={lib.cc(flavour)}", f"EXTRA_CFLAGS={prefix}",
         "perf")
     run("perf", log, "strip", "--strip-unneeded", "-o", tools / "perf", out / "perf")
+
+
+def install_tools(flavour: lib.Flavour, stage: pathlib.Path, perf: bool,
+                  log: pathlib.Path) -> None:
+    """Install perf, which is not cross-compiled, and the selftests."""
+    tools = stage / "tools"
+    tools.mkdir()
+    if perf:
+        install_perf(flavour, tools, log)
     for name in ("faultline-perf", "faultline-perf.1"):
         shutil.copyfile(ROOT / "packaging/tools" / name, tools / name)
     (tools / "faultline-perf").chmod(0o755)
     selftests = stage / "scratch"
     selftests.mkdir()
     run("the selftests", log, "make", "-C", flavour.tree / SELFTESTS, f"OUTPUT={selftests}",
-        f"USERCFLAGS={prefix}")
+        *(f"{name}={value}" for name, value in flavour.arch.variables.items()),
+        f"USERCFLAGS=-ffile-prefix-map={flavour.tree}=.")
     target = stage / "selftests"
     target.mkdir()
     for path in sorted(selftests.iterdir()):
         if path.is_file() and os.access(path, os.X_OK):
-            run("the selftests", log, "strip", "--strip-unneeded", "-o", target / path.name, path)
+            run("the selftests", log, lib.tool(flavour, "strip"), "--strip-unneeded", "-o",
+                target / path.name, path)
     shutil.rmtree(selftests)
     shutil.copyfile(ROOT / "packaging/tools/run-selftests", target / "run")
     (target / "run").chmod(0o755)
@@ -221,8 +274,8 @@ def install_bench(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) 
         run("the programs of faultline-bench", log, *lib.cc(flavour).split(), *BENCH_FLAGS,
             f"-ffile-prefix-map={ROOT}=.", f"-I{ROOT / 'tests/bench'}", f"-I{BENCH_SELFTESTS}",
             "-o", bench / name, ROOT / f"tests/bench/{name}.c", *BENCH_COMMON)
-        run("the programs of faultline-bench", log, "strip", "--strip-unneeded",
-            "--remove-section=.comment", "--remove-section=.note", bench / name)
+        run("the programs of faultline-bench", log, lib.tool(flavour, "strip"),
+            "--strip-unneeded", "--remove-section=.comment", "--remove-section=.note", bench / name)
 
 
 def install_doc(flavour: lib.Flavour, stage: pathlib.Path, env: dict[str, str]) -> None:
@@ -272,8 +325,8 @@ def make_stage(flavour: lib.Flavour) -> pathlib.Path:
     """Make the stage, unless it is up to date."""
     if flavour.stock:
         raise Fail("stock kernels come from their distribution: use generic or cloud")
-    if flavour.arch != lib.X86:
-        raise Fail(f"there are no packages for {flavour.name}: use generic or cloud")
+    if flavour.arch != lib.X86 and not flavour.base:
+        raise Fail(f"there are no packages for {flavour.name}: use powerpc64le")
     compile_kernel(flavour)
     env = describe(flavour)
     target = lib.PATHS.build / "stage" / flavour.out_name
@@ -289,9 +342,9 @@ def make_stage(flavour: lib.Flavour) -> pathlib.Path:
         log.unlink(missing_ok=True)
         shutil.rmtree(stage, ignore_errors=True)
         stage.mkdir()
-        install_kernel(flavour, stage, env["KVER"], log)
+        install_kernel(flavour, stage, env, log)
         install_headers(flavour, stage, log)
-        install_tools(flavour, stage, log)
+        install_tools(flavour, stage, env["PERF"] == "yes", log)
         install_bench(flavour, stage, log)
         if env["DEBUG"] == "yes":
             install_debug(flavour, stage, log)

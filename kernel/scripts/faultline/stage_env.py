@@ -18,21 +18,33 @@ FORMS = {
     "ARCH": r"[a-z0-9][a-z0-9-]*",
     "RPMARCH": r"[a-z0-9_]+",
     "SOURCE_DATE_EPOCH": r"\d+",
-    # Whether there are packages with debug information.
+    # Whether there are packages with debug information, and with perf.
     "DEBUG": r"yes|no",
+    "PERF": r"yes|no",
 }
-PARTS = ("vmlinuz", "config", "System.map", "headers/Module.symvers", "tools/perf",
+PARTS = ("config", "System.map", "headers/Module.symvers",
          "tools/faultline-perf", "tools/faultline-perf.1", "selftests/run",
          "bench/micro", "bench/munmap", "doc/sbom.spdx.json")
 MAKE_ONE = "make one with kernel/scripts/fl stage FLAVOUR"
 AGAIN = "make the stage again with kernel/scripts/fl stage"
 
 
-def make_env(release: Release, flavour: str, epoch: int, debug: bool) -> dict[str, str]:
-    """The contents of stage.env."""
+# Debian installs the kernel itself on POWER, whose boot loaders read no other format.
+IMAGES = {"ppc64el": "vmlinux"}
+
+
+def image_name(env: dict[str, str]) -> str:
+    """The name of the image in the stage, and in /boot before the release."""
+    return IMAGES.get(env["ARCH"], "vmlinuz")
+
+
+def make_env(release: Release, flavour: str, epoch: int, debug: bool,
+             arch: tuple[str, str] = ("amd64", "x86_64"), perf: bool = True) -> dict[str, str]:
+    """The contents of stage.env; arch has the names of Debian and rpm."""
     return {"KVER": release.kver(flavour), "UPSTREAM": release.upstream, "RELEASE": release.number,
-            "FLAVOUR": flavour, "ARCH": "amd64", "RPMARCH": "x86_64",
-            "SOURCE_DATE_EPOCH": str(epoch), "DEBUG": "yes" if debug else "no"}
+            "FLAVOUR": flavour, "ARCH": arch[0], "RPMARCH": arch[1],
+            "SOURCE_DATE_EPOCH": str(epoch), "DEBUG": "yes" if debug else "no",
+            "PERF": "yes" if perf else "no"}
 
 
 def write_env(stage: Path, env: dict[str, str]) -> None:
@@ -68,7 +80,7 @@ def check_stage(stage: Path) -> dict[str, str]:
     if next((stage / "modules").rglob("*.ko*"), None) is None:
         raise Fail(f"flavour {env['FLAVOUR']} has no modules, so it cannot be packaged: use a "
                    "flavour with CONFIG_MODULES=y, such as generic or cloud")
-    for part in PARTS:
+    for part in (image_name(env), *PARTS, *(["tools/perf"] if env["PERF"] == "yes" else [])):
         if not (stage / part).exists():
             raise Fail(f"{shown(stage)} has no {part}: {AGAIN}")
     if env["DEBUG"] == "yes" and not (stage / "debug/vmlinux").exists():

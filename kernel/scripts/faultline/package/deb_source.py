@@ -85,7 +85,7 @@ def carry(debian: pathlib.Path) -> None:
             shutil.copy(path, new)
     bases = debian / "base-configs"
     bases.mkdir()
-    for base in sorted({flavour.base for flavour in lib.FLAVOURS.values() if flavour.base}):
+    for base in lib.packed_bases():
         shutil.copy(debian_config(lib.PATHS, base), bases / base)
 
 
@@ -151,6 +151,9 @@ def make(flavour: str, out: pathlib.Path) -> None:
     source = obtain(lib.PATHS, choose(lib.PATHS))
     upstream = upstream_version(source)
     wanted = lib.find(flavour)
+    if wanted.arch.cross:
+        raise Fail(f"flavour {wanted.name} has no source package, as it is cross-compiled: use "
+                   f"`make deb FLAVOUR={wanted.name}`")
     if wanted.name not in lib.AUDIENCE:
         raise Fail(f"flavour {wanted.name} has no packages: use {', '.join(lib.AUDIENCE)}")
     env = make_env(Release.ours(lib.PATHS.kernel, upstream, wanted.rebuild), wanted.name,

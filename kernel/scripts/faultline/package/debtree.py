@@ -16,6 +16,7 @@ import subprocess
 from ..common import ROOT, Fail, shown
 from ..flavour import AUDIENCE, meta_suffix
 from ..release import Release, changelog as read_changelog
+from ..stage_env import image_name
 
 TEMPLATES = ROOT / "packaging/deb/debian"
 SOURCE = "linux-faultline"
@@ -33,6 +34,9 @@ FIRST_RELEASE = """\
 # not uploaded to Debian.
 initial-upload-closes-no-bugs
 """
+# The boot loaders of an architecture that read Debian's hooks or menu.
+LOADERS = {"amd64": "grub-pc | grub-efi-amd64 | systemd-boot | extlinux",
+           "ppc64el": "grub-ieee1275"}
 DATE_FORM = "%a, %d %b %Y %H:%M:%S +0000"
 
 
@@ -96,6 +100,15 @@ def fill(text: str, values: dict[str, str], where: str) -> str:
     return re.sub(r"@([A-Z_]+)@", value, text)
 
 
+def without_missing(control: str, env: dict[str, str]) -> str:
+    """debian/control without the packages whose contents the stage does not have."""
+    for part, packages in (("DEBUG", r"\S+-dbg"), ("PERF", r"linux-tools-\S+")):
+        if env[part] == "no":
+            control = re.sub(rf"(?ms)^Package: {packages}\n.*?\n\n", "", control)
+            control = re.sub(rf"(?m)^ {packages},\n", "", control)
+    return control
+
+
 def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
     """Write the debian/ folder of a release to target."""
     sysctl = ROOT / "sysctl"
@@ -104,6 +117,7 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
     values = env | {"VERSION": version_of(env), "SOURCE": SOURCE,
                     "META": meta_suffix(env["FLAVOUR"]), "FOR": AUDIENCE[env["FLAVOUR"]],
                     "BUILD_DEPENDS": build_depends(),
+                    "IMAGE": image_name(env), "LOADERS": LOADERS[env["ARCH"]],
                     "RUN_HOOKS": (TEMPLATES / "run-hooks.in").read_text().rstrip("\n")}
     for path in sorted(TEMPLATES.rglob("*")):
         if path.is_dir() or path.name == "run-hooks.in":
@@ -113,8 +127,8 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
         new.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".in":
             text = fill(fill(path.read_text(), values, name), values, name)
-            if name == "control.in" and env["DEBUG"] == "no":
-                text = re.sub(r"(?ms)^Package: \S+-dbg\n.*?\n\n", "", text)
+            if name == "control.in":
+                text = without_missing(text, env)
             new.write_text(text)
             new.chmod(path.stat().st_mode & 0o777)
         else:
@@ -127,8 +141,8 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
                 file.write(FIRST_RELEASE)
     # For debian/rules: the names, the default flavour, and the date, which the
     # changelog has only for the first build of a release.
-    names = ("KVER", "RELEASE", "FLAVOUR", "DEBUG", "SOURCE_DATE_EPOCH")
-    (target / "release").write_text("".join(f"{name}={env[name]}\n" for name in names))
+    names = ("KVER", "RELEASE", "FLAVOUR", "DEBUG", "PERF", "SOURCE_DATE_EPOCH", "IMAGE")
+    (target / "release").write_text("".join(f"{name}={values[name]}\n" for name in names))
     shutil.copytree(sysctl, target / "faultline" / "sysctl")
     shutil.copytree(ROOT / "rollout" / "host", target / "faultline" / "rollout" / "host")
     shutil.copytree(ROOT / "rollout" / "fleet", target / "faultline" / "fleet",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import pathlib
 
-from ..common import ROOT
+from ..common import ROOT, Fail
 from ..release import changelog
 from ..stage_env import check_stage
 from . import rpmtool
@@ -18,6 +18,9 @@ from . import rpmtool
 def build(stage: pathlib.Path, out: pathlib.Path) -> None:
     """Build the packages in out."""
     values = check_stage(stage)
+    if values["ARCH"] != "amd64":
+        raise Fail(f"there are no RPM packages for {values['RPMARCH']}: make DEB packages with "
+                   f"`make deb FLAVOUR={values['FLAVOUR']}`")
     macros = {
         "stage": str(stage), "repo": str(ROOT),
         "kver": values["KVER"], "upstream": values["UPSTREAM"],

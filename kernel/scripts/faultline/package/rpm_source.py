@@ -97,7 +97,7 @@ def main() -> None:
         tarball, folder = kernel_tarball(obtain(paths, source), sources)
         ours = sources / f"faultline-{release.name}.tar.gz"
         our_tarball(ours, epoch)
-        bases = sorted({flavour.base for flavour in flavours.FLAVOURS.values() if flavour.base})
+        bases = flavours.packed_bases()
         for name in bases:
             shutil.copyfile(debian_config(paths, name), sources / name)
         # All in one folder here: the number keeps names apart, and their order.

@@ -144,6 +144,9 @@ class Stage:
         self.modules = path / "modules"
         self.vmlinuz = path / "vmlinuz"
         self.env = read_env(path)
+        if self.env["ARCH"] != "amd64":
+            raise Fail(f"{shown(path)} is for {self.env['ARCH']}, where Secure Boot is not that of "
+                       "UEFI: package it without SECUREBOOT_KEY and SECUREBOOT_CERT")
         if not self.vmlinuz.is_file():
             raise Fail(f"{shown(path)} has no vmlinuz: make it again with kernel/scripts/fl stage")
         try:
