@@ -195,8 +195,8 @@ struct fault {
 	bool spare_zeroed;
 	struct folio *spare;		/* of a previous attempt, charged */
 	/*
-	 * NULL if it has to be looked up.  Used only in the RCU section, to
-	 * read vm_lock_seq, to make the snapshot, and to lock the VMA.
+	 * Used only in the RCU section: to make the snapshot, to read
+	 * vm_lock_seq, and to lock the VMA.
 	 */
 	struct vm_area_struct *vma;
 	/* Only what copy_vma_fields() sets; the rest is uninitialized. */
@@ -1197,7 +1197,7 @@ static bool entry_is_none(struct fault *f)
 	       !get_mm_counter(f->mm, MM_SWAPENTS);
 }
 
-/* Runs in the RCU section. */
+/* Runs in the RCU section in which f->vma was found. */
 static enum outcome spf_handle(struct fault *f)
 {
 	bool write = f->flags & FAULT_FLAG_WRITE;
@@ -1205,14 +1205,6 @@ static enum outcome spf_handle(struct fault *f)
 	bool file;
 	pte_t pte;
 
-	if (!f->vma) {
-		/* Check the key inside the section: see spf_apply(). */
-		if (!spf_enabled())
-			return ABORT_CHANGED;
-		f->vma = find_vma_rcu(f->mm, f->address);
-		if (!f->vma)
-			return ABORT_NO_VMA;
-	}
 	outcome = spf_snapshot_vma(f);
 	if (outcome == GO_ON)
 		outcome = spf_check_snapshot(f);
@@ -1280,6 +1272,12 @@ static bool may_lock_found_vma(const struct fault *f)
 	       f->outcome == ABORT_PTE || f->outcome == ABORT_NO_ANON_VMA;
 }
 
+static bool may_retry(enum outcome outcome)
+{
+	return outcome == ABORT_LOCKED || outcome == ABORT_CHANGED ||
+	       outcome == ABORT_BUSY;
+}
+
 /*
  * Begins in the RCU section in which f->vma was found and leaves it; get_folio()
  * may leave one and enter another.
@@ -1293,25 +1291,30 @@ static struct vm_area_struct *spf_attempt(struct fault *f)
 
 	for (;;) {
 		f->outcome = spf_handle(f);
-		if (may_lock_found_vma(f))
+		if (likely(f->outcome < ABORT_NO_VMA))
+			break;
+		if (may_lock_found_vma(f)) {
 			locked = lock_found_vma(f->vma, f->address);
+			if (locked)
+				break;
+		}
 		rcu_read_unlock();
-
-		if (f->outcome < ABORT_NO_VMA || locked)
-			break;
 		cond_resched();
-		if (f->outcome != ABORT_LOCKED && f->outcome != ABORT_CHANGED &&
-		    f->outcome != ABORT_BUSY)
-			break;
-		if (!--left || !spf_enabled())
-			break;
-		count_vm_event(SPF_RETRY);
+		if (!--left || !may_retry(f->outcome))
+			goto free;
 		if (f->outcome == ABORT_LOCKED)
 			wait_for_writer(f);
-		f->vma = NULL;
-		f->slept = false;
+
 		rcu_read_lock();
+		/* Check the key inside the section: see spf_apply(). */
+		f->vma = spf_enabled() ? find_vma_rcu(f->mm, f->address) : NULL;
+		if (!f->vma)
+			break;
+		f->slept = false;
+		count_vm_event(SPF_RETRY);
 	}
+	rcu_read_unlock();
+free:
 	if (f->spare)
 		folio_put(f->spare);
 
@@ -1361,44 +1364,6 @@ static __always_inline void count_abort(unsigned long address,
 	perf_sw_event(PERF_COUNT_SW_SPF_FAILED, 1, regs, address);
 }
 
-/* spf_fault() from the RCU section of the lookup on, which this leaves. */
-static noinline struct vm_area_struct *
-try_fault(struct vm_area_struct *vma, unsigned long address, unsigned int flags,
-	  struct pt_regs *regs, enum spf_entry entry)
-{
-	struct vm_area_struct *locked;
-	struct fault f __uninitialized;
-	bool poisoned;
-
-	if (user_mode(regs))
-		flags |= FAULT_FLAG_USER;
-	f.mm = current->mm;
-	f.vma = vma;
-	f.address = address & PAGE_MASK;
-	f.regs = regs;
-	f.flags = flags;
-	f.entry = entry;
-	f.wasted = false;
-	f.slept = false;
-	f.spare = NULL;
-
-	__set_current_state(TASK_RUNNING);
-	locked = spf_attempt(&f);
-
-	spf_back_off(&f);
-	if (f.outcome >= ABORT_NO_VMA) {
-		count_abort(address, flags, regs, f.outcome);
-		return locked;
-	}
-	count_vm_event(SPF_ZERO + f.outcome);
-	trace_spf_fault(address, flags, f.outcome);
-	perf_sw_event(PERF_COUNT_SW_SPF, 1, regs, address);
-	poisoned = f.outcome == DONE_HWPOISON;
-	spf_account_fault(f.mm, regs, address, flags,
-			  poisoned ? VM_FAULT_HWPOISON : 0);
-	return ERR_PTR(poisoned ? -EHWPOISON : -EALREADY);
-}
-
 /**
  * spf_fault() - try to handle a page fault without locks
  * @address: User address of the fault, in current->mm.
@@ -1424,27 +1389,59 @@ struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
 				 struct pt_regs *regs, enum spf_entry entry)
 {
 	struct vm_area_struct *vma, *locked = NULL;
+	struct fault f __uninitialized;
 	enum outcome outcome;
+	bool poisoned;
 
 	if (spf_backed_off())
 		return NULL;
 
 	rcu_read_lock();
 	/* Check the key inside the section: see spf_apply(). */
-	if (likely(spf_enabled())) {
-		vma = find_vma_rcu(current->mm, address);
-		outcome = vma ? refuse(vma, flags, entry) : ABORT_NO_VMA;
-		if (outcome == GO_ON)
-			return try_fault(vma, address, flags, regs, entry);
+	if (unlikely(!spf_enabled())) {
+		rcu_read_unlock();
+		return NULL;
+	}
+	vma = find_vma_rcu(current->mm, address);
+	outcome = vma ? refuse(vma, flags, entry) : ABORT_NO_VMA;
+	if (outcome != GO_ON) {
 		count_abort(address, flags, regs, outcome);
 		if (user_mode(regs) && outcome != ABORT_NO_VMA)
 			locked = lock_found_vma(vma, address);
+		rcu_read_unlock();
+		if (unlikely(!locked))
+			cond_resched();
+		return locked;
 	}
-	rcu_read_unlock();
-	if (unlikely(!locked))
-		cond_resched();
 
-	return locked;
+	if (user_mode(regs))
+		flags |= FAULT_FLAG_USER;
+	f.mm = current->mm;
+	f.vma = vma;
+	f.address = address & PAGE_MASK;
+	f.regs = regs;
+	f.flags = flags;
+	f.entry = entry;
+	f.wasted = false;
+	f.slept = false;
+	f.spare = NULL;
+
+	__set_current_state(TASK_RUNNING);
+	/* Leaves the RCU section. */
+	locked = spf_attempt(&f);
+
+	spf_back_off(&f);
+	if (f.outcome >= ABORT_NO_VMA) {
+		count_abort(address, flags, regs, f.outcome);
+		return locked;
+	}
+	count_vm_event(SPF_ZERO + f.outcome);
+	trace_spf_fault(address, flags, f.outcome);
+	perf_sw_event(PERF_COUNT_SW_SPF, 1, regs, address);
+	poisoned = f.outcome == DONE_HWPOISON;
+	spf_account_fault(f.mm, regs, address, flags,
+			  poisoned ? VM_FAULT_HWPOISON : 0);
+	return ERR_PTR(poisoned ? -EHWPOISON : -EALREADY);
 }
 
 /* === Writers ============================================================== */
