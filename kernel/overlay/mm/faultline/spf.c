@@ -127,8 +127,9 @@ static void spf_apply(unsigned long value)
 	} else {
 		static_branch_disable(&spf_key);
 		/*
-		 * A fault is one RCU section.  If it slept, there is a second
-		 * one, which checks the key first; revalidate_vma().
+		 * A fault is one RCU section.  If it slept or tries again, there
+		 * are others, which check the key first; revalidate_vma() and
+		 * spf_attempt().
 		 */
 		synchronize_rcu();
 		static_branch_disable(&spf_writer_key);
@@ -1308,8 +1309,13 @@ static struct vm_area_struct *spf_attempt(struct fault *f)
 		rcu_read_lock();
 		/* Check the key inside the section: see spf_apply(). */
 		f->vma = spf_enabled() ? find_vma_rcu(f->mm, f->address) : NULL;
-		if (!f->vma)
-			break;
+		if (!f->vma) {
+			f->outcome = spf_enabled() ? ABORT_NO_VMA :
+						     ABORT_CHANGED;
+			rcu_read_unlock();
+			cond_resched();
+			goto free;
+		}
 		f->slept = false;
 		count_vm_event(SPF_RETRY);
 	}
