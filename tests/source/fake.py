@@ -110,6 +110,18 @@ def kernel_tarball(folder: Path, version: str, suffix: str = "xz", top: str = "l
     return path
 
 
+def build_package(root: Path, package: str, version: str, arch: str, description: str) -> Path:
+    """Build a Debian package of the files in root beside it, and remove root."""
+    (root / "DEBIAN").mkdir()
+    (root / "DEBIAN" / "control").write_text(
+        f"Package: {package}\nVersion: {version}\nArchitecture: {arch}\nMaintainer: nobody\n"
+        f"Description: {description}\n", encoding="utf-8")
+    path = root.parent / f"{package}_{version}_{arch}.deb"
+    run("dpkg-deb", "--root-owner-group", "-Znone", "--build", root, path)
+    shutil.rmtree(root)
+    return path
+
+
 def source_package(folder: Path, version: str) -> Path:
     """A Debian source package of the small kernel, named as apt names it."""
     root = folder / f"deb-{version}"
@@ -117,14 +129,7 @@ def source_package(folder: Path, version: str) -> Path:
     source.mkdir(parents=True)
     tarball = kernel_tarball(folder, version.partition("-")[0])
     shutil.copy(tarball, source / f"{PACKAGE}.tar.xz")
-    (root / "DEBIAN").mkdir()
-    (root / "DEBIAN" / "control").write_text(
-        f"Package: {PACKAGE}\nVersion: {version}\nArchitecture: all\nMaintainer: nobody\n"
-        "Description: a small kernel\n", encoding="utf-8")
-    path = folder / f"{PACKAGE}_{version}_all.deb"
-    run("dpkg-deb", "--root-owner-group", "-Znone", "--build", root, path)
-    shutil.rmtree(root)
-    return path
+    return build_package(root, PACKAGE, version, "all", "a small kernel")
 
 
 def config_package(folder: Path, version: str, arch: str, name: str, text: str) -> Path:
@@ -133,14 +138,7 @@ def config_package(folder: Path, version: str, arch: str, name: str, text: str) 
     configs = root / "usr" / "src" / CONFIG
     configs.mkdir(parents=True)
     (configs / f"{name}.xz").write_bytes(lzma.compress(text.encode()))
-    (root / "DEBIAN").mkdir()
-    (root / "DEBIAN" / "control").write_text(
-        f"Package: {CONFIG}\nVersion: {version}\nArchitecture: {arch}\nMaintainer: nobody\n"
-        "Description: configurations\n", encoding="utf-8")
-    path = folder / f"{CONFIG}_{version}_{arch}.deb"
-    run("dpkg-deb", "--root-owner-group", "-Znone", "--build", root, path)
-    shutil.rmtree(root)
-    return path
+    return build_package(root, CONFIG, version, arch, "configurations")
 
 
 class Archive:

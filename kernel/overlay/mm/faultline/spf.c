@@ -330,7 +330,7 @@ static __always_inline enum outcome refuse(const struct vm_area_struct *vma,
 static __always_inline struct vm_area_struct *
 lock_found_vma(struct vm_area_struct *vma, unsigned long address)
 {
-	/* Reschedule before that, as with the lock a writer would wait. */
+	/* Reschedule first: with the lock held, a writer would wait for us. */
 	if (need_resched())
 		return NULL;
 	spf_window(SPF_WINDOW_VMA, NULL);
