@@ -192,7 +192,7 @@ struct fault {
 	enum spf_entry entry;
 	enum outcome outcome;
 	bool wasted;			/* aborting now throws work away */
-	bool slept;			/* no longer in the RCU section of the lookup */
+	bool slept;			/* the lookup's RCU section is over */
 	bool spare_zeroed;
 	struct folio *spare;		/* of a previous attempt, charged */
 	/*

@@ -929,10 +929,10 @@ TEST_F_TIMEOUT(spf_race, stop_overlay, TIMEOUT)
 
 /*
  * Shared memory that threads fault on is unmapped.  Its faults go to the upstream
- * path with the VMA that was found, which must still be the right one: in turn it
- * is removed, or cut and goes on to exist in front of the range.  A fault that
- * takes the old memory's VMA maps a page of it, or fails with SIGBUS, as its file
- * is gone.
+ * path with the VMA that was found, which must still be the right one.  Every
+ * other time that VMA is removed; in between it shrinks to the page before the
+ * range.  A fault that goes on with it maps a page of the old memory, or fails
+ * with SIGBUS, as the file is gone.
  */
 static void stop_shared(struct race *r)
 {
