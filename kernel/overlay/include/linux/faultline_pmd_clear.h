@@ -15,6 +15,9 @@
 #include <linux/mm_types.h>
 #include <linux/sched.h>
 
+struct mmu_gather;
+struct mmu_table_batch;
+
 /* Places that wait for walkers. */
 enum pmd_clear_site {
 	PMD_CLEAR_COLLAPSE,	/* a table makes room for a huge page */
@@ -166,6 +169,47 @@ static inline bool pmd_clear_free_table(void *table)
 }
 
 #endif /* CONFIG_FAULTLINE_PMD_CLEAR */
+
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_TABLE
+
+/* Set in tlb->batch, which is then the page of a table and not a batch. */
+#define TLB_LONE_TABLE	1UL
+
+/**
+ * pmd_clear_remove_table() - free a page table after a grace period
+ * @tlb: The gather that has unlinked the table.
+ * @table: The struct page of the table, torn down.
+ *
+ * The same as tlb_remove_table(), but the first table of @tlb needs no memory.
+ */
+void pmd_clear_remove_table(struct mmu_gather *tlb, void *table);
+
+void __pmd_clear_free_lone(unsigned long batch);
+
+/**
+ * pmd_clear_free_lone() - free the table of a gather that has no batch
+ * @batch: tlb->batch, not NULL; the TLB has been flushed.
+ *
+ * Return: false if @batch is a batch, which is left to the caller.
+ */
+static inline bool pmd_clear_free_lone(struct mmu_table_batch *batch)
+{
+	if (likely(!((unsigned long)batch & TLB_LONE_TABLE)))
+		return false;
+	__pmd_clear_free_lone((unsigned long)batch);
+	return true;
+}
+
+#else
+
+#define pmd_clear_remove_table(tlb, table)	tlb_remove_table(tlb, table)
+
+static inline bool pmd_clear_free_lone(struct mmu_table_batch *batch)
+{
+	return false;
+}
+
+#endif /* CONFIG_FAULTLINE_PMD_CLEAR_TABLE */
 
 #ifdef CONFIG_FAULTLINE_PMD_CLEAR_UNSHARE
 

@@ -308,19 +308,49 @@ static void free_table(struct rcu_head *head)
  * an rcu_head.  Hardware no longer walks the table: the caller has called
  * tlb_table_invalidate().
  */
-bool __pmd_clear_free_table(void *table)
+static void free_table_later(struct page *page)
 {
-	struct page *page = table;
-
 	if (pmd_clear_broken(PMD_CLEAR_RULE_TABLE))
-		__tlb_remove_table(table);
+		__tlb_remove_table(page);
 	else
 		call_rcu(&page_ptdesc(page)->pt_rcu_head, free_table);
+}
+
+bool __pmd_clear_free_table(void *table)
+{
+	free_table_later(table);
 	/* Otherwise this is for speculative page faults or a munmap. */
 	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
 		count_avoided(PMD_CLEAR_TABLE);
 
 	return true;
+}
+
+/*
+ * Most gathers free one table, and its batch would be a page to allocate and to
+ * free.  So the first table is kept without one: tlb->batch is the table with
+ * TLB_LONE_TABLE set, until the next table needs a batch or the gather is flushed.
+ * Only this function sets TLB_LONE_TABLE, and tlb_remove_table() never sees it; the
+ * flush does, in pmd_clear_free_lone(), whatever the switches are by then.
+ */
+void pmd_clear_remove_table(struct mmu_gather *tlb, void *table)
+{
+	unsigned long batch = (unsigned long)tlb->batch;
+
+	if (!batch) {
+		tlb->batch = (void *)((unsigned long)table | TLB_LONE_TABLE);
+		return;
+	}
+	if (batch & TLB_LONE_TABLE) {
+		tlb->batch = NULL;
+		tlb_remove_table(tlb, (void *)(batch - TLB_LONE_TABLE));
+	}
+	tlb_remove_table(tlb, table);
+}
+
+void __pmd_clear_free_lone(unsigned long batch)
+{
+	free_table_later((struct page *)(batch - TLB_LONE_TABLE));
 }
 #else
 bool __pmd_clear_free_table(void *table)

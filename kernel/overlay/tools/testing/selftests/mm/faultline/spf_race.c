@@ -742,6 +742,28 @@ TEST_F_TIMEOUT(spf_race, stop_munmap, TIMEOUT)
 	run(_metadata, self, variant, STOP_LEN, scribble, stop_munmap);
 }
 
+/* The same with a mapping that has a page table to itself, which goes with it. */
+static void stop_munmap_table(struct race *r)
+{
+	char *map = map_of(r);
+	__u64 began = now_ns();
+
+	while (time_left(r, began)) {
+		usleep(200);
+		if (munmap(map, r->len))
+			break;
+		if (!map_at(map, r->len, PROT_READ | PROT_WRITE))
+			break;
+		madvise(map, r->len, MADV_NOHUGEPAGE);
+		atomic_fetch_add(&r->changes, 1);
+	}
+}
+
+TEST_F_TIMEOUT(spf_race, stop_munmap_table, TIMEOUT)
+{
+	run(_metadata, self, variant, pmd_size(), scribble, stop_munmap_table);
+}
+
 static __u64 sum(const char *map, size_t len)
 {
 	__u64 sum = 0;
