@@ -72,3 +72,12 @@ def test_without_stock() -> None:
     assert [name for name, _ in booted] == [
         "micro-1-off", "micro-1-on", "micro-cost-off", "micro-cost-on"]
     assert [aim.verdict() for aim in report.aims] == ["not measured"] * 8
+
+
+def test_only_the_instructions() -> None:
+    """The scene cost boots each kernel once, and has no aim for the throughput."""
+    report, booted = run(micro.Plan(scenes=("cost",)), {"stock": 100, "off": 100, "on": 100})
+    assert [name for name, _ in booted] == [
+        "micro-cost-stock", "micro-cost-off", "micro-cost-on"]
+    assert all(aim.metric.endswith(micro.COST) and aim.met for aim in report.aims)
+    assert report.aims

@@ -346,7 +346,8 @@ def test_kernel_that_cannot_be_prepared(tmp_path: Path, monkeypatch: pytest.Monk
 def run_qemu(variant: str, out: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run QEMU's scene on this host, small and short."""
     return subprocess.run(
-        [sys.executable, ROOT / "tests/bench/workloads/teardown.py", variant, out, "1000", "16"],
+        [sys.executable, ROOT / "tests/bench/workloads/teardown.py", variant, out, "1000", "16",
+         "2"],
         env={**os.environ, **environment}, capture_output=True, text=True, timeout=300, check=False)
 
 

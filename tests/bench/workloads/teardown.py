@@ -2,13 +2,14 @@
 """QEMU as a host of VMs: memory is taken away from it beside reads of a disk that it exports.
 
 A client reads blocks of the disk over NBD, a few at a time; an iothread of QEMU serves them, and
-maps a buffer for each.  The latency is that of a read.  Meanwhile the monitor deletes pieces of
+maps a buffer for each.  The latency is that of a read.  Meanwhile the monitor deletes PIECES of
 memory of MIB each, as after the removal of a DIMM, and another thread of QEMU unmaps them.
 
 A second connection to the monitor asks for the status; the longest wait for it is a fact.  QEMU's
 big lock is held during the munmap, so that the status waits for it whatever the kernel does.
 
 shared: the memory is a memfd, as for vhost-user or virtiofs.  private: it is in huge pages.
+hugetlb: it is a memfd of 2 MiB pages from the pool, as for DPDK.
 """
 
 import itertools
@@ -25,8 +26,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 DISK_MIB = 64
-PIECES = 2
-BACKENDS = {"shared": "memory-backend-memfd", "private": "memory-backend-ram"}
+BACKENDS: dict[str, dict[str, object]] = {
+    "shared": {"qom-type": "memory-backend-memfd"},
+    "private": {"qom-type": "memory-backend-ram"},
+    "hugetlb": {"qom-type": "memory-backend-memfd", "hugetlb": True, "hugetlbsize": 2 << 20},
+}
 # Reads in flight, and their size.
 DEPTH = 2
 SIZE = 256 << 10
@@ -120,8 +124,8 @@ class Disk:
         return time.monotonic() - self._started.pop(number)
 
 
-def start(folder: Path, memory: str,
-          mib: int) -> tuple[subprocess.Popen[bytes], Monitor, Monitor, Disk]:
+def start(folder: Path, backend: dict[str, object], mib: int,
+          pieces: int) -> tuple[subprocess.Popen[bytes], Monitor, Monitor, Disk]:
     """Start QEMU with an exported disk and pieces of memory; its files are in FOLDER."""
     (folder / "disk").write_bytes(os.urandom(1 << 20) * DISK_MIB)
     process = subprocess.Popen(
@@ -135,9 +139,8 @@ def start(folder: Path, memory: str,
     second = Monitor(connect(folder / "second", process))
     monitor.call("nbd-server-start", addr={"type": "unix", "data": {"path": f"{folder}/nbd"}})
     monitor.call("block-export-add", type="nbd", id="disk", iothread="io", **{"node-name": "disk"})
-    for number in range(PIECES):
-        monitor.call("object-add", id=f"memory{number}", size=mib << 20, prealloc=True,
-                     **{"qom-type": memory})
+    for number in range(pieces):
+        monitor.call("object-add", id=f"memory{number}", size=mib << 20, prealloc=True, **backend)
     return process, monitor, second, Disk(connect(folder / "nbd", process), b"disk")
 
 
@@ -169,16 +172,16 @@ class Tasks:
             raise SystemExit(self.errors[0])
 
 
-def measure(folder: Path, variant: str, out: str, ms: int, mib: int) -> None:
+def measure(folder: Path, variant: str, out: str, ms: int, mib: int, pieces: int) -> None:
     """Run QEMU and write the results."""
-    process, monitor, second, disk = start(folder, BACKENDS[variant], mib)
+    process, monitor, second, disk = start(folder, BACKENDS[variant], mib, pieces)
     tasks = Tasks()
     status: list[float] = []
     deleted: list[str] = []
 
     def delete() -> None:
-        for number in range(PIECES):
-            tasks.stop.wait(ms / 1000 / (PIECES + 1))
+        for number in range(pieces):
+            tasks.stop.wait(ms / 1000 / (pieces + 1))
             monitor.call("object-del", id=f"memory{number}")
             deleted.append(f"memory{number}")
 
@@ -214,11 +217,12 @@ def measure(folder: Path, variant: str, out: str, ms: int, mib: int) -> None:
 
 def main() -> None:
     """Run it with a folder for QEMU's files."""
-    variant, out, ms, mib = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    variant, out = sys.argv[1:3]
+    ms, mib, pieces = map(int, sys.argv[3:])
     if variant not in BACKENDS:
         raise SystemExit(f"qemu: no variant {variant}")
     with tempfile.TemporaryDirectory() as folder:
-        measure(Path(folder), variant, out, ms, mib)
+        measure(Path(folder), variant, out, ms, mib, pieces)
 
 
 main()

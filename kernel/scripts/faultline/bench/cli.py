@@ -42,7 +42,8 @@ first checks the plugin with lines whose transfers are known.
 
 micro: our own programs with the metrics of will-it-scale, pft and vm-scalability
 by their names; tests/bench/micro.c describes them. In each round, stock, all
-switches off and all switches on are booted once, in alternating order.
+switches off and all switches on are booted once, in alternating order. cost is the
+number of instructions per operation, on one emulated CPU.
 
 workloads: programs of the host's Debian release (Redis, Python with numpy, gcc,
 PostgreSQL, a JVM, QEMU), which are downloaded once (some 350 MB; delete
@@ -62,6 +63,7 @@ examples:
   fl bench spf --scenes cost
   fl bench coherence --cpus 4,16
   fl bench micro --rounds 6
+  fl bench micro --scenes cost --peer
   fl bench workloads --scenes redis_flush,compile_c
 """
 
@@ -121,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
                         help="munmap, spf: our tree with CONFIG_FAULTLINE=n")
     parser.add_argument("--scenes", metavar="SCENE,...", type=lambda text: tuple(text.split(",")),
                         help=f"only some; spf: {', '.join(spf.SCENES)}; "
+                        f"micro: {', '.join(micro.SCENES)}; "
                         f"workloads: {', '.join(workloads.SCENES)}")
     parser.add_argument("--rounds", metavar="N", type=_numbers, help="rounds of each measurement")
     for name, (metavar, text) in _SIZES.items():
@@ -164,7 +167,7 @@ def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coher
             raise BenchError(f"--{option} takes one number for {options.benchmark}")
         setattr(plan, name, values[0])
     if options.scenes is not None:
-        if not isinstance(plan, (spf.Plan, workloads.Plan)):
+        if not isinstance(plan, (spf.Plan, micro.Plan, workloads.Plan)):
             raise BenchError(f"--scenes is not for {options.benchmark}")
         unknown = [scene for scene in options.scenes if scene not in plan.scenes]
         if unknown:

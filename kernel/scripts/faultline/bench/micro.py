@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..common import ROOT
@@ -14,6 +14,9 @@ from .guest import STOCK
 from .report import Report, rows_of
 
 OFF, ON = "off", "on"
+
+THROUGHPUT, INSTRUCTIONS = "throughput", "cost"
+SCENES = (THROUGHPUT, INSTRUCTIONS)
 
 # Aims of all features together: throughput against stock, and instructions per operation.
 LEAST_ON, LEAST_OFF = 0.98, 0.995
@@ -37,6 +40,7 @@ class Plan:
     turns: int = 3
     # Of a turn that counts instructions.
     cost_ms: int = 100
+    scenes: tuple[str, ...] = SCENES
 
 
 QUICK = Plan(rounds=1, ms=100, turns=1, cost_ms=20)
@@ -48,13 +52,13 @@ def _commands(arm: str, turns: int, ms: int, *tasks: int) -> list[list[str]]:
             for mode in ("threads", "processes") for count in dict.fromkeys(tasks)]
 
 
-def _cost(arm: str, kernel: Path, program: Path, plan: Plan) -> list[guest.Sample]:
+def _cost(arm: str, kernel: Path, program: Path, plan: Plan) -> guest.Boot:
     """Instructions per operation: throughput depends on where an emulator has put the code."""
     vm = [*_COST_VM, "--mem", str(plan.mem), "--timeout", "7200", "--append", "hugepages=4"]
     boot = guest.boot(kernel, program, _commands(arm, plan.turns, plan.cost_ms, 1),
                       name=f"micro-cost-{arm}", options=vm)
-    return [guest.Sample(sample.metric + COST, "instr", arm, 1e9 / sample.value)
-            for sample in boot.samples]
+    return replace(boot, samples=[guest.Sample(sample.metric + COST, "instr", arm,
+                                               1e9 / sample.value) for sample in boot.samples])
 
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
@@ -65,15 +69,16 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     turns = [*kernels.others(), (OFF, kernels.ours), (ON, kernels.ours)]
     samples: list[guest.Sample] = []
     ours = guest.Boot()
-    for number in range(plan.rounds):
+    for number in range(plan.rounds if THROUGHPUT in plan.scenes else 0):
         for arm, kernel in turns if number % 2 == 0 else turns[::-1]:
             boot = guest.boot(kernel, program, _commands(arm, plan.turns, plan.ms, 1, plan.cpus),
                               name=f"micro-{number + 1}-{arm}", options=vm)
             samples += boot.samples
-            if kernel == kernels.ours:
-                ours = boot
-    for arm, kernel in turns:
-        samples += _cost(arm, kernel, program, plan)
+            ours = boot if kernel == kernels.ours else ours
+    for arm, kernel in turns if INSTRUCTIONS in plan.scenes else []:
+        boot = _cost(arm, kernel, program, plan)
+        samples += boot.samples
+        ours = boot if kernel == kernels.ours else ours
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {ours.accel.upper()}"
     report = Report(ours.release, machine, rows_of(samples))
     for metric in dict.fromkeys(sample.metric for sample in samples):
