@@ -170,7 +170,7 @@ static inline bool pmd_clear_free_table(void *table)
 
 #endif /* CONFIG_FAULTLINE_PMD_CLEAR */
 
-#ifdef CONFIG_FAULTLINE_PMD_CLEAR_TABLE
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_LONE
 
 /* Set in tlb->batch, which is then the page of a table and not a batch. */
 #define TLB_LONE_TABLE	1UL
@@ -200,7 +200,7 @@ static inline bool pmd_clear_free_lone(struct mmu_table_batch *batch)
 	return true;
 }
 
-#else
+#else /* !CONFIG_FAULTLINE_PMD_CLEAR_LONE */
 
 #define pmd_clear_remove_table(tlb, table)	tlb_remove_table(tlb, table)
 
@@ -209,7 +209,7 @@ static inline bool pmd_clear_free_lone(struct mmu_table_batch *batch)
 	return false;
 }
 
-#endif /* CONFIG_FAULTLINE_PMD_CLEAR_TABLE */
+#endif /* CONFIG_FAULTLINE_PMD_CLEAR_LONE */
 
 #ifdef CONFIG_FAULTLINE_PMD_CLEAR_UNSHARE
 

@@ -28,6 +28,9 @@
  *                 changed, and shared again.
  *       TABLE     The table was unlinked and is not used again.
  *
+ * TABLE also frees the only table of a gather by RCU while speculative faults or
+ * a munmap need that, whatever vm.pmd_clear_ipi_free says: no IPI is avoided.
+ *
  * Some IPIs remain.  On powerpc, hash__pmdp_collapse_flush() waits for
  * hash_page(), which would insert a translation; this is not about freeing.
  * CPUs that have nothing better still flush TLBs by IPI.
@@ -326,12 +329,15 @@ bool __pmd_clear_free_table(void *table)
 	return true;
 }
 
+#ifdef CONFIG_FAULTLINE_PMD_CLEAR_LONE
 /*
- * Most gathers free one table, and its batch would be a page to allocate and to
- * free.  So the first table is kept without one: tlb->batch is the table with
- * TLB_LONE_TABLE set, until the next table needs a batch or the gather is flushed.
- * Only this function sets TLB_LONE_TABLE, and tlb_remove_table() never sees it; the
- * flush does, in pmd_clear_free_lone(), whatever the switches are by then.
+ * Many gathers free one table, and its batch would be a page to allocate and
+ * to free.  So the first table is kept without one: tlb->batch is the table
+ * with TLB_LONE_TABLE set, until the next table needs a batch or the gather is
+ * flushed.  Only this function sets the bit.  The flush clears it, in
+ * pmd_clear_free_lone(), whatever the switches are by then.  tlb_remove_table()
+ * never sees it: nobody else calls that, since a kernel whose pv_ops does so
+ * from boot on does not come here.
  */
 void pmd_clear_remove_table(struct mmu_gather *tlb, void *table)
 {
@@ -352,6 +358,7 @@ void __pmd_clear_free_lone(unsigned long batch)
 {
 	free_table_later((struct page *)(batch - TLB_LONE_TABLE));
 }
+#endif
 #else
 bool __pmd_clear_free_table(void *table)
 {

@@ -351,8 +351,11 @@ TEST_F_TIMEOUT(pmd_clear, table, TIMEOUT)
 		counted(&self->before, PMD_CLEAR_AVOIDED_TABLE);
 	if (!waits)
 		SKIP(return, "page tables are freed without RCU here");
-	/* One for each area, plus the upper tables. */
-	EXPECT_LE(AREAS, waits);
+	/*
+	 * One for each area, plus the upper tables; less the last one of the
+	 * gather, which may need no batch.
+	 */
+	EXPECT_LE(AREAS - 1, waits);
 	EXPECT_GE(AREAS + 3, waits);
 	if (!sent && counted(&self->before, PMD_CLEAR_FALLBACK))
 		SKIP(return, "this architecture needs the IPI");
