@@ -28,8 +28,9 @@
  *                 changed, and shared again.
  *       TABLE     The table was unlinked and is not used again.
  *
- * TABLE also frees the only table of a gather by RCU while speculative faults or
- * a munmap need that, whatever vm.pmd_clear_ipi_free says: no IPI is avoided.
+ * The code of TABLE also frees the only table of a gather, if speculative faults
+ * or a munmap need a grace period.  That has nothing to do with IPIs, and does not
+ * depend on vm.pmd_clear_ipi_free.
  *
  * Some IPIs remain.  On powerpc, hash__pmdp_collapse_flush() waits for
  * hash_page(), which would insert a translation; this is not about freeing.
@@ -336,8 +337,8 @@ bool __pmd_clear_free_table(void *table)
  * with TLB_LONE_TABLE set, until the next table needs a batch or the gather is
  * flushed.  Only this function sets the bit.  The flush clears it, in
  * pmd_clear_free_lone(), whatever the switches are by then.  tlb_remove_table()
- * never sees it: nobody else calls that, since a kernel whose pv_ops does so
- * from boot on does not come here.
+ * never sees it: its only other caller is the pv_ops of a guest, which is chosen
+ * at boot and does not call this function.
  */
 void pmd_clear_remove_table(struct mmu_gather *tlb, void *table)
 {
