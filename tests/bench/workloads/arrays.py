@@ -10,11 +10,9 @@ meanwhile.  freed: numpy frees the array, and Python's lock is held meanwhile.
 
 import mmap
 import sys
-import threading
-import time
-from pathlib import Path
 
 import numpy
+from timing import run_beside
 
 SCRATCH = 40 << 20
 WRITES = 16
@@ -35,35 +33,18 @@ def fill_freed(size: int) -> None:
     array.fill(1)
 
 
+def step() -> None:
+    """Work with a scratch array."""
+    scratch = numpy.zeros(SCRATCH, dtype=numpy.uint8)
+    scratch[::SCRATCH // WRITES] = 1
+    scratch[::SCRATCH // WRITES].sum()
+
+
 def main() -> None:
-    """Run both threads and write the results."""
+    """Run both threads."""
     variant, out, ms, mib = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     fill = {"mapped": fill_mapped, "freed": fill_freed}[variant]
-    stop = threading.Event()
-
-    def large() -> None:
-        while not stop.is_set():
-            fill(mib << 20)
-
-    thread = threading.Thread(target=large)
-    latency = []
-    counters = Path("/proc/vmstat")
-    Path(f"{out}.before").write_text(counters.read_text("ascii"), "ascii")
-    start = now = time.monotonic()
-    thread.start()
-    while now < start + ms / 1000:
-        before = now
-        scratch = numpy.zeros(SCRATCH, dtype=numpy.uint8)
-        scratch[::SCRATCH // WRITES] = 1
-        scratch[::SCRATCH // WRITES].sum()
-        del scratch
-        now = time.monotonic()
-        latency.append(now - before)
-    Path(f"{out}.after").write_text(counters.read_text("ascii"), "ascii")
-    stop.set()
-    thread.join()
-    Path(f"{out}.latency").write_text("".join(f"{took * 1e6:.0f}\n" for took in latency), "ascii")
-    Path(f"{out}.work").write_text(f"{len(latency)} {now - start:.3f}\n", "ascii")
+    run_beside(lambda: fill(mib << 20), step, out, ms)
 
 
 main()

@@ -8,12 +8,11 @@ sums two columns of half of MIB each, and polars's allocator (jemalloc) gives th
 """
 
 import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import polars
+from timing import run_beside
 
 FOLDER = Path("/tmp/frames")
 # Two numbers.
@@ -39,7 +38,7 @@ def computed(rows: int) -> object:
 
 
 def main() -> None:
-    """Run both threads and write the results."""
+    """Run both threads."""
     variant, out, ms, mib = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     rows = (mib << 20) // ROW_BYTES
     FOLDER.mkdir(exist_ok=True)
@@ -50,40 +49,15 @@ def main() -> None:
     query = queries[variant]
     if variant == "mapped":
         write(large_file, rows)
-    stop = threading.Event()
-    answers: list[object] = []
-    failed: list[Exception] = []
 
-    def large() -> None:
-        try:
-            while not stop.is_set():
-                answers.append(query())
-        except Exception as err:  # polars has errors of many kinds
-            failed.append(err)
-
-    thread = threading.Thread(target=large, daemon=True)
-    latency: list[float] = []
-    counters = Path("/proc/vmstat")
-    Path(f"{out}.before").write_text(counters.read_text("ascii"), "ascii")
-    start = now = time.monotonic()
-    thread.start()
-    while now < start + ms / 1000:
-        before = now
-        found = total_of(small_file)
-        now = time.monotonic()
-        latency.append(now - before)
-        if found != sum(range(SMALL_ROWS)):
+    def small() -> None:
+        if total_of(small_file) != sum(range(SMALL_ROWS)):
             raise SystemExit("a small query has a wrong answer")
-    Path(f"{out}.after").write_text(counters.read_text("ascii"), "ascii")
-    done = len(answers)
-    stop.set()
-    thread.join()
+
+    answers = run_beside(query, small, out, ms)
     large_file.unlink(missing_ok=True)
-    if failed or any(answer != rows * (rows - 1) // 2 for answer in answers):
-        raise SystemExit(f"a large query failed: {failed or answers}")
-    Path(f"{out}.latency").write_text("".join(f"{took * 1e6:.0f}\n" for took in latency), "ascii")
-    Path(f"{out}.work").write_text(f"{len(latency)} {now - start:.3f}\n", "ascii")
-    Path(f"{out}.facts").write_text(f"large_queries {done}\n", "ascii")
+    if any(answer != rows * (rows - 1) // 2 for answer in answers):
+        raise SystemExit("a large query has a wrong answer")
 
 
 main()

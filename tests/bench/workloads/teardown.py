@@ -25,6 +25,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from timing import save, save_counters
+
 DISK_MIB = 64
 BACKENDS: dict[str, dict[str, object]] = {
     "shared": {"qom-type": "memory-backend-memfd"},
@@ -191,9 +193,8 @@ def measure(folder: Path, variant: str, out: str, ms: int, mib: int, pieces: int
             second.call("query-status")
             status.append(time.monotonic() - before)
 
-    counters = Path("/proc/vmstat")
     latency: list[float] = []
-    Path(f"{out}.before").write_text(counters.read_text("ascii"), "ascii")
+    save_counters(out, "before")
     begin = now = time.monotonic()
     tasks.start(delete)
     tasks.start(ask_status)
@@ -203,16 +204,13 @@ def measure(folder: Path, variant: str, out: str, ms: int, mib: int, pieces: int
         latency.append(disk.answer())
         disk.ask()
         now = time.monotonic()
-    Path(f"{out}.after").write_text(counters.read_text("ascii"), "ascii")
+    save_counters(out, "after")
     done = len(deleted)
     tasks.end()
     # QEMU 7.2 aborts when the client of an iothread leaves.
     process.kill()
     process.wait()
-    Path(f"{out}.latency").write_text("".join(f"{took * 1e6:.0f}\n" for took in latency), "ascii")
-    Path(f"{out}.work").write_text(f"{len(latency)} {now - begin:.3f}\n", "ascii")
-    Path(f"{out}.facts").write_text(
-        f"memory_deleted {done}\nstatus_max_us {max(status) * 1e6:.0f}\n", "ascii")
+    save(out, latency, now - begin, memory_deleted=done, status_max_us=round(max(status) * 1e6))
 
 
 def main() -> None:
