@@ -232,21 +232,16 @@ static int __init hugetlb_torture_init(void)
 {
 	debugfs_create_u32("hugetlb_broken_rules", 0600, NULL, &broken_rules);
 	debugfs_create_u32("hugetlb_lost_tables", 0600, NULL, &lost_tables);
-	debugfs_create_file_unsafe("hugetlb_find_window_us", 0600, NULL,
-				   &windows[HUGETLB_WINDOW_FIND],
-				   &torture_window_fops);
-	debugfs_create_file_unsafe("hugetlb_lock_window_us", 0600, NULL,
-				   &windows[HUGETLB_WINDOW_LOCK],
-				   &torture_window_fops);
-	debugfs_create_file_unsafe("hugetlb_zap_window_us", 0600, NULL,
-				   &windows[HUGETLB_WINDOW_ZAP],
-				   &torture_window_fops);
-	debugfs_create_file_unsafe("hugetlb_around_window_us", 0600, NULL,
-				   &windows[HUGETLB_WINDOW_AROUND],
-				   &torture_window_fops);
-	debugfs_create_file_unsafe("hugetlb_entry_window_us", 0600, NULL,
-				   &windows[HUGETLB_WINDOW_ENTRY],
-				   &torture_window_fops);
+	torture_create_window("hugetlb_find_window_us",
+			      &windows[HUGETLB_WINDOW_FIND]);
+	torture_create_window("hugetlb_lock_window_us",
+			      &windows[HUGETLB_WINDOW_LOCK]);
+	torture_create_window("hugetlb_zap_window_us",
+			      &windows[HUGETLB_WINDOW_ZAP]);
+	torture_create_window("hugetlb_around_window_us",
+			      &windows[HUGETLB_WINDOW_AROUND]);
+	torture_create_window("hugetlb_entry_window_us",
+			      &windows[HUGETLB_WINDOW_ENTRY]);
 	debugfs_create_file_unsafe("hugetlb_notifier", 0200, NULL, NULL,
 				   &notifier_fops);
 	debugfs_create_u32("hugetlb_unnotified", 0600, NULL, &unnotified);

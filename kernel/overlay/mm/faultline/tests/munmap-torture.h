@@ -24,12 +24,10 @@ void munmap_window(enum munmap_place place)
 static int __init munmap_torture_init(void)
 {
 	debugfs_create_u32("munmap_broken_rules", 0600, NULL, &broken_rules);
-	debugfs_create_file_unsafe("munmap_flush_window_us", 0600, NULL,
-				   &windows[MUNMAP_WINDOW_FLUSH],
-				   &torture_window_fops);
-	debugfs_create_file_unsafe("munmap_finish_window_us", 0600, NULL,
-				   &windows[MUNMAP_WINDOW_FINISH],
-				   &torture_window_fops);
+	torture_create_window("munmap_flush_window_us",
+			      &windows[MUNMAP_WINDOW_FLUSH]);
+	torture_create_window("munmap_finish_window_us",
+			      &windows[MUNMAP_WINDOW_FINISH]);
 	return 0;
 }
 late_initcall(munmap_torture_init);

@@ -86,24 +86,14 @@ DEFINE_DEBUGFS_ATTRIBUTE(notifier_fops, NULL, notifier_set, "%llu\n");
 static int __init spf_torture_init(void)
 {
 	debugfs_create_u32("spf_broken_rules", 0600, NULL, &broken_rules);
-	debugfs_create_file_unsafe("spf_find_window_us", 0600, NULL,
-				   &windows[SPF_WINDOW_FIND],
-				   &torture_window_fops);
-	debugfs_create_file_unsafe("spf_lock_window_us", 0600, NULL,
-				   &windows[SPF_WINDOW_LOCK],
-				   &torture_window_fops);
-	debugfs_create_file_unsafe("spf_walk_window_us", 0600, NULL,
-				   &windows[SPF_WINDOW_WALK],
-				   &torture_window_fops);
-	debugfs_create_file_unsafe("spf_change_window_us", 0600, NULL,
-				   &windows[SPF_WINDOW_CHANGE],
-				   &torture_window_fops);
-	debugfs_create_file_unsafe("spf_sleep_window_us", 0600, NULL,
-				   &windows[SPF_WINDOW_SLEEP],
-				   &torture_window_fops);
-	debugfs_create_file_unsafe("spf_vma_window_us", 0600, NULL,
-				   &windows[SPF_WINDOW_VMA],
-				   &torture_window_fops);
+	torture_create_window("spf_find_window_us", &windows[SPF_WINDOW_FIND]);
+	torture_create_window("spf_lock_window_us", &windows[SPF_WINDOW_LOCK]);
+	torture_create_window("spf_walk_window_us", &windows[SPF_WINDOW_WALK]);
+	torture_create_window("spf_change_window_us",
+			      &windows[SPF_WINDOW_CHANGE]);
+	torture_create_window("spf_sleep_window_us",
+			      &windows[SPF_WINDOW_SLEEP]);
+	torture_create_window("spf_vma_window_us", &windows[SPF_WINDOW_VMA]);
 	debugfs_create_file_unsafe("spf_notifier", 0200, NULL, NULL,
 				   &notifier_fops);
 	debugfs_create_u32("spf_unnotified", 0600, NULL, &unnotified);

@@ -44,4 +44,10 @@ static int torture_window_set(void *data, u64 value)
 DEFINE_DEBUGFS_ATTRIBUTE(torture_window_fops, torture_window_get,
 			 torture_window_set, "%llu\n");
 
+static inline void __init torture_create_window(const char *name, u32 *window)
+{
+	debugfs_create_file_unsafe(name, 0600, NULL, window,
+				   &torture_window_fops);
+}
+
 #endif /* _MM_FAULTLINE_TORTURE_H */
