@@ -596,3 +596,37 @@ def test_missing_tool(archive: type[FakeApt], monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(rootfs, "_tool", lambda name: None)
     with pytest.raises(Fail, match="mkfs.ext4 is missing: install e2fsprogs"):
         rootfs.image(("a",))
+
+
+def test_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                      capsys: pytest.CaptureFixture[str]) -> None:
+    """One CPU that counts instructions; the report and its file say so."""
+    booted = []
+
+    def call(arguments: list[str], _: object) -> int:
+        booted.append(arguments)
+        folder = Path(arguments[arguments.index("--out") + 1])
+        returned(folder / "files", *arguments[-4:-2])
+        (folder / "result.json").write_text('{"release": "6.12-test", "accel": "tcg"}')
+        return 0
+
+    for module in (guest, cli):
+        monkeypatch.setattr(module, "BUILD", tmp_path)
+    monkeypatch.setattr(rootfs, "image", lambda packages: tmp_path / "disk")
+    monkeypatch.setattr(vm, "call", call)
+    (tmp_path / "ours").touch()
+    words = ["fl bench", "workloads", "--kernel", f"{tmp_path}/ours", "--scenes", "compile_c",
+             "--rounds", "1", "--virtual-time"]
+    monkeypatch.setattr("sys.argv", words)
+    assert cli.main() == 0
+    assert "QEMU TCG, virtual time" in capsys.readouterr().out
+    assert (tmp_path / "bench/workloads-compile_c-virtual.json").is_file()
+    for arguments in booted:
+        assert arguments[arguments.index("--icount") + 1] == "0"
+        assert arguments.count("--cpus") == 1
+        assert arguments[arguments.index("--cpus") + 1] == "1"
+    for wrong, error in (([*words, "--cpus", "2"], "takes no --cpus"),
+                         (["fl bench", "spf", *words[2:4], "--virtual-time"], "not for spf")):
+        monkeypatch.setattr("sys.argv", wrong)
+        assert cli.main() == 1
+        assert error in capsys.readouterr().err

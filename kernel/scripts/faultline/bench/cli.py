@@ -52,7 +52,9 @@ DuckDB and polars from PyPI (24 and 35 MB), and a few files of the kernel in
 build/tree, which the guest compiles. The latency is the program's own; p99.9 takes
 1000 requests. "on" is every switch at once. pgfault, and the shares of it, are those of
 the VM. safepoint: how long the JVM stops its threads, from its own log, its start
-included.
+included. --virtual-time compares how much work the programs do per instruction of
+the CPU, whatever else the host does: a loss of throughput shows, but no stall, as
+one CPU runs everything. A second of --ms takes some ten.
 
 examples:
   fl bench munmap
@@ -65,6 +67,7 @@ examples:
   fl bench micro --rounds 6
   fl bench micro --scenes cost --peer
   fl bench workloads --scenes redis_flush,compile_c
+  fl bench workloads --scenes redis_bgsave --virtual-time --ms 2000 --mib 128
 """
 
 _BENCHMARKS = {
@@ -128,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", metavar="N", type=_numbers, help="rounds of each measurement")
     for name, (metavar, text) in _SIZES.items():
         parser.add_argument(f"--{name}", metavar=metavar, type=_numbers, help=text)
+    parser.add_argument("--virtual-time", action="store_true",
+                        help="workloads: one emulated CPU, of which a nanosecond is an instruction")
     parser.add_argument("--quick", action="store_true",
                         help="one small round as a smoke test; the figures mean little")
     return parser
@@ -173,6 +178,12 @@ def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coher
         if unknown:
             raise BenchError(f"--scenes: no '{unknown[0]}' in {', '.join(plan.scenes)}")
         plan.scenes = tuple(scene for scene in plan.scenes if scene in options.scenes)
+    if options.virtual_time:
+        if not isinstance(plan, workloads.Plan):
+            raise BenchError(f"--virtual-time is not for {options.benchmark}")
+        if options.cpus is not None:
+            raise BenchError("--virtual-time has one CPU, so that it takes no --cpus")
+        plan.virtual_time = True
     if options.rounds is not None and "cost_rounds" in fields:
         setattr(plan, "cost_rounds", plan.rounds)
 
@@ -189,6 +200,7 @@ def _run(arguments: list[str]) -> None:
         # One small round does not allow a verdict.
         report.aims.clear()
     name = "-".join([options.benchmark, *(plan.scenes if options.scenes else ()),
+                     *(["virtual"] if options.virtual_time else []),
                      *(["quick"] if options.quick else [])])
     path = BUILD / "bench" / f"{name}.json"
     report.write(path)

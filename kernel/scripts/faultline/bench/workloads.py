@@ -65,6 +65,10 @@ _MADE: dict[str, Callable[[], Path]] = {
 # A percentile is left out if fewer requests than this were made.
 PERCENTILES = {"p50": (0.5, 2), "p99": (0.99, 100), "p99.9": (0.999, 1000)}
 
+# Virtual time: one emulated CPU, of which a nanosecond is an instruction.
+_VIRTUAL_VM = ["--icount", "0", "--cpus", "1"]
+_VIRTUAL_SLOWER = 10
+
 # The kernel's counters that belong to a switch.
 _COUNTERS = ("munmap_section_", "madvise_section_", "hugetlb_pmd_", "pmd_clear_", "spf_")
 # Page faults that took no lock; the others that were tried are spf_abort_*.
@@ -84,6 +88,7 @@ class Plan:
     mib: int = 768
     cpus: int = 2
     mem: int = 4096
+    virtual_time: bool = False
     scenes: tuple[str, ...] = SCENES
 
 
@@ -240,9 +245,11 @@ def _boot(kernel: Path, disk: Path, made: list[Path], scenes: list[str], arm: st
     out = guest.BUILD / "bench/vm" / name
     print(f"# {name}: {kernel}", file=sys.stderr, flush=True)
     # A minute for each start of a program on an emulated CPU of a busy host.
-    limit = 600 + len(scenes) * (240 + 2 * plan.ms // 1000)
+    slower = _VIRTUAL_SLOWER if plan.virtual_time else 1
+    limit = 600 + len(scenes) * slower * (240 + 2 * plan.ms // 1000)
+    cpus = _VIRTUAL_VM if plan.virtual_time else ["--cpus", str(plan.cpus)]
     status = vm.call(
-        ["--kernel", str(kernel), "--out", str(out), "--quiet", "--cpus", str(plan.cpus),
+        ["--kernel", str(kernel), "--out", str(out), "--quiet", *cpus,
          "--mem", str(plan.mem), "--timeout", str(limit),
          *(word for path in made for word in ("--file", str(path))),
          "--file", f"{_FOLDER}:/test/workloads",
@@ -304,6 +311,8 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
         samples += [Sample(f"{scene} {counter}", EVENTS, arm, value)
                     for growth in rounds for counter, value in growth.items()]
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {ours['accel'].upper()}"
+    if plan.virtual_time:
+        machine += ", virtual time"
     report = Report(ours["release"], machine, rows_of(in_order(samples, plan.scenes)))
     for scene in plan.scenes:
         report.aim_least(f"{scene}_rate", ON, STOCK, LEAST_RATE)
