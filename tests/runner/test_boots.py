@@ -327,6 +327,7 @@ def test_usage(tmp_path: Path) -> None:
     for option, text in (
             (["--nonsense"], "--nonsense"), (["--cpus", "0"], "'0'"), (["--mem", "x"], "'x'"),
             (["--timeout", "-1"], "'-1'"), (["--icount", "11"], "11"),
+            (["--icount-sleep"], "goes with --icount"),
             (["--kernel", "/nonexistent/bzImage"], "make kernel"),
             (["--kernel", str(FL)], "not a kernel image"),
             (["--file", "/nonexistent/prog"], "/nonexistent/prog")):

@@ -370,4 +370,6 @@ def test_icount_is_tcg(tmp_path: Path) -> None:
         accel.choose("kvm", machine, LOG)
     command = machine.qemu_command("qemu", {})
     assert "shift=0,sleep=off" in command
+    machine.icount_sleep = True
+    assert "shift=0,sleep=on" in machine.qemu_command("qemu", {})
     assert "norandmaps" in machine.kernel_command_line().split()

@@ -53,8 +53,9 @@ build/tree, which the guest compiles. The latency is the program's own; p99.9 ta
 1000 requests. "on" is every switch at once. pgfault, and the shares of it, are those of
 the VM. safepoint: how long the JVM stops its threads, from its own log, its start
 included. --virtual-time compares how much work the programs do per instruction of
-the CPU, whatever else the host does: a loss of throughput shows, but no stall, as
-one CPU runs everything. A second of --ms takes some ten.
+the CPU: a loss of throughput shows, but no stall, as one CPU runs everything. What
+else the host does matters only for waits of an idle CPU, which take real time. A
+second of --ms takes some ten.
 
 examples:
   fl bench munmap

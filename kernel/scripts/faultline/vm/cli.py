@@ -154,6 +154,9 @@ def _run_parser() -> argparse.ArgumentParser:
                         help="deterministic TCG on one host thread, one instruction takes "
                         "2^SHIFT ns of guest time; with one CPU and shift 0, time counts "
                         "instructions")
+    parser.add_argument("--icount-sleep", action="store_true",
+                        help="with --icount, an idle CPU sleeps as long as on real time, instead "
+                        "of skipping to the next timer; for guests that wait for a disk")
     parser.add_argument("--timeout", metavar="SEC", type=_seconds, default=600,
                         help="end the run after this time, 0 for never (default: 600)")
     parser.add_argument("--stall", metavar="SEC", type=_seconds, default=0,
@@ -238,13 +241,15 @@ def _run(options: argparse.Namespace, output: BinaryIO) -> int:
         if not options.kunit:
             raise RunnerError("no COMMAND to run; see fl vm run --help")
         command = ["true"]
+    if options.icount_sleep and options.icount is None:
+        raise RunnerError("--icount-sleep goes with --icount")
     name = options.name or (Path(command[0]).name if options.command else "kunit")
     name = re.sub(r"[^\w.+-]+", "_", name)
     directory = options.out or BUILD / "vm" / f"{name}-{os.getpid()}"
     initramfs = directory / "initramfs"
 
     machine, release = _machine(options, initramfs)
-    machine.icount = options.icount
+    machine.icount, machine.icount_sleep = options.icount, options.icount_sleep
     machine.allow_warn = options.allow_warn
     job = guest.Job(command=command, files=options.files, allow_warn=options.allow_warn)
     archive = guest.build(machine.arch, job)

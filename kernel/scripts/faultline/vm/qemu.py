@@ -48,6 +48,7 @@ class Machine:
     cpus: int = 2
     mem: int = 1024
     icount: int | None = None
+    icount_sleep: bool = False
     allow_warn: bool = False
     append: list[str] = field(default_factory=list)
     qemu_args: list[str] = field(default_factory=list)
@@ -86,10 +87,10 @@ class Machine:
             command += ["-accel", "tcg,thread=multi", "-cpu", self.arch.cpu_tcg]
         else:
             # One host thread and a clock that counts instructions: runs with
-            # the same input are identical.
+            # the same input are identical, unless an idle CPU sleeps.
             command += [
                 "-accel", "tcg,thread=single", "-cpu", self.arch.cpu_tcg,
-                "-icount", f"shift={self.icount},sleep=off",
+                "-icount", f"shift={self.icount},sleep={'on' if self.icount_sleep else 'off'}",
                 "-rtc", "base=2025-01-01T00:00:00,clock=vm", "-seed", "1",
             ]
         command += channel_options(self.arch, backends)
