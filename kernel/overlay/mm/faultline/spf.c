@@ -1370,17 +1370,55 @@ static __always_inline void count_abort(unsigned long address,
 	perf_sw_event(PERF_COUNT_SW_SPF_FAILED, 1, regs, address);
 }
 
-/*
- * Not inlined, so that a refused fault does not pay for this stack frame.
- * Begins in the RCU section in which @vma was found and leaves it.
+/**
+ * spf_fault() - try to handle a page fault without locks
+ * @address: User address of the fault, in current->mm.
+ * @flags: FAULT_FLAG_WRITE and FAULT_FLAG_INSTRUCTION, as for
+ *	   handle_mm_fault(); FAULT_FLAG_USER may be set in user mode; all others
+ *	   are ignored.
+ * @regs: Registers at the fault; they tell whether it was in user mode.
+ * @entry: The entry that the CPU found in the page table.
+ *
+ * Called by architectures before they take any lock, if spf_enabled().  They
+ * must not pass a fault on a present entry for which access is denied whatever
+ * the fault changes (a read on x86, a protection key).
+ *
+ * Context: may sleep; call where mmap_lock could be taken.
+ *
+ * Return: an error pointer if the fault was handled and accounted, for
+ * spf_fault_result().  Otherwise nothing was changed, and the caller goes on as
+ * if it had not called: with the VMA at @address, locked as by
+ * lock_vma_under_rcu(), or with NULL, and has to look it up.  Never a VMA for a
+ * fault in kernel mode.
  */
-static noinline struct vm_area_struct *
-spf_try(struct vm_area_struct *vma, unsigned long address, unsigned int flags,
-	struct pt_regs *regs, enum spf_entry entry)
+struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
+				 struct pt_regs *regs, enum spf_entry entry)
 {
-	struct vm_area_struct *locked;
+	struct vm_area_struct *vma, *locked = NULL;
 	struct fault f __uninitialized;
+	enum outcome outcome;
 	bool poisoned;
+
+	if (spf_backed_off())
+		return NULL;
+
+	rcu_read_lock();
+	/* Check the key inside the section: see spf_apply(). */
+	if (unlikely(!spf_enabled())) {
+		rcu_read_unlock();
+		return NULL;
+	}
+	vma = find_vma_rcu(current->mm, address);
+	outcome = vma ? refuse(vma, flags, entry) : ABORT_NO_VMA;
+	if (outcome != GO_ON) {
+		count_abort(address, flags, regs, outcome);
+		if (user_mode(regs) && outcome != ABORT_NO_VMA)
+			locked = lock_found_vma(vma, address);
+		rcu_read_unlock();
+		if (unlikely(!locked))
+			cond_resched();
+		return locked;
+	}
 
 	if (user_mode(regs))
 		flags |= FAULT_FLAG_USER;
@@ -1410,60 +1448,6 @@ spf_try(struct vm_area_struct *vma, unsigned long address, unsigned int flags,
 	spf_account_fault(f.mm, regs, address, flags,
 			  poisoned ? VM_FAULT_HWPOISON : 0);
 	return ERR_PTR(poisoned ? -EHWPOISON : -EALREADY);
-}
-
-/**
- * spf_fault() - try to handle a page fault without locks
- * @address: User address of the fault, in current->mm.
- * @flags: FAULT_FLAG_WRITE and FAULT_FLAG_INSTRUCTION, as for
- *	   handle_mm_fault(); FAULT_FLAG_USER may be set in user mode; all others
- *	   are ignored.
- * @regs: Registers at the fault; they tell whether it was in user mode.
- * @entry: The entry that the CPU found in the page table.
- *
- * Called by architectures before they take any lock, if spf_enabled().  They
- * must not pass a fault on a present entry for which access is denied whatever
- * the fault changes (a read on x86, a protection key).
- *
- * Context: may sleep; call where mmap_lock could be taken.
- *
- * Return: an error pointer if the fault was handled and accounted, for
- * spf_fault_result().  Otherwise nothing was changed, and the caller goes on as
- * if it had not called: with the VMA at @address, locked as by
- * lock_vma_under_rcu(), or with NULL, and has to look it up.  Never a VMA for a
- * fault in kernel mode.
- */
-struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
-				 struct pt_regs *regs, enum spf_entry entry)
-{
-	struct vm_area_struct *vma;
-	enum outcome outcome;
-
-	if (spf_backed_off())
-		return NULL;
-
-	rcu_read_lock();
-	/* Check the key inside the section: see spf_apply(). */
-	if (unlikely(!spf_enabled()))
-		goto none;
-	vma = find_vma_rcu(current->mm, address);
-	if (unlikely(!vma)) {
-		count_abort(address, flags, regs, ABORT_NO_VMA);
-		goto none;
-	}
-	outcome = refuse(vma, flags, entry);
-	if (outcome == GO_ON)
-		return spf_try(vma, address, flags, regs, entry);
-
-	count_abort(address, flags, regs, outcome);
-	if (user_mode(regs) && likely(lock_found_vma(vma, address))) {
-		rcu_read_unlock();
-		return vma;
-	}
-none:
-	rcu_read_unlock();
-	cond_resched();
-	return NULL;
 }
 
 /* === Writers ============================================================== */
