@@ -374,23 +374,35 @@ def test_qemu_that_does_not_start(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("x.*"))
 
 
-def test_peer_is_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                        capsys: pytest.CaptureFixture[str]) -> None:
-    """With --peer, each round boots it; its figures are in the table and in the JSON file."""
-    booted = []
+def fake_vms(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Replace VMs by ones that return results at once; return the arguments of each boot."""
+    booted: list[list[str]] = []
 
     def call(arguments: list[str], _: object) -> int:
-        folder = Path(arguments[arguments.index("--out") + 1])
-        scene, arm = arguments[-4:-2]
-        booted.append((Path(arguments[arguments.index("--kernel") + 1]).name, arm))
-        returned(folder / "files", scene, arm)
-        (folder / "result.json").write_text('{"release": "6.12-test", "accel": "tcg"}')
+        booted.append(arguments)
+        out = Path(arguments[arguments.index("--out") + 1])
+        scenes, arm = arguments[-4:-2]
+        for scene in scenes.split(","):
+            returned(out / "files", scene, arm)
+        (out / "result.json").write_text('{"release": "6.12-test", "accel": "tcg"}')
         return 0
 
     for module in (guest, cli):
-        monkeypatch.setattr(module, "BUILD", tmp_path)
-    monkeypatch.setattr(rootfs, "image", lambda packages: tmp_path / "disk")
+        monkeypatch.setattr(module, "BUILD", folder)
+    monkeypatch.setattr(rootfs, "image", lambda packages: folder / "disk")
     monkeypatch.setattr(vm, "call", call)
+    return booted
+
+
+def kernel_of(arguments: list[str]) -> str:
+    """The name of the kernel that is booted."""
+    return Path(arguments[arguments.index("--kernel") + 1]).name
+
+
+def test_peer_is_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                        capsys: pytest.CaptureFixture[str]) -> None:
+    """With --peer, each round boots it; its figures are in the table and in the JSON file."""
+    booted = fake_vms(tmp_path, monkeypatch)
     for name in ("ours", "stock"):
         (tmp_path / name).touch()
     monkeypatch.setattr("sys.argv", [
@@ -400,8 +412,8 @@ def test_peer_is_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert "no kernel" in capsys.readouterr().err
     (tmp_path / "peer").touch()
     assert cli.main() == 0
-    assert booted == [("stock", "stock"), ("peer", "peer"), ("ours", "off"), ("ours", "on"),
-                      ("ours", "on"), ("ours", "off"), ("peer", "peer"), ("stock", "stock")]
+    order = [("stock", "stock"), ("peer", "peer"), ("ours", "off"), ("ours", "on")]
+    assert [(kernel_of(arguments), arguments[-3]) for arguments in booted] == order + order[::-1]
     assert "peer" in capsys.readouterr().out
     rows = json.loads((tmp_path / "bench/workloads-compile_c.json").read_text("ascii"))["rows"]
     assert [row["arm"] for row in rows if row["metric"] == "compile_c_max"] == \
@@ -410,18 +422,7 @@ def test_peer_is_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All arms in all rounds; a lower throughput than that of stock misses the aim."""
-    booted = []
-
-    def call(arguments: list[str], _: object) -> int:
-        folder = Path(arguments[arguments.index("--out") + 1])
-        scenes, arm, ms, mib = arguments[-4:]
-        booted.append((arguments[arguments.index("--kernel") + 1], scenes, arm, ms, mib))
-        for scene in scenes.split(","):
-            returned(folder / "files", scene, arm)
-        (folder / "result.json").write_text('{"release": "6.12-test", "accel": "tcg"}')
-        return 0
-
-    monkeypatch.setattr(guest, "BUILD", tmp_path)
+    booted = fake_vms(tmp_path, monkeypatch)
     disks: list[tuple[str, ...]] = []
 
     def image(packages: tuple[str, ...]) -> Path:
@@ -430,13 +431,13 @@ def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(rootfs, "image", image)
     monkeypatch.setattr(guest, "compile_program", lambda source: tmp_path / "client")
-    monkeypatch.setattr(vm, "call", call)
     plan = workloads.Plan(rounds=2, scenes=("redis_flush", "redis_bgsave", "compile_c"))
     report = workloads.run(KERNELS, plan)
     both, sizes = "redis_flush,redis_bgsave", ("15000", "768")
     order = [("stock", "stock"), ("ours", "off"), ("ours", "on")]
-    assert booted == [(kernel, scenes, arm, *sizes) for scenes in (both, "compile_c")
-                      for kernel, arm in order + order[::-1]]
+    assert [(kernel_of(arguments), *arguments[-4:]) for arguments in booted] == [
+        (kernel, scenes, arm, *sizes) for scenes in (both, "compile_c")
+        for kernel, arm in order + order[::-1]]
     assert disks == [("coreutils", "dash", "redis-server", "redis-tools"),
                      ("coreutils", "dash", "gcc", "libc6-dev")]
     assert report.kernel == "6.12-test"
@@ -601,19 +602,7 @@ def test_missing_tool(archive: type[FakeApt], monkeypatch: pytest.MonkeyPatch) -
 def test_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                       capsys: pytest.CaptureFixture[str]) -> None:
     """One CPU that counts instructions; the report and its file say so."""
-    booted = []
-
-    def call(arguments: list[str], _: object) -> int:
-        booted.append(arguments)
-        folder = Path(arguments[arguments.index("--out") + 1])
-        returned(folder / "files", *arguments[-4:-2])
-        (folder / "result.json").write_text('{"release": "6.12-test", "accel": "tcg"}')
-        return 0
-
-    for module in (guest, cli):
-        monkeypatch.setattr(module, "BUILD", tmp_path)
-    monkeypatch.setattr(rootfs, "image", lambda packages: tmp_path / "disk")
-    monkeypatch.setattr(vm, "call", call)
+    booted = fake_vms(tmp_path, monkeypatch)
     (tmp_path / "ours").touch()
     words = ["fl bench", "workloads", "--kernel", f"{tmp_path}/ours", "--scenes", "compile_c",
              "--rounds", "1", "--virtual-time"]
