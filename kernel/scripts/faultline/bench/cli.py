@@ -54,8 +54,8 @@ build/tree, which the guest compiles. The latency is the program's own; p99.9 ta
 the VM. safepoint: how long the JVM stops its threads, from its own log, its start
 included. --virtual-time compares how much work the programs do per instruction of
 the CPU: a loss of throughput shows, but no stall, as one CPU runs everything. What
-else the host does matters only for waits of an idle CPU, which take real time. A
-second of --ms takes some ten.
+else the host does matters only for waits of an idle CPU, which take real time. Each
+second of --ms takes about ten seconds.
 
 examples:
   fl bench munmap
@@ -68,7 +68,7 @@ examples:
   fl bench micro --rounds 6
   fl bench micro --scenes cost --peer
   fl bench workloads --scenes redis_flush,compile_c
-  fl bench workloads --scenes redis_bgsave --virtual-time --ms 2000 --mib 128
+  fl bench workloads --scenes redis_bgsave --virtual-time --ms 5000 --mib 128
 """
 
 _BENCHMARKS = {
@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, (metavar, text) in _SIZES.items():
         parser.add_argument(f"--{name}", metavar=metavar, type=_numbers, help=text)
     parser.add_argument("--virtual-time", action="store_true",
-                        help="workloads: one emulated CPU, of which a nanosecond is an instruction")
+                        help="workloads: one emulated CPU, an instruction per nanosecond")
     parser.add_argument("--quick", action="store_true",
                         help="one small round as a smoke test; the figures mean little")
     return parser
@@ -183,7 +183,7 @@ def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coher
         if not isinstance(plan, workloads.Plan):
             raise BenchError(f"--virtual-time is not for {options.benchmark}")
         if options.cpus is not None:
-            raise BenchError("--virtual-time has one CPU, so that it takes no --cpus")
+            raise BenchError("--virtual-time uses one CPU and takes no --cpus")
         plan.virtual_time = True
     if options.rounds is not None and "cost_rounds" in fields:
         setattr(plan, "cost_rounds", plan.rounds)

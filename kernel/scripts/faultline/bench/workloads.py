@@ -65,8 +65,8 @@ _MADE: dict[str, Callable[[], Path]] = {
 # A percentile is left out if fewer requests than this were made.
 PERCENTILES = {"p50": (0.5, 2), "p99": (0.99, 100), "p99.9": (0.999, 1000)}
 
-# Virtual time: one emulated CPU, of which a nanosecond is an instruction.  It sleeps while it
-# waits for the disk; skipping to the next timer would take seconds of that time.
+# Virtual time: one emulated CPU, an instruction per nanosecond.  It sleeps while it waits for
+# the disk: skipping to the next timer would take seconds of virtual time.
 _VIRTUAL_VM = ["--icount", "0", "--icount-sleep", "--cpus", "1"]
 _VIRTUAL_SLOWER = 10
 
@@ -107,7 +107,7 @@ def programs(scenes: tuple[str, ...]) -> dict[str, list[str]]:
 def boots(kernels: guest.Kernels, rounds: int) -> list[tuple[int, Path, str]]:
     """The round, kernel and arm of each boot; every second round is the other way round.
 
-    Off and on share no boot: later scenes of a VM are slower.
+    Off and on share no boot: off runs on a kernel whose switches were never on.
     """
     found = []
     for number in range(rounds):
