@@ -479,6 +479,13 @@ long status_kb(const char *field)
 	return proc_kb("/proc/self/status", field);
 }
 
+long page_tables_kb(void)
+{
+	/* Reading may itself need a table, for the heap or the stack. */
+	status_kb("VmPTE");
+	return status_kb("VmPTE");
+}
+
 long meminfo_kb(const char *field)
 {
 	return proc_kb("/proc/meminfo", field);

@@ -164,6 +164,12 @@ int write_text(const char *path, const char *text);
 int read_text(const char *path, char *buf, size_t size);
 long proc_kb(const char *path, const char *field);
 long status_kb(const char *field);
+/*
+ * The page tables of this process in KiB.  Every library call in between may
+ * add a table, so only values read right before and after an operation compare
+ * exactly.
+ */
+long page_tables_kb(void);
 long meminfo_kb(const char *field);
 long vmstat_read(const char *name);
 int map_count(void);
