@@ -326,7 +326,7 @@ static bool time_left(const struct race *r, __u64 began)
 	__u64 limit = opt_seconds * 1000000000ULL;
 
 	if (!atomic_load(&r->changes))
-		limit *= 20;
+		limit *= 60;
 	return now_ns() - began < limit && !atomic_load(&r->wrong);
 }
 
