@@ -22,11 +22,16 @@ verdict() {
 	fi
 }
 
-# broken RULE NAME TEST SETTINGS: without the rule, the race must fail.
+# broken RULE NAME TEST SETTINGS: without the rule, the race must fail, in one of
+# three runs: on a busy host, some races are not hit each time.
 broken() {
-	local said
+	local said run
 
-	said=$(race "$1" "$3" "${4:-}")
+	for run in 1 2 3; do
+		said=$(race "$1" "$3" "${4:-}")
+		[ "$said" = passed ] || break
+	done
+	[ "$run" = 1 ] || printf '# run %s\n' "$run"
 	case $said in
 	passed | 'did not run'*) not_ok "without $2, $3 fails" <<<"$said" ;;
 	*)
