@@ -3,7 +3,8 @@
 
 Each boot is one run of QEMU, on a new layer over the disk as the previous boot left it. The
 guest has no agent: systemd takes a unit and its script from SMBIOS credentials, and the output
-of the script is returned over separate serial ports.
+of the script is returned over separate serial ports.  systemd 252 reads only the first 4 KiB of
+SMBIOS and takes no units from it: such an image has the unit, and the script is a disk.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from ..vm.qemu import Machine, channel_options
 FIRMWARE = (("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
             ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"))
 
+UNIT_NAME = "faultline-test.service"
+# Kernel parameters of every boot.
+PARAMETERS = (f"systemd.wants={UNIT_NAME}", "printk.time=1", "oops=panic", "sysrq_always_enabled")
 UNIT = """\
 [Unit]
 Description=Steps of a test
@@ -45,6 +49,12 @@ ExecStart=/bin/bash ${CREDENTIALS_DIRECTORY}/faultline.steps
 ExecStopPost=/bin/sh -c 'read -r t </proc/sys/kernel/tainted; \
     echo "taint $$t" >/dev/ttyS2; echo "exit $EXIT_CODE $EXIT_STATUS" >/dev/ttyS2'
 """
+
+
+# The unit in the image of an older systemd.
+STEPS_DISK = "/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_steps"
+DISK_UNIT = UNIT.replace("ImportCredential=faultline.*\n", "").replace(
+    "${CREDENTIALS_DIRECTORY}/faultline.steps", STEPS_DISK)
 
 
 def children_cpu() -> float:
@@ -68,6 +78,8 @@ class HostMachine:
     variables: Path
     credentials: dict[str, str]
     append: list[str]
+    # The script as a disk.
+    steps: Path | None = None
     cpus: int = 1
     mem: int = 1536
     reboots: bool = False
@@ -90,6 +102,7 @@ class HostMachine:
             # may be, and data not yet written is lost.
             "-drive", f"if=none,id=disk,format=qcow2,cache=writeback,file={self.disk}",
             "-device", "nvme,serial=faultline,drive=disk,bootindex=0",
+            *self._steps(),
             "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile=",
         ]
         if not self.reboots:
@@ -101,6 +114,12 @@ class HostMachine:
         for text in strings:
             command += ["-smbios", f"type=11,value={text.replace(',', ',,')}"]
         return command
+
+    def _steps(self) -> tuple[str, ...]:
+        if not self.steps:
+            return ()
+        return ("-drive", f"if=none,id=steps,format=raw,readonly=on,file={self.steps}",
+                "-device", "nvme,serial=steps,drive=steps")
 
 
 @dataclass
@@ -121,7 +140,10 @@ class Boot:
 class Host:
     """A disk and firmware variables, kept from boot to boot."""
 
-    def __init__(self, folder: Path, image: Path, kernel: Path, kvm_cache: Path) -> None:
+    def __init__(self, folder: Path, image: Path, kernel: Path, kvm_cache: Path, *,
+                 has_unit: bool = False) -> None:
+        """A host in `folder` that starts from `image`, which has DISK_UNIT if `has_unit`."""
+        self.has_unit = has_unit
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.folder = folder
@@ -180,11 +202,12 @@ class Host:
 
     def _prepared(self, folder: Path, steps: str, cpus: int, mem: int,
                   reboots: bool) -> HostMachine:
-        (folder / "steps").write_text(steps)
-        machine = self.machine(
-            folder, {"systemd.extra-unit.faultline-test.service": UNIT, "faultline.steps": steps},
-            ["systemd.wants=faultline-test.service", "printk.time=1", "oops=panic",
-             "sysrq_always_enabled"])
+        # Sectors of a disk without NUL bytes.
+        (folder / "steps").write_bytes(steps.encode() + b"\n" * (-len(steps.encode()) % 512))
+        credentials = ({} if self.has_unit else
+                       {f"systemd.extra-unit.{UNIT_NAME}": UNIT, "faultline.steps": steps})
+        machine = self.machine(folder, credentials, [*PARAMETERS])
+        machine.steps = folder / "steps" if self.has_unit else None
         machine.cpus, machine.mem, machine.reboots = cpus, mem, reboots
         return machine
 

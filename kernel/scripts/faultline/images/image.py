@@ -22,11 +22,14 @@ from pathlib import Path
 from ..apt import Apt
 from ..common import ROOT, Fail, Paths, lock, say, shown
 from ..pin import Pin
+from .host import DISK_UNIT, PARAMETERS, UNIT_NAME
 
 FORMATS = ("deb", "rpm")
-# One for each format, and those of tests/release and tests/host-failures/loaders.
-DISKS = (*FORMATS, "release", "loaders")
+# One for each format, and those of tests/release and tests/host-failures/loaders*.
+DISKS = (*FORMATS, "release", "loaders", "loaders-12")
 RELEASE = "trixie"
+# The disks of other releases of Debian.
+RELEASES = {"loaders-12": "bookworm"}
 OLDEST_MKOSI = 25
 # Lines of mkosi's log to show when it fails.
 LOG_LINES = 12
@@ -37,7 +40,8 @@ HOST_INPUTS = ("mkosi.profiles/host", "rollout/host/units")
 DISK_INPUTS = {"deb": (*HOST_INPUTS, "mkosi.profiles/deb"),
                "rpm": (*HOST_INPUTS, "mkosi.profiles/rpm", "tests/package/shim"),
                "release": (*HOST_INPUTS, "mkosi.profiles/release", "tests/images/module"),
-               "loaders": (*HOST_INPUTS, "mkosi.profiles/loaders")}
+               "loaders": (*HOST_INPUTS, "mkosi.profiles/loaders"),
+               "loaders-12": (*HOST_INPUTS, "mkosi.profiles/loaders")}
 # What a host with initramfs-tools needs to change over to dracut.
 DRACUT = ("dracut", "dracut-core", "dracut-install")
 
@@ -48,7 +52,10 @@ class Images:
     def __init__(self, paths: Paths) -> None:
         self.paths = paths
         self.folder = paths.build / "images"
-        self.base = self.folder / "base"
+
+    def base(self, release: str = RELEASE) -> Path:
+        """The userland of a release, as a folder; that of RELEASE is also the tools tree."""
+        return self.folder / ("base" if release == RELEASE else f"base-{release}")
 
     def disk(self, name: str) -> Path:
         """The disk of a package format, or the one of tests/release."""
@@ -61,13 +68,16 @@ class Images:
     def build(self, name: str) -> Path:
         """Build a disk, unless it is up to date."""
         base = self._digest(BASE_INPUTS)
+        releases = dict.fromkeys((RELEASE, RELEASES.get(name, RELEASE)))
         digest = self._digest(BASE_INPUTS + DISK_INPUTS[name])
         # One mkosi at a time: each copies the package cache that another one would be filling.
         with lock(self.folder / "mkosi.lock"):
             if self._current(name, digest) and self.disk(name).is_file():
                 return self.disk(name)
-            if not (self._current("base", base) and self.base.is_dir()):
-                self._build_base(base)
+            for release in releases:
+                folder = self.base(release)
+                if not (self._current(folder.name, base) and folder.is_dir()):
+                    self._build_base(release, base)
             self._build_disk(name, digest)
         return self.disk(name)
 
@@ -98,23 +108,40 @@ class Images:
 
     # --- How
 
-    def _build_base(self, digest: str) -> None:
-        self._stamp("base").unlink(missing_ok=True)
-        self._write_sources()
-        self._mkosi("base", ["base"], "--package", self._stock_package())
-        self._stamp("base").write_text(json.dumps({"inputs": digest}) + "\n")
+    def _build_base(self, release: str, digest: str) -> None:
+        name = self.base(release).name
+        self._stamp(name).unlink(missing_ok=True)
+        self._write_sources(release)
+        self._mkosi(name, release, ["base"], "--output", name,
+                    "--package", self._stock_package(release))
+        self._stamp(name).write_text(json.dumps({"inputs": digest}) + "\n")
 
     def _build_disk(self, name: str, digest: str) -> None:
         self._stamp(name).unlink(missing_ok=True)
-        extra = []
+        release = RELEASES.get(name, RELEASE)
+        extra: list[str | Path] = []
         if name == "rpm":
             extra = ["--extra-tree", f"{self._shim()}:/opt"]
         elif name == "release":
             extra = ["--extra-tree", f"{self._dracut()}:/opt/dracut"]
+        elif release != RELEASE:
+            extra = ["--extra-tree", self._settings(name)]
         # Building disks needs a newer systemd-repart than Debian 12 has; the base has one.
-        self._mkosi(name, ["host", name], "--base-tree", self.base,
-                    "--tools-tree", self.base, *extra)
+        self._mkosi(name, release, ["host", name.partition("-")[0]], "--output", name,
+                    "--base-tree", self.base(release), "--tools-tree", self.base(), *extra)
         self._stamp(name).write_text(json.dumps({"inputs": digest}) + "\n")
+
+    def _settings(self, name: str) -> Path:
+        """What systemd 252 does not take from SMBIOS: the unit and kernel parameters."""
+        top = self.folder / f"{name}.extra"
+        shutil.rmtree(top, ignore_errors=True)
+        units, kernel = top / "etc/systemd/system", top / "etc/kernel"
+        units.mkdir(parents=True)
+        kernel.mkdir()
+        (units / UNIT_NAME).write_text(DISK_UNIT)
+        parameters = (ROOT / "mkosi.profiles/host/mkosi.extra/etc/kernel/cmdline").read_text()
+        (kernel / "cmdline").write_text(" ".join((parameters.strip(), *PARAMETERS)) + "\n")
+        return top
 
     def _dracut(self) -> Path:
         """The packages of dracut: it cannot be installed together with initramfs-tools."""
@@ -130,7 +157,7 @@ class Images:
         folder = self.folder / "shim"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self._run("rpm shim", [ROOT / "tests/package/shim/build", folder, self.base])
+        self._run("rpm shim", [ROOT / "tests/package/shim/build", folder, self.base()])
         return folder
 
     @functools.cached_property
@@ -144,8 +171,10 @@ class Images:
             raise Fail(f"'{' '.join(command)}' failed: {done.stderr.strip().splitlines()[-1:]}")
         return done.stdout
 
-    def _stock_package(self) -> str:
-        """Debian's cloud kernel of the pinned version, or else the newest one."""
+    def _stock_package(self, release: str) -> str:
+        """Debian's cloud kernel: of the pinned version, or else the newest one."""
+        if release != RELEASE:
+            return "linux-image-cloud-amd64"
         upstream = Pin.load(self.paths.kernel).upstream
         names: list[str] = re.findall(
             r"(?m)^linux-image-6\.12\.\d+\+deb13(?:\.\d+)?-cloud-amd64$",
@@ -159,22 +188,29 @@ class Images:
             say(f"note: the mirrors no longer have stock {upstream}; the hosts get {names[-1]}")
         return (pinned or names)[-1]
 
-    def _write_sources(self) -> None:
-        """Write apt sources for mkosi: this host's mirrors with the suites of the images."""
+    def _sandbox(self, release: str) -> Path:
+        return self.folder / ("sandbox" if release == RELEASE else f"sandbox-{release}")
+
+    def _write_sources(self, release: str) -> None:
+        """Write apt sources for mkosi: this host's mirrors with the suites of a release."""
         suites = (RELEASE, f"{RELEASE}-updates", f"{RELEASE}-security")
-        target = self.folder / "sandbox/etc/apt/sources.list.d/mkosi.sources"
+        target = self._sandbox(release) / "etc/apt/sources.list.d/mkosi.sources"
         target.parent.mkdir(parents=True, exist_ok=True)
+        # The mirrors of all releases are the same.
         target.write_text("\n".join(
-            f"Types: deb\nURIs: {uri}\nSuites: {suite}\nComponents: main\nSigned-By: {KEYRING}\n"
+            f"Types: deb\nURIs: {uri}\nSuites: {suite.replace(RELEASE, release)}\n"
+            f"Components: main\nSigned-By: {KEYRING}\n"
             for uri, suite in self.apt.sources() if suite in suites))
 
-    def _mkosi(self, name: str, profiles: list[str], *options: str | Path) -> None:
+    def _mkosi(self, name: str, release: str, profiles: list[str],
+               *options: str | Path) -> None:
         # Keep the user's MKOSI* variables out.
         env = {key: value for key, value in os.environ.items() if not key.startswith("MKOSI")}
         command, more = self._program()
         self._run(name, [
-            *command, "--directory", ROOT, "--profile", ",".join(profiles), "--force",
-            "--sandbox-tree", self.folder / "sandbox",
+            *command, "--directory", ROOT, "--release", release,
+            "--profile", ",".join(profiles), "--force",
+            "--sandbox-tree", self._sandbox(release),
             "--output-directory", self.folder,
             "--package-cache-dir", self._made("downloads"),
             "--cache-directory", self._made("cache"),

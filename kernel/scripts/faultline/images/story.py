@@ -18,7 +18,7 @@ from ..stage_env import read_env
 
 from . import repository
 from .host import Host
-from .image import FORMATS, Images
+from .image import FORMATS, RELEASES, Images
 
 GUEST = ROOT / "tests/images/guest"
 # The glob of the package that contains the kernel.
@@ -48,8 +48,10 @@ class Scenario:
     def __init__(self, package_format: str, name: str, *, disk: str = "",
                  only_first: bool = False, mem: int = 1536, timeout: float = 1800) -> None:
         """Prepare the host: `disk` names another disk than that of the format, `only_first`
-        leaves out the second build; each boot has `mem` MiB and `timeout` seconds."""
+        leaves out the second build; each boot has `mem` MiB and `timeout` seconds.  The steps
+        of NAME-12, on Debian 12, are those of NAME."""
         self.package_format = package_format
+        steps = name.partition("-")[0]
         self.mem, self.timeout = mem, timeout
         self.full = flag("FULL")
         paths = Paths.from_env()
@@ -58,7 +60,7 @@ class Scenario:
         images = Images(paths)
         work = images.folder / "run" / f"{package_format}-{name}"
         self.host = Host(work, images.build(disk or package_format), images.kernel(),
-                         paths.build / "vm/kvm-probe.json")
+                         paths.build / "vm/kvm-probe.json", has_unit=disk in RELEASES)
         served = work / "served"
         repository.prepare(
             Path(os.environ.get("REPOSITORY") or images.folder / "repo" / flavour),
@@ -69,9 +71,9 @@ class Scenario:
             *(f"{key}={shlex.quote(value)}" for key, value in {
                 **known, "META": meta_suffix(flavour),
                 "URL": self.server.url, "FULL": "yes" if self.full else "",
-                "SCENARIO": name,
+                "SCENARIO": steps,
             }.items()),
-            *((GUEST / f"{part}.sh").read_text() for part in ("lib", package_format, name))])
+            *((GUEST / f"{part}.sh").read_text() for part in ("lib", package_format, steps))])
         self.count = self.failed = 0
         print("TAP version 13", flush=True)
         self.note(f"{self.host.accel.accel}: {self.host.accel.why}")
@@ -195,6 +197,17 @@ def loaders(package_format: str) -> None:
     test.end()
 
 
+def loaders_12(package_format: str) -> None:
+    """The same with GRUB of Debian 12, on a host that has it before it has our kernel."""
+    if package_format != "deb":
+        raise Fail("the scenario loaders-12 needs a DEB host: say deb")
+    test = Scenario(package_format, "loaders-12", disk="loaders-12", only_first=True)
+    if (test.boot("convert") and test.boot("install", setting="LOADER=GRUB")
+            and test.boot("sorted")):
+        trials(test, 0)
+    test.end()
+
+
 def trials(test: Scenario, number: int) -> bool:
     """A trial that passes, some that fail, and power cuts; the stock kernel is the default."""
     if not (test.boot("ask") and test.boot("pass") and test.boot("pin") and test.boot("undo")
@@ -207,7 +220,8 @@ def trials(test: Scenario, number: int) -> bool:
     return True
 
 
-SCENARIOS = {"lifecycle": lifecycle, "failures": failures, "loaders": loaders, "release": release}
+SCENARIOS = {"lifecycle": lifecycle, "failures": failures, "loaders": loaders,
+             "loaders-12": loaders_12, "release": release}
 
 
 def main() -> None:

@@ -83,7 +83,7 @@ static void vcpu_resume(void)
 /* === Wider windows ======================================================== */
 
 /* In microseconds; those of get_user_pages_fast() have interrupts off. */
-#define WINDOW_MAX	1000
+#define WINDOW_MAX	20000
 
 DEFINE_STATIC_KEY_FALSE(pmd_clear_window_key);
 static u32 window_us;
@@ -95,10 +95,12 @@ void __pmd_clear_window(void)
 	 * Not get_random_u32(): perf walks page tables in NMIs.
 	 */
 	u32 rnd = hash_32((u32)local_clock(), 32);
+	u32 us = (rnd >> 2) % (READ_ONCE(window_us) + 1);
 
 	if (!in_nmi() && !(rnd & 3)) {
 		vcpu_stop();
-		udelay((rnd >> 2) % (READ_ONCE(window_us) + 1));
+		mdelay(us / 1000);
+		udelay(us % 1000);
 		vcpu_resume();
 	}
 }

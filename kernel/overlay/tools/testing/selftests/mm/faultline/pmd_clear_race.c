@@ -18,7 +18,8 @@
  * kernel has no memory to batch the page tables that it frees.
  *
  * Variants: the switch off, on, and changing continuously.  The race windows
- * are wider on a kernel with CONFIG_FAULTLINE_PMD_CLEAR_TORTURE.
+ * are wider on a kernel with CONFIG_FAULTLINE_PMD_CLEAR_TORTURE: by default as
+ * wide as a test needs on an idle machine, else FAULTLINE_WINDOW us.
  */
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -47,6 +48,8 @@
 #define NEVER		(-1)
 
 static long opt_seconds = 5;
+/* In us, instead of those above; 0 stands for those. */
+static long opt_window;
 
 /* In memory shared by all processes of a test. */
 struct world {
@@ -617,6 +620,8 @@ static void run(struct __test_metadata *_metadata,
 	pid_t pids[2];
 	int i;
 
+	if (opt_window)
+		window = opt_window;
 	if (!pmd_clear_window(window))
 		TH_LOG("this kernel cannot widen the race windows");
 	if (variant->flip)
@@ -726,7 +731,8 @@ static int run_all(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	if (!env_number("FAULTLINE_SECONDS", &opt_seconds))
+	if (!env_number("FAULTLINE_SECONDS", &opt_seconds) ||
+	    !env_number("FAULTLINE_WINDOW", &opt_window))
 		return KSFT_FAIL;
 	return vm_knob_kept(&pmd_clear_knob, run_all, argc, argv);
 }
