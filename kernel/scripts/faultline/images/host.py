@@ -49,8 +49,6 @@ ExecStart=/bin/bash ${CREDENTIALS_DIRECTORY}/faultline.steps
 ExecStopPost=/bin/sh -c 'read -r t </proc/sys/kernel/tainted; \
     echo "taint $$t" >/dev/ttyS2; echo "exit $EXIT_CODE $EXIT_STATUS" >/dev/ttyS2'
 """
-
-
 # The unit in the image of an older systemd.
 STEPS_DISK = "/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_steps"
 DISK_UNIT = UNIT.replace("ImportCredential=faultline.*\n", "").replace(
@@ -202,8 +200,9 @@ class Host:
 
     def _prepared(self, folder: Path, steps: str, cpus: int, mem: int,
                   reboots: bool) -> HostMachine:
-        # Sectors of a disk without NUL bytes.
-        (folder / "steps").write_bytes(steps.encode() + b"\n" * (-len(steps.encode()) % 512))
+        # Whole sectors of a disk, without NUL bytes.
+        script = steps.encode()
+        (folder / "steps").write_bytes(script + b"\n" * (-len(script) % 512))
         credentials = ({} if self.has_unit else
                        {f"systemd.extra-unit.{UNIT_NAME}": UNIT, "faultline.steps": steps})
         machine = self.machine(folder, credentials, [*PARAMETERS])

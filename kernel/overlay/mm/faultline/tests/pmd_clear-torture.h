@@ -6,12 +6,13 @@
  */
 
 #include <linux/debugfs.h>
-#include <linux/delay.h>
 #include <linux/hash.h>
 #include <linux/init.h>
 #include <linux/mutex.h>
 #include <linux/preempt.h>
 #include <linux/sched/clock.h>
+
+#include "torture.h"
 
 u32 pmd_clear_broken_rules;
 
@@ -99,8 +100,7 @@ void __pmd_clear_window(void)
 
 	if (!in_nmi() && !(rnd & 3)) {
 		vcpu_stop();
-		mdelay(us / 1000);
-		udelay(us % 1000);
+		torture_delay(us);
 		vcpu_resume();
 	}
 }
