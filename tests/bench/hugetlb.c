@@ -98,7 +98,7 @@ static void timing_merge(struct timing *timing, const struct timing *other)
 /* --- memory of the whole system */
 
 /* Page tables of the whole system, after folding the per-CPU counters. */
-static unsigned long page_tables_kb(void)
+static unsigned long all_page_tables_kb(void)
 {
 	write_text("/proc/sys/vm/stat_refresh", "1");
 	return meminfo_kb("PageTables");
@@ -455,10 +455,10 @@ static void tables_turn(struct loop *loop, const char *what, int arm)
 	long i;
 
 	wait_ready(opt.procs);
-	before = page_tables_kb();
+	before = all_page_tables_kb();
 	gate_pass(0);
 	wait_ready(opt.procs);
-	after = page_tables_kb();
+	after = all_page_tables_kb();
 	for (i = 0; i < opt.procs; i++) {
 		snprintf(path, sizeof(path), "/proc/%d/status", pids[i]);
 		vmpte += proc_kb(path, "VmPTE");
