@@ -204,6 +204,10 @@ test-ppc64le: tree ## boot and test the ppc64le kernel, radix and hash MMU
 	@$(DEPS) vm ppc64le
 	@tests/run ppc64le
 
+.PHONY: test-signing
+test-signing: deps tree ## sign kernels; boot them with Secure Boot, load modules in them
+	@tests/run signing
+
 # Not part of test-release: it compiles a kernel of its own, for hours.
 .PHONY: test-powerpc64le
 test-powerpc64le: tree ## cross-build packages for POWER, install and boot them in a POWER9 VM
@@ -243,6 +247,7 @@ endif
 test-release: is-shipped deps tree ## what is shipped: generic and cloud, or FLAVOUR, in VMs, with DKMS, BTF, dumps; takes hours
 	@set -e; for flavour in $(or $(FLAVOUR),generic cloud); do \
 		FLAVOUR=$$flavour FULL=$(FULL) tests/run --limit 7200 images host-failures release; done
+	@tests/run signing
 
 .PHONY: lint
 lint: test-lint ## check the style and consistency of all tracked files

@@ -46,7 +46,7 @@ SUITES = {suite.name: suite for suite in (
     Suite("source"),
     Suite("build", jobs=2),
     Suite("runner", (BUILD,)),
-    Suite("package", ((FL, "stage", "microvm"), (FL, "stage", "tiny"))),
+    Suite("package", ((FL, "stage", "microvm"),)),
     Suite("rollout", (BUILD,), jobs=2),
     # One virtual machine does not keep two CPUs busy.
     Suite("images", ((FL, "images", "packages", FLAVOUR),), jobs=2),
@@ -57,6 +57,8 @@ SUITES = {suite.name: suite for suite in (
     Suite("host-failures", ((FL, "images", "packages", FLAVOUR),), jobs=2, opt_in=True),
     # It needs what the configurations of Debian have and that of microvm has not.
     Suite("release", ((FL, "images", "packages", "--first", FLAVOUR),), opt_in=True),
+    # A kernel of its own, and VMs that start one after the other.
+    Suite("signing", ((FL, "stage", "microvm"), (FL, "stage", "tiny")), opt_in=True),
     Suite("debug", ((FL, "build", "microvm-debug"), SELFTESTS), opt_in=True),
     Suite("kcsan", ((FL, "build", "microvm-kcsan"), SELFTESTS), opt_in=True),
     Suite("ppc64le", ((FL, "build", "ppc64le"),

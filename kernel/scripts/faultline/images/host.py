@@ -24,7 +24,7 @@ from ..vm.arch import Arch, identify
 from ..vm.errors import RunnerError
 from ..vm.qemu import Machine, channel_options
 
-# Debian's and Fedora's names; without Secure Boot, which tests/package/secureboot tests.
+# Debian's and Fedora's names; without Secure Boot, which tests/signing/secureboot tests.
 FIRMWARE = (("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
             ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"))
 
