@@ -51,7 +51,8 @@ SUITES = {suite.name: suite for suite in (
     # One virtual machine does not keep two CPUs busy.
     Suite("images", ((FL, "images", "packages", FLAVOUR),), jobs=2),
     # A virtual machine on one host thread (icount) keeps one CPU busy.
-    Suite("kernel", (BUILD, SELFTESTS), jobs=2, alone=("bench", "boot", "hugetlb-fixes", "races")),
+    Suite("kernel", (BUILD, SELFTESTS), jobs=2,
+          alone=("bench", "boot", "demo", "hugetlb-fixes", "races")),
     # VMs that share the CPUs with nothing else: changes of a switch have to be on time.
     Suite("fleet", (BUILD, (FL, "stage", "microvm")), opt_in=True),
     Suite("host-failures", ((FL, "images", "packages", FLAVOUR),), jobs=2, opt_in=True),
