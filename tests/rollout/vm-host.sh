@@ -110,7 +110,7 @@ until [ -e /tmp/end ]; do
 	same=$((same + $(awk -v seed=$((seed + 50000)) -v scale=1 "$latency" </dev/null)))
 	draws=$((draws + 200))
 	munmap --arms as-is --rounds 1 --size "$mib" --fill 4k stall >/tmp/samples || exit 1
-	wait=$(awk '$2 ~ /_max$/ { printf "%d", $5 * 1000 }' /tmp/samples)
+	wait=$(awk '$2 ~ /_mmap_max$/ { printf "%d", $5 * 1000 }' /tmp/samples)
 	rounds=$((rounds + 1)) microseconds=$((microseconds + wait))
 	{
 		echo "load_rounds_total $rounds"
