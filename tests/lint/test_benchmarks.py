@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The benchmarks compile, also with the selftests' helpers of today."""
+"""The benchmarks compile together with the helpers of the selftests."""
 
 import pytest
 
