@@ -196,14 +196,19 @@ static long walk_process_vm(struct walker *k, size_t index)
 	return 1;
 }
 
-/* A shared futex is looked up by its page.  The expected value is wrong. */
+/*
+ * A shared futex is looked up by its page.  Words are odd or 0, so that 2 is
+ * never found, and nobody sleeps.
+ */
 static long walk_futex(struct walker *k, size_t index)
 {
-	__u32 *word = page_at(k->w, index);
+	static const struct timespec second = { .tv_sec = 1 };
 
-	if (!syscall(SYS_futex, word, FUTEX_WAIT,
-		     ~(__u32)k->w->word(index) | 1, NULL, NULL, 0))
+	if (!syscall(SYS_futex, page_at(k->w, index), FUTEX_WAIT, 2, &second,
+		     NULL, 0))
 		return NEVER;
+	if (errno == ETIMEDOUT)
+		atomic_fetch_add(&k->w->wrong, 1);
 	return errno == EAGAIN ? 1 : errno == EFAULT ? 0 : NEVER;
 }
 
