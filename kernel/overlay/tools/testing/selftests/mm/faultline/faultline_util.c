@@ -285,10 +285,14 @@ void *map_shared(size_t size)
 
 pid_t fork_bound(void)
 {
-	pid_t pid = fork();
+	pid_t parent = getpid(), pid = fork();
 
-	if (!pid)
+	if (!pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		/* It may have died before that. */
+		if (getppid() != parent)
+			_exit(1);
+	}
 	return pid;
 }
 

@@ -102,7 +102,7 @@ TEST_F_TIMEOUT(hugetlb, tables, TIMEOUT)
 
 	ASSERT_NE(NULL, p);
 	huge_write(p, 0);
-	pid = fork();
+	pid = fork_bound();
 	ASSERT_LE(0, pid);
 	if (!pid) {
 		/* The table of the first GiB exists, that of the second not. */
@@ -158,7 +158,7 @@ TEST_F_TIMEOUT(hugetlb, mapped_before_mode_0, TIMEOUT)
 	p = hugetlb_map(self->fd, 2 * GIB);
 	ASSERT_NE(NULL, p);
 	huge_write(p, 0);
-	pid = fork();
+	pid = fork_bound();
 	ASSERT_LE(0, pid);
 	if (!pid) {
 		huge_write(p, 1);
@@ -353,7 +353,7 @@ TEST_F_TIMEOUT(hugetlb, split, TIMEOUT)
 	ASSERT_NE(NULL, p);
 	huge_write(p, 0);
 	huge_write(p, second);
-	pid = fork();
+	pid = fork_bound();
 	ASSERT_LE(0, pid);
 	if (!pid) {
 		bool good = huge_good(p, 0) && huge_good(p, second);
@@ -681,7 +681,7 @@ TEST_F_TIMEOUT(hugetlb, around_shared, TIMEOUT)
 	ASSERT_NE(NULL, p);
 	huge_write(p, 0);
 	ASSERT_EQ(0, fallocate(self->fd, 0, 0, 2 * AROUND * huge_size()));
-	pid = fork();
+	pid = fork_bound();
 	ASSERT_LE(0, pid);
 	if (!pid) {
 		word_read(p);

@@ -305,7 +305,7 @@ TEST_F_TIMEOUT(pmd_clear, unshare, TIMEOUT)
 	huge_write(p, 0);
 	before = counters_read(hugetlb_counters);
 	for (i = 0; i < 2; i++) {
-		pids[i] = fork();
+		pids[i] = fork_bound();
 		ASSERT_LE(0, pids[i]);
 		if (!pids[i]) {
 			wait_step(steps, 2 * i);

@@ -202,7 +202,7 @@ TEST_F(spf, fork_copies)
 
 	ASSERT_EQ(0, pipe(pipes));
 	fill_pages(self->map, PAGES * self->ps, TAG);
-	pid = fork();
+	pid = fork_bound();
 	ASSERT_LE(0, pid);
 	if (!pid) {
 		/* Until the parent has written. */
@@ -230,7 +230,7 @@ TEST_F(spf, broken_memory)
 		SKIP(return, "this kernel cannot simulate broken memory");
 	ASSERT_EQ(0, madvise(self->map, PAGES * self->ps, MADV_DONTDUMP));
 	fill_pages(self->map, PAGES * self->ps, TAG);
-	pid = fork();
+	pid = fork_bound();
 	if (!pid) {
 		pause();
 		_exit(0);
