@@ -316,7 +316,10 @@ static void race(struct __test_metadata *_metadata,
 	/* This process would keep page tables from becoming empty. */
 	if (op->lone)
 		EXPECT_EQ(0, munmap(w->map, LENGTH));
-	for (i = 0; i < opt_seconds * 10 && !atomic_load(&w->cannot); i++)
+	/* A slow machine gets up to five minutes, until there is an act. */
+	for (i = 0; !atomic_load(&w->cannot) &&
+	     (i < opt_seconds * 10 || (i < 3000 && !atomic_load(&w->acts)));
+	     i++)
 		usleep(100000);
 	atomic_store(&w->stop, true);
 	for (i = 0; i < PROCESSES; i++)

@@ -637,7 +637,10 @@ static void run(struct __test_metadata *_metadata,
 		if (!pids[i])
 			_exit(process[i](w));
 	}
-	for (i = 0; i < opt_seconds * 10; i++)
+	/* A slow machine gets up to five minutes, until there is an act. */
+	for (i = 0; i < opt_seconds * 10 ||
+	     (i < 3000 && !atomic_load(&w->acts) && !atomic_load(&w->cannot));
+	     i++)
 		usleep(100000);
 	atomic_store(&w->stop, true);
 	for (i = 0; i < n; i++)

@@ -320,14 +320,15 @@ static void finish(struct race *r)
 	}
 }
 
-/* A slow machine gets more time, until there is at least one change. */
+/* A slow machine gets five minutes, until there is at least one change. */
 static bool time_left(const struct race *r, __u64 began)
 {
-	__u64 limit = opt_seconds * 1000000000ULL;
+	long limit = opt_seconds;
 
-	if (!atomic_load(&r->changes))
-		limit *= 60;
-	return now_ns() - began < limit && !atomic_load(&r->wrong);
+	if (limit < 300 && !atomic_load(&r->changes))
+		limit = 300;
+	return now_ns() - began < limit * 1000000000ULL &&
+	       !atomic_load(&r->wrong);
 }
 
 /* --- keep: changes that preserve the content of memory */
@@ -1115,9 +1116,10 @@ static void *read_new_place(void *arg)
 		word_read(m->to);
 	/* No system call from here on, as it may flush. */
 	until = now_ns() + 50000000;
-	while (now_ns() < until && !atomic_load(&m->seen))
+	do {
 		if (word_read(m->to) == TAG + 2)
 			atomic_store(&m->seen, true);
+	} while (now_ns() < until && !atomic_load(&m->seen));
 	return NULL;
 }
 
