@@ -24,8 +24,8 @@
 
 /* Of a test, in seconds. */
 #define TIMEOUT		900
-/* No round begins later, in ns. */
-#define LAST_NS		(TIMEOUT * 800000000ULL)
+/* A test that has not raced gives up after this time, in ns. */
+#define LAST_NS		(240 * 1000000000ULL)
 #define MAX_RACERS	4
 
 /* FAULTLINE_SECONDS: how long the variant "on" of a race lasts. */
@@ -223,15 +223,21 @@ static bool has_raced(const struct state *s, struct race *r)
 }
 
 /*
- * Whether to run another round of a test that began at @start.  A slow machine
- * does few rounds in time, or has the switch off in all of them: go on until
- * they have raced.
+ * Whether to run another round of a test that began at @start: until @count
+ * acts were counted, or with 0 until the time is over.  A slow machine does few
+ * rounds in time, or has the switch off in all of them: go on until they have
+ * raced.  It may not even have started the threads in time, so there is always
+ * a first round.
  */
-static bool time_left(const struct state *s, struct race *r, __u64 start)
+static bool another_round(const struct state *s, struct race *r, __u64 start,
+			  long count)
 {
 	__u64 now = now_ns() - start;
 
-	if (now < race_seconds(s) * 1e9)
+	if (!r->rounds)
+		return true;
+	if (count ? now < LAST_NS && atomic_load(&r->acts) < count :
+		    now < race_seconds(s) * 1e9)
 		return true;
 	return s->on && now < LAST_NS && !has_raced(s, r);
 }
@@ -263,10 +269,7 @@ static bool run_round(struct race *r)
 	return good;
 }
 
-/*
- * Runs rounds until @count acts were counted, or with 0 until the time is over.
- * Returns false if a round went wrong.
- */
+/* Returns false if a round went wrong.  @count: see another_round(). */
 static bool run_race(const struct state *s, struct race *r,
 		     const struct race_ops *ops, long count)
 {
@@ -291,8 +294,7 @@ static bool run_race(const struct state *s, struct race *r,
 			exit(KSFT_FAIL);
 		}
 	}
-	while (good && (count ? r->acts < count && now_ns() < start + LAST_NS :
-				time_left(s, r, start)))
+	while (good && another_round(s, r, start, count))
 		good = run_round(r);
 	atomic_store(&r->stop, true);
 	pthread_barrier_wait(&r->barrier);
