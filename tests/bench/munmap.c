@@ -34,6 +34,8 @@
 #define SETTLE_US	50000
 /* So that RCU has little to free for the probe, which it does in interrupts. */
 #define STEADY_PAUSE_US	100
+/* Measurements of a round, until all threads have run beside it. */
+#define TRIES		20
 
 const char bench_name[] = "munmap";
 const char *bench_knob = "/proc/sys/vm/munmap_section_kbytes";
@@ -220,20 +222,45 @@ static void clean_up(void *p, size_t len)
 		die("munmap: %s", strerror(errno));
 }
 
-/* The operations of a probe that overlapped with [from, to), as @name. */
-static void report_probe(const char *what, const char *name,
-			 const struct probe *probe, int arm, __u64 from, __u64 to)
+/* How long the operations took that overlapped with [from, to), in @ms. */
+static long probe_times(const struct probe *probe, __u64 from, __u64 to,
+			double *ms)
 {
-	double *ms = malloc(probe->n * sizeof(*ms) + 1);
 	long i, n = 0;
 
 	for (i = 0; i < probe->n; i++)
 		if (probe->ops[i].end > from && probe->ops[i].start < to)
 			ms[n++] = (probe->ops[i].end - probe->ops[i].start) /
 				  1e6;
-	if (!n)
-		die("%s: no %s in %.1f ms: too few CPUs?", what, name,
-		    (to - from) / 1e6);
+	return n;
+}
+
+static double *new_times(const struct probe *probe)
+{
+	double *ms = malloc(probe->n * sizeof(*ms) + 1);
+
+	if (!ms)
+		die("no memory for samples");
+	return ms;
+}
+
+/* Whether the probe has run in [from, to), or waited there. */
+static bool probe_ran(const struct probe *probe, __u64 from, __u64 to)
+{
+	double *ms = new_times(probe);
+	long n = probe_times(probe, from, to, ms);
+
+	free(ms);
+	return n;
+}
+
+/* The operations of a probe that overlapped with [from, to), as @name. */
+static void report_probe(const char *what, const char *name,
+			 const struct probe *probe, int arm, __u64 from, __u64 to)
+{
+	double *ms = new_times(probe);
+	long n = probe_times(probe, from, to, ms);
+
 	sort_samples(ms, n);
 	report(arm, "ms", ms[n - 1], "%s_%s_max", what, name);
 	report(arm, "ms", p99(ms, n), "%s_%s_p99", what, name);
@@ -262,11 +289,13 @@ static const char * const scene_names[NR_SCENES] = {
 
 static struct op *op_buffers[3];
 
-static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
+/* Returns false, with nothing reported, if the host left a probe no time. */
+static bool try_munmap(enum scene scene, enum fill fill, size_t len, int arm,
+		       const char *what)
 {
 	struct probe probes[3] = { };
-	char what[64];
 	__u64 from, to, quiet = 0;
+	bool ran = true;
 	int i, n = 0;
 	void *p;
 
@@ -324,10 +353,16 @@ static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
 	for (i = 0; i < n; i++)
 		pthread_join(probes[i].thread, NULL);
 	clean_up(p, len);
+	for (i = 0; i < n; i++)
+		if (probes[i].place)
+			munmap(probes[i].place, probes[i].size);
 
-	snprintf(what, sizeof(what), "%s_%zum_%s%s%s", scene_names[scene],
-		 len / MIB, fill_names[fill], call->advice < 0 ? "" : "_",
-		 call->advice < 0 ? "" : call->name);
+	for (i = 0; i < n && scene != SCENE_HAMMER; i++)
+		ran = ran && probe_ran(&probes[i], from, to);
+	if (quiet)
+		ran = ran && probe_ran(&probes[0], quiet, quiet + to - from);
+	if (!ran)
+		return false;
 	report(arm, "ms", (to - from) / 1e6, "%s_%s", what,
 	       call->advice < 0 ? "munmap" : "time");
 	for (i = 0; i < n && scene != SCENE_HAMMER; i++)
@@ -335,9 +370,28 @@ static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
 	if (quiet)
 		report_probe(what, "quiet", &probes[0], arm, quiet,
 			     quiet + to - from);
-	for (i = 0; i < n; i++)
-		if (probes[i].place)
-			munmap(probes[i].place, probes[i].size);
+	return true;
+}
+
+/*
+ * A probe that waits for the call has run beside it.  If one has not run at
+ * all, its CPU was taken away, and the round says nothing: measure again.
+ */
+static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
+{
+	char what[64];
+	int tries;
+
+	snprintf(what, sizeof(what), "%s_%zum_%s%s%s", scene_names[scene],
+		 len / MIB, fill_names[fill], call->advice < 0 ? "" : "_",
+		 call->advice < 0 ? "" : call->name);
+	for (tries = 0; tries < TRIES; tries++) {
+		if (try_munmap(scene, fill, len, arm, what))
+			return;
+		printf("# %s: a thread did not run beside it, again\n", what);
+	}
+	die("%s: a thread did not run beside it, %d times: too few CPUs?", what,
+	    TRIES);
 }
 
 static void run_scene(enum scene scene, enum fill fill, size_t len, int rounds)
