@@ -222,45 +222,35 @@ static void clean_up(void *p, size_t len)
 		die("munmap: %s", strerror(errno));
 }
 
-/* How long the operations took that overlapped with [from, to), in @ms. */
-static long probe_times(const struct probe *probe, __u64 from, __u64 to,
-			double *ms)
+static bool overlaps(const struct op *op, __u64 from, __u64 to)
 {
-	long i, n = 0;
-
-	for (i = 0; i < probe->n; i++)
-		if (probe->ops[i].end > from && probe->ops[i].start < to)
-			ms[n++] = (probe->ops[i].end - probe->ops[i].start) /
-				  1e6;
-	return n;
-}
-
-static double *new_times(const struct probe *probe)
-{
-	double *ms = malloc(probe->n * sizeof(*ms) + 1);
-
-	if (!ms)
-		die("no memory for samples");
-	return ms;
+	return op->end > from && op->start < to;
 }
 
 /* Whether the probe has run in [from, to), or waited there. */
 static bool probe_ran(const struct probe *probe, __u64 from, __u64 to)
 {
-	double *ms = new_times(probe);
-	long n = probe_times(probe, from, to, ms);
+	long i;
 
-	free(ms);
-	return n;
+	for (i = 0; i < probe->n; i++)
+		if (overlaps(&probe->ops[i], from, to))
+			return true;
+	return false;
 }
 
 /* The operations of a probe that overlapped with [from, to), as @name. */
 static void report_probe(const char *what, const char *name,
 			 const struct probe *probe, int arm, __u64 from, __u64 to)
 {
-	double *ms = new_times(probe);
-	long n = probe_times(probe, from, to, ms);
+	double *ms = malloc(probe->n * sizeof(*ms) + 1);
+	long i, n = 0;
 
+	if (!ms)
+		die("no memory for samples");
+	for (i = 0; i < probe->n; i++)
+		if (overlaps(&probe->ops[i], from, to))
+			ms[n++] = (probe->ops[i].end - probe->ops[i].start) /
+				  1e6;
 	sort_samples(ms, n);
 	report(arm, "ms", ms[n - 1], "%s_%s_max", what, name);
 	report(arm, "ms", p99(ms, n), "%s_%s_p99", what, name);

@@ -626,7 +626,7 @@ static bool prepare_faults(struct race *r)
 	return true;
 }
 
-/* No racer writes to a range that is dead before it has begun. */
+/* The range must not die before the racers have begun to write. */
 static int unmap_under_faults(struct race *r)
 {
 	struct faults *f = r->data;
