@@ -289,7 +289,7 @@ pid_t fork_bound(void)
 
 	if (!pid) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		/* It may have died before that. */
+		/* The parent may have died before that. */
 		if (getppid() != parent)
 			_exit(1);
 	}

@@ -1358,7 +1358,7 @@ TEST_F_TIMEOUT(race, ksm, TIMEOUT)
 	for (i = 0; i < k.len; i += page_size())
 		word_write(k.other + i, TAG);
 	ASSERT_EQ(0, madvise(k.other, k.len, MADV_MERGEABLE));
-	/* A write of "run" waits for a batch: it must not outlast the munmap. */
+	/* A write to "run" waits for a batch, which must end before the munmap. */
 	write_text(KSM "pages_to_scan", "1000");
 	write_text(KSM "sleep_millisecs", "1");
 	race_test(_metadata, &self->s, &ops, &k);
@@ -1514,7 +1514,7 @@ struct pins {
 	const struct counters *before;	/* NULL: no section has to be cut */
 };
 
-/* Unlike any word of the pages that were there. */
+/* Differs from every word that the old pages hold. */
 static __u64 new_word(const struct race *r, int i)
 {
 	return ~r->tag - i;
