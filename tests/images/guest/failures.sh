@@ -155,3 +155,60 @@ spoil() {
 		sleep infinity
 	SPOIL
 }
+
+# The first build runs: the second hangs before systemd starts, and the watchdog of the BMC resets
+# the machine. This step runs again after that.
+step_early_hang() {
+	check "$KVER1 runs" running "$KVER1"
+	if ! modinfo ipmi_watchdog >/dev/null 2>&1; then
+		say "this flavour has no driver for a BMC: left out"
+		return
+	fi
+	if [ ! -e "$state/hung" ]; then
+		check 'the BMC has a watchdog' bmc_watchdog
+		check 'systemd is told to feed it' feed_watchdog
+		check 'systemd feeds it' systemd_feeds
+		echo 1 >/etc/kernel/tries
+		check 'the second build is on trial for one boot' one_try
+		check 'it is set up to wait for a disk that is not there' lose_root
+		>"$state/hung"
+		sync
+		reboot_host
+	fi
+	check 'the loader has marked the second build as bad' test -e "$entries/$token-$KVER2+0-1.conf"
+	check 'systemd feeds the watchdog again' systemd_feeds
+}
+
+bmc_watchdog() {
+	modprobe ipmi_si && modprobe ipmi_watchdog && udevadm settle && [ -c /dev/watchdog ]
+}
+
+# As packaging/README.md says; this image does without modules-load.d.
+feed_watchdog() {
+	systemctl unmask systemd-modules-load.service &&
+		mkdir -p /etc/systemd/system.conf.d && echo ipmi_watchdog >/etc/modules-load.d/test.conf &&
+		printf '[Manager]\nRuntimeWatchdogSec=1min\nRebootWatchdogSec=2min\n' \
+			>/etc/systemd/system.conf.d/test.conf &&
+		systemctl daemon-reload
+}
+
+# systemd tries to open a watchdog as often as it feeds it.
+systemd_feeds() {
+	local left=60
+	until find /proc/1/fd -lname /dev/watchdog | grep .; do
+		[ $((left -= 1)) -gt 0 ] || return 1
+		sleep 1
+	done
+}
+
+one_try() {
+	entries_of "$KVER2" | xargs rm &&
+		kernel-install add "$KVER2" "$(kernel_image "$KVER2")" &&
+		[ -e "$entries/$token-$KVER2+1.conf" ] && bootable "$KVER2"
+}
+
+# Without an initial RAM file system, the kernel itself waits: "rootwait".
+lose_root() {
+	sed -i '/^options/s/root=PARTLABEL=root/root=PARTLABEL=none/' "$entries/$token-$KVER2+1.conf" &&
+		grep -w root=PARTLABEL=none "$entries/$token-$KVER2+1.conf"
+}

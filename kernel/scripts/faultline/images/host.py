@@ -81,6 +81,8 @@ class HostMachine:
     cpus: int = 1
     mem: int = 1536
     reboots: bool = False
+    # A BMC, with a watchdog that runs on while the machine is reset.
+    bmc: bool = False
     allow_warn: bool = False
 
     def qemu_command(self, binary: str, backends: dict[str, str]) -> list[str]:
@@ -105,6 +107,8 @@ class HostMachine:
         ]
         if not self.reboots:
             command.append("-no-reboot")
+        if self.bmc:
+            command += ["-device", "ipmi-bmc-sim,id=bmc", "-device", "isa-ipmi-kcs,bmc=bmc"]
         command += channel_options(self.arch, backends)
         strings = [f"io.systemd.credential.binary:{name}={base64.b64encode(text.encode()).decode()}"
                    for name, text in self.credentials.items()]
@@ -160,12 +164,12 @@ class Host:
         self.variables = Path(variables)
 
     def boot(self, name: str, steps: str, *, on_line: Callable[[str], None],
-             cpus: int = 1, reboots: bool = False, cut_at: str = "",
+             cpus: int = 1, reboots: bool = False, bmc: bool = False, cut_at: str = "",
              expected: tuple[str, ...] = (), timeout: float = 1800, mem: int = 1536) -> Boot:
         """Boot, run steps (a bash script), and wait until the machine ends.
 
         cut_at cuts the power when the script prints that line. expected names the kinds of
-        kernel trouble that this boot must show; mem is in MiB.
+        kernel trouble that this boot must show; mem is in MiB; bmc adds a BMC.
         """
         self.boots += 1
         folder = self.folder / f"{self.boots:02}-{name}"
@@ -173,7 +177,7 @@ class Host:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             boot, flake = self._try(Boot(name, folder / "console.log"),
-                                    self._prepared(folder, steps, cpus, mem, reboots), on_line,
+                                    self._prepared(folder, steps, cpus, mem, reboots, bmc), on_line,
                                     cut_at, expected, timeout)
             if attempt == 2 or not flake:
                 break
@@ -199,7 +203,7 @@ class Host:
                            credentials, append)
 
     def _prepared(self, folder: Path, steps: str, cpus: int, mem: int,
-                  reboots: bool) -> HostMachine:
+                  reboots: bool, bmc: bool) -> HostMachine:
         # Whole sectors of a disk, without NUL bytes.
         script = steps.encode()
         (folder / "steps").write_bytes(script + b"\n" * (-len(script) % 512))
@@ -207,7 +211,7 @@ class Host:
                        {f"systemd.extra-unit.{UNIT_NAME}": UNIT, "faultline.steps": steps})
         machine = self.machine(folder, credentials, [*PARAMETERS])
         machine.steps = folder / "steps" if self.has_unit else None
-        machine.cpus, machine.mem, machine.reboots = cpus, mem, reboots
+        machine.cpus, machine.mem, machine.reboots, machine.bmc = cpus, mem, reboots, bmc
         return machine
 
     def _try(self, boot: Boot, machine: HostMachine, on_line: Callable[[str], None], cut_at: str,

@@ -98,7 +98,8 @@ class Scenario:
         self.host.disk, self.host.disk_format, self.host.variables = state
 
     def boot(self, step: str, *, name: str = "", setting: str = "", cut_at: str = "",
-             cpus: int = 1, reboots: bool = False, expected: tuple[str, ...] = ()) -> bool:
+             cpus: int = 1, reboots: bool = False, bmc: bool = False,
+             expected: tuple[str, ...] = ()) -> bool:
         """Boot the host and run one step; the boot itself is a check as well.
 
         Return False if there is no point in continuing: if the boot failed, or the first
@@ -117,8 +118,8 @@ class Scenario:
 
         step, function = name or step, f"step_{step}"
         boot = self.host.boot(step, f"{setting}\n{self._steps}\n{function}\n", on_line=line,
-                              cut_at=cut_at, cpus=cpus, reboots=reboots, expected=expected,
-                              timeout=self.timeout, mem=self.mem)
+                              cut_at=cut_at, cpus=cpus, reboots=reboots, bmc=bmc,
+                              expected=expected, timeout=self.timeout, mem=self.mem)
         self.note(f"{step}: {boot.seconds:.0f} s, up after {boot.boot_seconds or 0:.0f} s, "
                   f"{boot.cpu_seconds:.0f} CPU-s")
         if cut_at:
@@ -164,8 +165,9 @@ def failures(package_format: str) -> None:
                 if test.boot("cut_at", name=f"cut_at_{point}", setting=f"POINT={point}",
                              cut_at=f"mark {point}"):
                     test.boot("mend", name=f"mend_{point}")
-        if test.boot("cut_upgrade", cut_at="mark entry"):
-            test.boot("trial", reboots=True, expected=("panic",))
+        if (test.boot("cut_upgrade", cut_at="mark entry")
+                and test.boot("trial", reboots=True, expected=("panic",))):
+            test.boot("early_hang", reboots=True, bmc=True)
     test.end()
 
 
