@@ -171,7 +171,7 @@ step_early_hang() {
 		echo 1 >/etc/kernel/tries
 		check 'the second build is on trial for one boot' one_try
 		check 'it is set up to wait for a disk that is not there' lose_root
-		>"$state/hung"
+		touch "$state/hung"
 		sync
 		reboot_host
 	fi
