@@ -197,18 +197,24 @@ def test_go_on(machine: Host) -> None:
 
 
 def test_audited(machine: Host) -> None:
-    """A changed audit site stops it; after updating the list it continues."""
+    """A changed audit site stops it; after updating the list it continues.  A dry run tells
+    about the configurations as well."""
+    machine.pin_config("6.12.117-1")
     machine.overlay("mm/site.c", "void site(void)\n{\n\tvma_start_write(vma);\n}\n")
     (machine.kernel / "audit").mkdir()
     sites = machine.kernel / "audit" / "spf.sites"
     sites.write_text("# a comment\nmm/gone.c: gone: vma_start_write()\n")
     before = snapshot(machine.kernel)
     result = machine.script("rebase", "6.12.116").bad(
-        "2 lines of", "spf.sites differ", "nothing was changed", "--update", "CONTINUE=1")
+        "spf.sites differs in 2 places", "nothing was changed", "--update", "CONTINUE=1")
     has(result.out, "2 of 2 patches apply", "AUDIT    - mm/gone.c: gone: vma_start_write()",
         "AUDIT    + mm/site.c: site: vma_start_write()")
+    assert "configuration:" not in result.out
+    result = machine.script("rebase", "6.12.116", DRY_RUN="1").bad("in 2 places")
+    has(result.out, "configuration: linux-config-6.12 6.12.116-2 is not in the registry",
+        "6.12.118-1 is the nearest", "dry run: nothing was changed")
     assert snapshot(machine.kernel) == before
-    machine.script("rebase", "6.12.116", CONTINUE="1").bad("2 lines of")
+    machine.script("rebase", "6.12.116", CONTINUE="1").bad("in 2 places")
     assert snapshot(machine.kernel) == before
     where = machine.build / "rebase-6.12.116-2"
     machine.script("audit", "--update", "--tree", str(where)).good()

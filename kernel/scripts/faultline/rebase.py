@@ -90,8 +90,8 @@ def check_sites(paths: Paths, repo: Repo, folder: Path) -> str:
     if not differences:
         say(f"{len(found)} sites are as in {shown(path)}")
         return ""
-    return (f"{len(differences)} lines of {shown(path)} differ; nothing was changed: review them "
-            "as described at its top, run "
+    return (f"{shown(path)} differs in {len(differences)} places; nothing was changed: review "
+            "them as described at its top, run "
             f"`kernel/scripts/fl audit --update --tree {shown(folder)}`, then this again with "
             "CONTINUE=1")
 
@@ -194,10 +194,12 @@ def begin(paths: Paths, scratch: WorkTree, queue: Queue, source: Source, dry: bo
         if error and "overlay file" not in error:
             error += (f": in {shown(scratch.folder)} run `git am -3` on it and the patches after "
                       "it, resolve, then run this again with CONTINUE=1")
-        error = error or check_sites(paths, part.repo, scratch.folder)
         assert source.pin is not None
         if not error:
-            move(paths, part.repo, queue, source.pin, dry)
+            error = check_sites(paths, part.repo, scratch.folder)
+            # A dry run also tells about the configurations.
+            if dry or not error:
+                move(paths, part.repo, queue, source.pin, dry)
         shutil.rmtree(scratch.folder, ignore_errors=True)
         if error:
             scratch.finish(source, part)
