@@ -215,6 +215,8 @@ def test_audited(machine: Host) -> None:
         "6.12.118-1 is the nearest", "dry run: nothing was changed")
     assert snapshot(machine.kernel) == before
     machine.script("rebase", "6.12.116", CONTINUE="1").bad("in 2 places")
+    result = machine.script("rebase", "6.12.116", CONTINUE="1", DRY_RUN="1").bad("in 2 places")
+    has(result.out, "6.12.118-1 is the nearest", "dry run: nothing was changed")
     assert snapshot(machine.kernel) == before
     where = machine.build / "rebase-6.12.116-2"
     machine.script("audit", "--update", "--tree", str(where)).good()

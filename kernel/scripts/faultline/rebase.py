@@ -177,9 +177,10 @@ def go_on(paths: Paths, scratch: WorkTree, queue: Queue, new: Pin, dry: bool) ->
                    "CONTINUE=1 first")
     check_complete(scratch, queue)
     error = check_sites(paths, scratch.repo, scratch.folder)
+    if dry or not error:
+        move(paths, scratch.repo, queue, new, dry)
     if error:
         raise Fail(error)
-    move(paths, scratch.repo, queue, new, dry)
     if not dry:
         shutil.rmtree(scratch.folder)
 
