@@ -3,6 +3,7 @@
 
 import os
 import shutil
+import threading
 
 from pathlib import Path
 
@@ -166,6 +167,22 @@ def test_lists_out_of_date(machine: Host, tmp_path: Path) -> None:
         index.write_text("")
     machine.script("fetch").bad("cannot read the package lists (Hash Sum mismatch)",
                                 "check the network")
+
+
+def test_mirror_is_being_updated(machine: Host, tmp_path: Path) -> None:
+    """Indexes that match the signed one a few seconds later are no error."""
+    other = Archive(tmp_path, {"trixie": ["6.12.117-1"]})
+    machine.use(other, f"file:{other.top}")
+    indexes = {path: path.read_text()
+               for path in (other.top / "debian/dists/trixie/main").glob("*/Packages")}
+    for path in indexes:
+        path.write_text("")
+    restore = threading.Timer(3, lambda: [path.write_text(text)
+                                          for path, text in indexes.items()])
+    restore.start()
+    out = machine.script("fetch", "--list").good().out
+    restore.join()
+    assert "6.12.117-1" in out and "out of date" not in out
 
 
 def test_resume(machine: Host, archive: Archive, pinned: Path, server: Server) -> None:

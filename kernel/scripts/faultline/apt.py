@@ -37,6 +37,11 @@ KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.gpg",
 HOOKS = ("APT::Update::Pre-Invoke", "APT::Update::Post-Invoke",
          "APT::Update::Post-Invoke-Success", "DPkg::Pre-Invoke", "DPkg::Post-Invoke")
 
+# What apt says of a mirror that is being updated, and how long to wait before trying again,
+# in seconds.
+UNEVEN = re.compile(r"(?m)^Err:.*\n  (File has unexpected size.*|Hash Sum mismatch)")
+WAITS = (5, 20)
+
 
 def host_sources(etc: Path) -> list[tuple[str, str]]:
     """(URI, suite) of every Debian archive in the host's apt sources, as apt reads them."""
@@ -117,8 +122,12 @@ class Apt:
         with lock(self.folder / "lock"):
             self._configure()
             say("reading the package lists of Debian's archive ...")
-            result = self.run("apt-get", "-q", "update")
-        text = result.stdout + result.stderr
+            for wait in (*WAITS, 0):
+                result = self.run("apt-get", "-q", "update")
+                text = result.stdout + result.stderr
+                if not UNEVEN.search(text):
+                    break
+                time.sleep(wait)
         if "No space left on device" in text:
             raise disk_full(self.folder)
         # A mirror without one of the suites is harmless; anything else may not be.
@@ -126,7 +135,7 @@ class Apt:
             r"does not have a Release file|404|Some index files failed|disabled by default",
             error)]
         # If such a suite is missing, apt does not repeat as an error what else went wrong.
-        real += re.findall(r"(?m)^Err:.*\n  (File has unexpected size.*|Hash Sum mismatch)", text)
+        real += UNEVEN.findall(text)
         self.trouble = re.sub(r"\s+", " ", real[0]) if real else ""
         if self.trouble:
             say(f"note: some package lists are out of date ({self.trouble})")
