@@ -170,15 +170,23 @@ def move(paths: Paths, repo: Repo, queue: Queue, new: Pin, dry: bool) -> None:
     say(f"the pin is now {new.version}; `make tree` updates build/tree")
 
 
+def audit_and_move(paths: Paths, repo: Repo, folder: Path, queue: Queue, new: Pin,
+                   dry: bool) -> str:
+    """Write the queue and the pins if the audited sites are as before; return the error, if any."""
+    error = check_sites(paths, repo, folder)
+    # A dry run reports the configurations in any case.
+    if dry or not error:
+        move(paths, repo, queue, new, dry)
+    return error
+
+
 def go_on(paths: Paths, scratch: WorkTree, queue: Queue, new: Pin, dry: bool) -> None:
     """Continue with the branch as the developer left it in the scratch tree."""
     if not scratch.exists():
         raise Fail(f"there is no {shown(scratch.folder)} to continue in: run this without "
                    "CONTINUE=1 first")
     check_complete(scratch, queue)
-    error = check_sites(paths, scratch.repo, scratch.folder)
-    if dry or not error:
-        move(paths, scratch.repo, queue, new, dry)
+    error = audit_and_move(paths, scratch.repo, scratch.folder, queue, new, dry)
     if error:
         raise Fail(error)
     if not dry:
@@ -196,11 +204,7 @@ def begin(paths: Paths, scratch: WorkTree, queue: Queue, source: Source, dry: bo
             error += (f": in {shown(scratch.folder)} run `git am -3` on it and the patches after "
                       "it, resolve, then run this again with CONTINUE=1")
         assert source.pin is not None
-        if not error:
-            error = check_sites(paths, part.repo, scratch.folder)
-            # A dry run also tells about the configurations.
-            if dry or not error:
-                move(paths, part.repo, queue, source.pin, dry)
+        error = error or audit_and_move(paths, part.repo, scratch.folder, queue, source.pin, dry)
         shutil.rmtree(scratch.folder, ignore_errors=True)
         if error:
             scratch.finish(source, part)
