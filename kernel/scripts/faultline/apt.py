@@ -37,9 +37,8 @@ KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.gpg",
 HOOKS = ("APT::Update::Pre-Invoke", "APT::Update::Post-Invoke",
          "APT::Update::Post-Invoke-Success", "DPkg::Pre-Invoke", "DPkg::Post-Invoke")
 
-# What apt says of a mirror that is being updated, and how long to wait before trying again,
-# in seconds.
-UNEVEN = re.compile(r"(?m)^Err:.*\n  (File has unexpected size.*|Hash Sum mismatch)")
+# apt's errors for a mirror that is being updated, and the seconds to wait before each retry.
+MIRROR_SYNC = re.compile(r"(?m)^Err:.*\n  (File has unexpected size.*|Hash Sum mismatch)")
 WAITS = (5, 20)
 
 
@@ -125,7 +124,7 @@ class Apt:
             for wait in (*WAITS, 0):
                 result = self.run("apt-get", "-q", "update")
                 text = result.stdout + result.stderr
-                if not UNEVEN.search(text):
+                if not MIRROR_SYNC.search(text):
                     break
                 time.sleep(wait)
         if "No space left on device" in text:
@@ -135,7 +134,7 @@ class Apt:
             r"does not have a Release file|404|Some index files failed|disabled by default",
             error)]
         # If such a suite is missing, apt does not repeat as an error what else went wrong.
-        real += UNEVEN.findall(text)
+        real += MIRROR_SYNC.findall(text)
         self.trouble = re.sub(r"\s+", " ", real[0]) if real else ""
         if self.trouble:
             say(f"note: some package lists are out of date ({self.trouble})")

@@ -81,7 +81,7 @@ class HostMachine:
     cpus: int = 1
     mem: int = 1536
     reboots: bool = False
-    # A BMC, with a watchdog that runs on while the machine is reset.
+    # A BMC, with a watchdog that keeps running while the machine is reset.
     bmc: bool = False
     allow_warn: bool = False
 
