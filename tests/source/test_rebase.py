@@ -131,6 +131,22 @@ def test_config_of_power(machine: Host) -> None:
         "linux-config-6.12:ppc64el 6.12.113-1 is pinned already")
 
 
+def test_config_unread(machine: Host, archive: Archive, tmp_path: Path) -> None:
+    """If one architecture's lists cannot be read, its pin stays, and the others move."""
+    www = shutil.copytree(archive.top, tmp_path / "www")
+    machine.use(archive, f"file:{www}")
+    (www / "debian-security/dists/trixie-security/main/binary-ppc64el/Packages").write_text("")
+    ours, power = machine.pin_config("6.12.114-1"), machine.pin_config("6.12.107-1", "ppc64el")
+    before = power.read_text()
+    has(machine.script("rebase", "6.12.118").good().out,
+        "configuration: linux-config-6.12:ppc64el stays at 6.12.107-1",
+        "make rebase CONFIG=nearest")
+    has(ours.read_text(), "version=6.12.118-1\n")
+    assert power.read_text() == before
+    machine.script("rebase", CONFIG="nearest").bad("cannot read the package lists")
+    assert power.read_text() == before
+
+
 def configured(machine: Host, flavour: str) -> Result:
     """Run configure; with this small tree it ends in an error, also if the base was there."""
     (machine.kernel / "config").mkdir(exist_ok=True)
@@ -165,12 +181,18 @@ def test_config_unlisted(machine: Host, archive: Archive, tmp_path: Path) -> Non
     assert found.read_text() == "CONFIG_POWER=y\n"
 
 
-def test_failing_patch(machine: Host) -> None:
-    """If a patch fails, the report names file, hunk and lines, and nothing is changed."""
+@pytest.mark.parametrize("tree, way", [(False, "git am --reject"), (True, "git am -3")])
+def test_failing_patch(machine: Host, tree: bool, way: str) -> None:
+    """If a patch fails, the report names file, hunk and lines, and nothing is changed.
+
+    A 3-way merge needs the blobs of the old version, which only build/tree has.
+    """
+    if tree:
+        machine.script("tree").good()
     name = stale(machine)
     before = snapshot(machine.kernel)
     result = machine.script("rebase", "6.12.116-2").bad(
-        name, "nothing was changed", "git am -3", "CONTINUE=1", "rebase-6.12.116-2")
+        name, "nothing was changed", way, "CONTINUE=1", "rebase-6.12.116-2")
     has(result.out, f"FAILS    {name}: mm/memory.c hunk 1 (@@ -17,7 +17,7 @@)",
         "int memory_gone;", "1 of 2 patches apply")
     assert snapshot(machine.kernel) == before

@@ -279,6 +279,10 @@ class Apt:
         return "\n".join(lines) + "\n"
 
 
+class Unread(Fail):
+    """Some lists could not be read, and the others do not have this version."""
+
+
 class Gone(Fail):
     """The lists were read, but do not have this version."""
 
@@ -303,8 +307,8 @@ class Package:
                 return pin
         instead, trouble = self.apt.instead, self.apt.trouble
         if trouble:
-            raise Fail(f"cannot read the package lists ({trouble}): check the network and "
-                       f"apt's sources and proxy, then run this again, or {instead}")
+            raise Unread(f"cannot read the package lists ({trouble}): check the network and "
+                         f"apt's sources and proxy, then run this again, or {instead}")
         if not self.pins:
             raise Fail(f"the mirrors in apt's sources have no {self.title}: "
                        f"add a mirror with trixie-security to apt's sources, or {instead}")

@@ -4,10 +4,11 @@
 The overlay and each patch are tried on it in build/rebase-VERSION. The report says for each
 patch whether it applies, with what offset, or where it fails. If all apply, the pins and the
 refreshed patches are written; otherwise nothing in kernel/ changes, and build/rebase-VERSION
-holds the branch up to the failure: apply the rest there with `git am -3`, then --continue.
+holds the branch up to the failure: apply the rest there with `git am`, then --continue.
 
 If the registry does not have the distribution's configurations of that version any more, those
-of the nearest point release are pinned, for each architecture by itself.
+of the nearest point release are pinned, for each architecture by itself.  The pin of an
+architecture whose package lists cannot be read stays.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import shutil
 from pathlib import Path
 
 from . import audit
-from .apt import Apt
+from .apt import Apt, Unread
 from .branch import Builder, Exporter, Outcome, parse_mail
 from .common import Fail, Paths, flag, say, shown, write_atomic
 from .patchqueue import Queue
@@ -110,17 +111,29 @@ def check_complete(scratch: WorkTree, queue: Queue) -> None:
                        "or drop it from kernel/patches and run this again")
 
 
-def config_pins(paths: Paths, new: Pin) -> dict[str, Pin]:
-    """The pins of the distribution's configurations for the new version, by file name."""
+def config_pins(paths: Paths, new: Pin, stay: bool) -> dict[str, Pin]:
+    """The pins of the distribution's configurations for the new version, by file name.
+
+    If its package lists cannot be read, a pin stays, or (stay is false) that is an error.
+    """
     found = {}
     for name, architecture in CONFIG_PINS.items():
         if not (paths.kernel / name).exists():
             continue
         old = Pin.load(paths.kernel, name)
-        nearest = Apt(paths, architecture).package(old.package, old.series).nearest(new)
+        what = f"configuration: {title(old, architecture)}"
+        package = Apt(paths, architecture).package(old.package, old.series)
+        try:
+            nearest = package.nearest(new)
+        except Unread:
+            if not stay:
+                raise
+            say(f"{what} stays at {old.version}, as package lists cannot be read: run "
+                "`make rebase CONFIG=nearest` when they can")
+            continue
         if nearest.version != new.version:
-            say(f"configuration: {title(old, architecture)} {new.version} is not in the registry "
-                f"(any more); {nearest.version} is the nearest")
+            say(f"{what} {new.version} is not in the registry (any more); {nearest.version} is "
+                "the nearest")
         found[name] = nearest
     return found
 
@@ -139,7 +152,7 @@ def write_config_pin(paths: Paths, name: str, config: Pin) -> None:
 
 def move_config(paths: Paths, dry: bool) -> None:
     """Move only the pins of the configurations: to those of the pinned release, or the nearest."""
-    configs = config_pins(paths, Pin.load(paths.kernel))
+    configs = config_pins(paths, Pin.load(paths.kernel), False)
     if not configs:
         raise Fail(f"there is no {shown(paths.kernel / next(iter(CONFIG_PINS)))} to move")
     for name, config in configs.items():
@@ -155,7 +168,7 @@ def move_config(paths: Paths, dry: bool) -> None:
 def move(paths: Paths, repo: Repo, queue: Queue, new: Pin, dry: bool) -> None:
     """Write the refreshed queue and the pins."""
     exported = Exporter(repo, queue).export()
-    configs = config_pins(paths, new)
+    configs = config_pins(paths, new, True)
     for name, config in configs.items():
         if config.version == new.version:
             say(f"configuration: {title(config, CONFIG_PINS[name])} {config.version} is there")
@@ -201,8 +214,9 @@ def begin(paths: Paths, scratch: WorkTree, queue: Queue, source: Source, dry: bo
     with scratch.begin(source, False, tree_git if tree_git.is_dir() else None) as part:
         error = try_queue(part.repo, queue)
         if error and "overlay file" not in error:
-            error += (f": in {shown(scratch.folder)} run `git am -3` on it and the patches after "
-                      "it, resolve, then run this again with CONTINUE=1")
+            way = "-3" if tree_git.is_dir() else "--reject"
+            error += (f": in {shown(scratch.folder)} run `git am {way}` on it and the patches "
+                      "after it, resolve, then run this again with CONTINUE=1")
         assert source.pin is not None
         error = error or audit_and_move(paths, part.repo, scratch.folder, queue, source.pin, dry)
         shutil.rmtree(scratch.folder, ignore_errors=True)
