@@ -211,6 +211,11 @@ def test_go_on(machine: Host) -> None:
     machine.script("rebase", "6.12.116", CONTINUE="1").bad("uncommitted changes (mm/memory.c)")
     machine.git("commit", "--quiet", "-a", "-m", "mm: memory: change Ünicode", cwd=where)
     machine.script("rebase", "6.12.116").bad("commits that are not in kernel/", "CONTINUE=1")
+    mine = machine.kernel / "overlay/mm/mine.c"
+    mine.write_text("int mine;\n")
+    machine.script("rebase", "6.12.116", CONTINUE="1").bad("kernel/overlay has changed")
+    assert mine.read_text() == "int mine;\n"
+    mine.unlink()
     machine.script("rebase", "6.12.116", "--continue").good()
     assert "version=6.12.116-2" in (machine.kernel / "upstream").read_text()
     assert "+int by_hand;" in (machine.kernel / "patches" / name).read_text()

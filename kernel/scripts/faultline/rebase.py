@@ -97,6 +97,21 @@ def check_sites(paths: Paths, repo: Repo, folder: Path) -> str:
             "CONTINUE=1")
 
 
+def note_overlay(scratch: WorkTree, queue: Queue) -> None:
+    """Note which overlay the branch in the scratch tree has."""
+    state = scratch.load()
+    state.queue = Queue(queue.overlay).digest()
+    scratch.store(state)
+
+
+def check_overlay(scratch: WorkTree, queue: Queue) -> None:
+    """Refuse to overwrite changes that were made in kernel/overlay since the branch was begun."""
+    if Queue(queue.overlay).digest() != scratch.load().queue:
+        raise Fail(f"kernel/overlay has changed since {shown(scratch.folder)} was made, and this "
+                   "would undo that: commit the change there, undo it in kernel/overlay, and run "
+                   "this again")
+
+
 def check_complete(scratch: WorkTree, queue: Queue) -> None:
     """Check manual work: nothing is uncommitted and no patch is missing."""
     scratch.require_branch(" and run this again")
@@ -198,6 +213,7 @@ def go_on(paths: Paths, scratch: WorkTree, queue: Queue, new: Pin, dry: bool) ->
     if not scratch.exists():
         raise Fail(f"there is no {shown(scratch.folder)} to continue in: run this without "
                    "CONTINUE=1 first")
+    check_overlay(scratch, queue)
     check_complete(scratch, queue)
     error = audit_and_move(paths, scratch.repo, scratch.folder, queue, new, dry)
     if error:
@@ -222,6 +238,7 @@ def begin(paths: Paths, scratch: WorkTree, queue: Queue, source: Source, dry: bo
         shutil.rmtree(scratch.folder, ignore_errors=True)
         if error:
             scratch.finish(source, part)
+            note_overlay(scratch, queue)
             raise Fail(error)
 
 
