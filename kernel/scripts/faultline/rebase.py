@@ -98,7 +98,7 @@ def check_sites(paths: Paths, repo: Repo, folder: Path) -> str:
 
 
 def note_overlay(scratch: WorkTree, queue: Queue) -> None:
-    """Note which overlay the branch in the scratch tree has."""
+    """Note the overlay that the scratch branch was made from; the digest leaves out patches."""
     state = scratch.load()
     state.queue = Queue(queue.overlay).digest()
     scratch.store(state)
@@ -167,7 +167,7 @@ def write_config_pin(paths: Paths, name: str, config: Pin) -> None:
 
 def move_config(paths: Paths, dry: bool) -> None:
     """Move only the pins of the configurations: to those of the pinned release, or the nearest."""
-    configs = config_pins(paths, Pin.load(paths.kernel), False)
+    configs = config_pins(paths, Pin.load(paths.kernel), stay=False)
     if not configs:
         raise Fail(f"there is no {shown(paths.kernel / next(iter(CONFIG_PINS)))} to move")
     for name, config in configs.items():
@@ -183,7 +183,7 @@ def move_config(paths: Paths, dry: bool) -> None:
 def move(paths: Paths, repo: Repo, queue: Queue, new: Pin, dry: bool) -> None:
     """Write the refreshed queue and the pins."""
     exported = Exporter(repo, queue).export()
-    configs = config_pins(paths, new, True)
+    configs = config_pins(paths, new, stay=True)
     for name, config in configs.items():
         if config.version == new.version:
             say(f"configuration: {title(config, CONFIG_PINS[name])} {config.version} is there")
