@@ -62,9 +62,8 @@
  *      the old one until the end of the section, so tables of VM_MIXEDMAP stay.
  *  T2. Whoever looks at the table without its lock is an RCU reader or has
  *      interrupts off, whatever other locks it holds: also walkers with
- *      mmap_lock, since that is not held here.  (walk_mm() of MGLRU reads the
- *      PMD entry early, in the RCU section of mem_cgroup_trylock_pages().)  The
- *      table, and its lock, are freed by RCU; see munmap_section_rcu_tables().
+ *      mmap_lock, since that is not held here.  The table, and its lock, are
+ *      freed by RCU; see munmap_section_rcu_tables().
  *  T3. khugepaged takes tables away as well.  retract_page_tables() looks at the
  *      PMD entry again when it has the lock of that.  All others test the mark,
  *      with mmap_lock held since.
