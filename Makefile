@@ -93,7 +93,7 @@ export: ## write the commits of build/tree back to overlay and patches
 	@kernel/scripts/fl export
 
 .PHONY: rebase
-rebase: ## move the pin to another point release: VERSION=6.12.x (CONFIG=nearest)
+rebase: ## move the pin to another point release: VERSION=6.12.x (CONTINUE=1, CONFIG=nearest)
 	@$(DEPS) build
 	@kernel/scripts/fl rebase $(VERSION)
 

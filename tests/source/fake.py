@@ -76,13 +76,19 @@ def lines(name: str, first: int = 1, last: int = 60) -> str:
                    for number in range(first, last + 1))
 
 
+# What differs in mm/memory.c in some point releases: a line beside the one that the queue
+# changes (see develop), or that line.
+CHANGED = {"6.12.90": "memory_18", "6.12.91": "memory_20"}
+
+
 def kernel_tree(folder: Path, version: str) -> Path:
     """A small kernel; the point release affects the line numbers in mm/mmap.c."""
     major, minor, point = version.split(".")
+    changed = f"int {CHANGED.get(version, '')};"
     files = {
         "Makefile": f"VERSION = {major}\nPATCHLEVEL = {minor}\nSUBLEVEL = {point}\n",
         "mm/mmap.c": lines("old", 1, 200 - int(point)) + lines("mmap"),
-        "mm/memory.c": lines("memory"),
+        "mm/memory.c": lines("memory").replace(changed, f"/* changed */ {changed}"),
         "mm/Makefile": "obj-y += mmap.o\n",
         "scripts/tool.sh": "#!/bin/sh\n",
         # Like Debian's package: its last lines hide every new file from git.

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from source import fake
-from source.fake import Archive, Host, Result, snapshot, has
+from source.fake import Archive, Host, Result, snapshot, has, lacks
 
 
 @pytest.fixture(scope="module")
 def archive(place: Path) -> Archive:
     """Debian's archive."""
-    return Archive(place, {"trixie": ["6.12.94-1"],
+    return Archive(place, {"trixie": ["6.12.94-1", "6.12.91-1", "6.12.90-1"],
                            "trixie-security": ["6.12.118-1", "6.12.117-1", "6.12.116-2"]},
                    configs=("6.12.120-1", "6.12.118-1", "6.12.114-1"),
                    power_configs=("6.12.113-1", "6.12.107-1"))
@@ -181,31 +181,107 @@ def test_config_unlisted(machine: Host, archive: Archive, tmp_path: Path) -> Non
     assert found.read_text() == "CONFIG_POWER=y\n"
 
 
-@pytest.mark.parametrize("tree, way", [(False, "git am --reject"), (True, "git am -3")])
-def test_failing_patch(machine: Host, tree: bool, way: str) -> None:
+@pytest.mark.parametrize("tree", [False, True])
+def test_failing_patch(machine: Host, tree: bool) -> None:
     """If a patch fails, the report names file, hunk and lines, and nothing is changed.
 
-    A 3-way merge needs the blobs of the old version, which only build/tree has.
+    This one was edited, so that it cannot be merged either.  A second run starts over, as long
+    as nobody has worked in the scratch tree.
     """
     if tree:
         machine.script("tree").good()
     name = stale(machine)
     before = snapshot(machine.kernel)
     result = machine.script("rebase", "6.12.116-2").bad(
-        name, "nothing was changed", way, "CONTINUE=1", "rebase-6.12.116-2")
+        name, "nothing was changed", "apply by hand mm/memory.c.rej", "`git am --continue`",
+        "make rebase CONTINUE=1", "rebase-6.12.116-2")
     has(result.out, f"FAILS    {name}: mm/memory.c hunk 1 (@@ -17,7 +17,7 @@)",
         "int memory_gone;", "1 of 2 patches apply")
+    has((machine.build / "rebase-6.12.116-2/mm/memory.c.rej").read_text(), "-int memory_20;")
     assert snapshot(machine.kernel) == before
     machine.script("rebase", "6.12.116-2").bad(name)
     assert snapshot(machine.kernel) == before
+    (machine.build / "rebase-6.12.116-2/mm/memory.c").write_text("int by_hand;\n")
+    machine.script("rebase", "6.12.116-2").bad("uncommitted changes (mm/memory.c)", "CONTINUE=1")
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_merged_patch(machine: Host, tree: bool) -> None:
+    """A patch whose surroundings have changed is merged, and shown for the review."""
+    if tree:
+        machine.script("tree").good()
+    name = next((machine.kernel / "patches").glob("mm-memory-*")).name
+    before = snapshot(machine.kernel)
+    has(machine.script("rebase", "6.12.90", DRY_RUN="1").good().out, f"merged   {name}")
+    assert snapshot(machine.kernel) == before
+    review = machine.build / "rebase-6.12.90-1.patches.diff"
+    has(machine.script("rebase", "6.12.90").good().out, f"merged   {name}",
+        "2 of 2 patches apply, 1 of them with an offset and 1 by a 3-way merge",
+        "1 patches are not only moved", review.name)
+    has(review.read_text(), f"--- a/{name}\n+++ b/{name}\n",
+        "- int memory_18;\n+ /* changed */ int memory_18;\n")
+    lacks(review.read_text(), "mmap", "@@ -17,7", "index ")
+    assert "version=6.12.90-1" in (machine.kernel / "upstream").read_text()
+    machine.script("tree").good()
+    has((machine.tree / "mm/memory.c").read_text(), "/* changed */ int memory_18;\n",
+        "int memory_20_changed;")
+    machine.script("rebase", "6.12.90").good()
+    assert not review.exists()
+
+
+def test_conflict(machine: Host) -> None:
+    """A conflict is left to `git am`, which goes on with the rest; CONTINUE=1 needs no version."""
+    machine.script("tree").good()
+    machine.change("mm/memory.c", "int memory_40;", "int memory_40_changed;")
+    machine.commit("mm: memory: [again] change")
+    machine.script("export").good()
+    shutil.rmtree(machine.tree)
+    first, second = sorted((machine.kernel / "patches").glob("mm-memory-*"), reverse=True)
+    where = machine.build / "rebase-6.12.91-1"
+    result = machine.script("rebase", "6.12.91").bad(
+        first.name, "resolve the conflicts in mm/memory.c", "`git add`", "`git am --continue`",
+        "make rebase CONTINUE=1", where.name)
+    has(result.out, f"FAILS    {first.name}", "2 of 3 patches apply")
+    machine.script("rebase", "6.12.91").bad("resolve the conflicts in mm/memory.c")
+    machine.script("rebase", CONTINUE="1").bad("uncommitted changes (mm/memory.c)", where.name)
+    path = where / "mm/memory.c"
+    has(path.read_text(), "<<<<<<<", "int memory_20_changed;", "/* changed */ int memory_20;")
+    path.write_text(fake.lines("memory").replace("int memory_20;", "int by_hand;"))
+    machine.script("rebase", "6.12.91").bad("uncommitted changes (mm/memory.c)")
+    machine.git("commit", "--quiet", "-a", "-m", "mm: memory: change Ünicode", cwd=where)
+    machine.script("rebase", CONTINUE="1").bad("`git am` has not finished", where.name)
+    machine.git("reset", "--quiet", "--soft", "HEAD^", cwd=where)
+    machine.git("am", "--continue", cwd=where)
+    (machine.build / "rebase-6.12.94-1").mkdir()
+    machine.script("rebase", CONTINUE="1").bad("which version?", "6.12.91-1 and 6.12.94-1")
+    (machine.build / "rebase-6.12.94-1").rmdir()
+    has(machine.script("rebase", CONTINUE="1").good().out, "1 patches are not only moved")
+    assert "version=6.12.91-1" in (machine.kernel / "upstream").read_text()
+    has(first.read_text(), "+int by_hand;", "From: =?UTF-8?q?Zo=C3=AB=20Dev?=")
+    has(second.read_text(), "[PATCH] mm: memory: [again] change", "+int memory_40_changed;")
+    machine.script("rebase", CONTINUE="1").bad("to continue in")
+
+
+def test_old_source_gone(machine: Host, archive: Archive, package: Path, tmp_path: Path) -> None:
+    """Without the old source nothing is merged, and the rest of the patch is there as .rej."""
+    www = shutil.copytree(archive.top, tmp_path / "www")
+    machine.use(archive, f"file:{www}")
+    machine.cached(package).unlink()
+    (www / "debian-security/pool" / package.name).unlink()
+    name = next((machine.kernel / "patches").glob("mm-memory-*")).name
+    has(machine.script("rebase", "6.12.90").bad("apply by hand mm/memory.c.rej").out,
+        "the old source cannot be had", f"FAILS    {name}")
 
 
 def test_go_on(machine: Host) -> None:
     """After manual work, CONTINUE=1 checks that no patch is missing and moves the pin."""
     name = stale(machine)
     machine.script("rebase", "6.12.116").bad(name)
-    machine.script("rebase", "6.12.116", CONTINUE="1").bad(name, "is not on the branch")
     where = machine.build / "rebase-6.12.116-2"
+    (where / "mm/memory.c.rej").unlink()
+    machine.script("rebase", "6.12.116", CONTINUE="1").bad("`git am` has not finished")
+    machine.git("am", "--quit", cwd=where)
+    machine.script("rebase", "6.12.116", CONTINUE="1").bad(name, "is not on the branch")
     path = where / "mm/memory.c"
     path.write_text(path.read_text().replace("int memory_20;", "int by_hand;"))
     machine.script("rebase", "6.12.116", CONTINUE="1").bad("uncommitted changes (mm/memory.c)")
@@ -236,6 +312,8 @@ def test_audited(machine: Host) -> None:
         "spf.sites differs in 2 places", "nothing was changed", "--update", "CONTINUE=1")
     has(result.out, "2 of 2 patches apply", "AUDIT    - mm/gone.c: gone: vma_start_write()",
         "AUDIT    + mm/site.c: site: vma_start_write()")
+    # Both branches have the same code: there is nothing to compare.
+    lacks(result.err, ".sites.diff")
     assert "configuration:" not in result.out
     result = machine.script("rebase", "6.12.116", DRY_RUN="1").bad("in 2 places")
     has(result.out, "configuration: linux-config-6.12 6.12.116-2 is not in the registry",
@@ -251,6 +329,36 @@ def test_audited(machine: Host) -> None:
     assert "1 sites are as in" in result.out
     assert "version=6.12.116-2" in (machine.kernel / "upstream").read_text()
     assert "1 sites are as in" in machine.script("rebase", "6.12.117").good().out
+
+
+def test_audited_diff(machine: Host) -> None:
+    """The functions whose sites differ are compared, old with new, each once and whole."""
+    code = "{\n\tint a; /* a comment */\n\n\tvma_start_write(vma);\n"
+    machine.overlay("mm/site.c", f"int other(void)\n{{\n}}\n\nvoid site(void)\n{code}}}\n")
+    machine.overlay("mm/kept.c", f"void kept(void)\n{code}}}\n")
+    machine.script("tree").good()
+    (machine.kernel / "audit").mkdir()
+    machine.script("audit", "--update").good()
+    machine.script("rebase", "6.12.116").good()
+    stale(machine)
+    machine.script("rebase", "6.12.94").bad("does not apply")
+    where = machine.build / "rebase-6.12.94-1"
+    machine.git("am", "--quit", cwd=where)
+    machine.git("checkout", "--quiet", "--force", "faultline", cwd=where)
+    (where / "mm/memory.c.rej").unlink()
+    text = (where / "mm/memory.c").read_text()
+    (where / "mm/memory.c").write_text(text.replace("int memory_20;", "int by_hand;"))
+    site = (where / "mm/site.c").read_text()
+    (where / "mm/site.c").write_text(
+        site.replace("\tvma_start_write(vma);\n", "\tvma_start_write(vma);\n" * 2
+                     + "\tvma_mark_detached(vma, true);\n"))
+    machine.git("commit", "--quiet", "-a", "-m", "mm: memory: change Ünicode", cwd=where)
+    diff = machine.build / "rebase-6.12.94-1.sites.diff"
+    machine.script("rebase", CONTINUE="1").bad("differs in 3 places", diff.name)
+    assert diff.read_text() == (
+        "--- a/mm/site.c site()\n+++ b/mm/site.c site()\n@@ -1,5 +1,7 @@\n {\n"
+        " \tint a; /* a comment */\n \n \tvma_start_write(vma);\n+\tvma_start_write(vma);\n"
+        "+\tvma_mark_detached(vma, true);\n }\n")
 
 
 def test_overlay_collides(machine: Host) -> None:
@@ -276,6 +384,7 @@ def test_unexported_work(machine: Host) -> None:
 def test_bad_versions(machine: Host) -> None:
     """A missing or unavailable version is an error that lists the available ones."""
     machine.script("rebase").bad("make rebase VERSION=")
+    machine.script("rebase", CONTINUE="1").bad("no ", "to continue in")
     machine.script("rebase", "6.12.1").bad("6.12.1 is not in the registry", "6.12.118-1",
                                            "6.12.94-1")
     machine.script("rebase", "6.12.94", "--continue").bad("no ", "to continue in")

@@ -12,14 +12,18 @@ of the code without comments and white space.
 from __future__ import annotations
 
 import argparse
+import difflib
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from .common import Fail, Paths, say, shown, write_atomic
 from .repo import Repo
+
+# The text of the file at a path, or "".
+Texts = Callable[[str], str]
 
 # Below kernel/.
 LIST = Path("audit", "spf.sites")
@@ -277,6 +281,17 @@ def changes(old: list[str], new: list[str]) -> list[str]:
              for line in set(these) - set(others)]
     return [f"{sign} {line}" for line, sign in sorted(lines, key=lambda item: (
         re.sub(r" (?:x\d+|[0-9a-f]{12})$", "", item[0]), item[1] == "+", item[0]))]
+
+
+def compare(lines: list[str], old: Texts, new: Texts) -> str:
+    """A diff of each function that these lines of changes() name."""
+    found = []
+    for path, name in dict.fromkeys(tuple(line[2:].split(": ", 2)[:2]) for line in lines):
+        before, after = ([f"{part}\n" for known, body in functions(text(path)) if known == name
+                          for part in body.splitlines()] for text in (old, new))
+        found.append("".join(difflib.unified_diff(
+            before, after, f"a/{path} {name}()", f"b/{path} {name}()", n=len(after))))
+    return "\n".join(filter(None, found))
 
 
 def main() -> None:

@@ -41,6 +41,7 @@ class Outcome:
     name: str
     offsets: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    merged: bool = False
 
 
 def tidy(message: str) -> str:
@@ -75,14 +76,21 @@ def topic_of(message: str, name: str) -> str:
 
 
 class Builder:
-    """Builds the branch with git plumbing: no work tree is touched, no file changes its date."""
+    """Builds the branch with git plumbing: no work tree is touched, no file changes its date.
 
-    def __init__(self, repo: Repo, base: str) -> None:
+    `provide`, if given, puts the versions of files that the patches were made from into the
+    repository, or returns False.  A patch that does not apply is then merged with them.
+    """
+
+    def __init__(self, repo: Repo, base: str,
+                 provide: Callable[[], bool] = lambda: False) -> None:
         self.repo = repo
+        self.provide = provide
         self.base = base
         self.upstream = repo.files(base)
         self.sorted = sorted(self.upstream)
-        self.index = repo.git_dir / "faultline-build.index"
+        # One for each builder: provide() may use another one.
+        self.index = repo.git_dir / f"faultline-build-{id(self)}.index"
         self.env = {"GIT_INDEX_FILE": str(self.index)}
 
     def build(self, queue: Queue, report: Callable[[Outcome], None] | None = None) -> str:
@@ -155,8 +163,10 @@ class Builder:
             _, log = self.repo.call("apply", "--cached", "-v", "-p1", "--whitespace=nowarn",
                                     data=mail.diff, env={**self.env, "LC_ALL": "C"})
         except GitError as error:
-            outcome.problems = explain(str(error), mail.diff.decode(errors="replace"))
-            return parent
+            if not self._merge(parent, mail.diff):
+                outcome.problems = explain(str(error), mail.diff.decode(errors="replace"))
+                return parent
+            log, outcome.merged = "", True
         outcome.offsets = offsets(log)
         commit = self._commit(parent, mail.message, stamp(mail.date, **mail.author))
         for path in self.repo.names("diff-tree", "-r", "--no-renames", "--name-only", "-z",
@@ -165,6 +175,18 @@ class Builder:
                 raise Fail(f"{outcome.name} touches {path}, which upstream does not have: new "
                            "files belong in kernel/overlay, remove it from the patch")
         return commit
+
+    def _merge(self, parent: str, diff: bytes) -> bool:
+        """Apply a patch by a 3-way merge; a conflict leaves the index as it was."""
+        if not self.provide():
+            return False
+        try:
+            self.repo.call("apply", "--cached", "--3way", "-p1", "--whitespace=nowarn",
+                           data=diff, env=self.env)
+            return True
+        except GitError:
+            self.repo.text("read-tree", parent, env=self.env)
+            return False
 
 
 def offsets(log: str) -> list[str]:

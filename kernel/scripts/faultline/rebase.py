@@ -2,9 +2,13 @@
 """Move the pin to another 6.12 point release that the registry has.
 
 The overlay and each patch are tried on it in build/rebase-VERSION. The report says for each
-patch whether it applies, with what offset, or where it fails. If all apply, the pins and the
-refreshed patches are written; otherwise nothing in kernel/ changes, and build/rebase-VERSION
-holds the branch up to the failure: apply the rest there with `git am`, then --continue.
+patch whether it applies, with what offset, whether it needs a 3-way merge with the old source,
+or where it fails. If all apply or merge, the pins and the refreshed patches are written.
+Otherwise nothing in kernel/ changes, and `git am` has stopped in build/rebase-VERSION at the
+first conflict: resolve it there, `git am --continue`, then run this with --continue.
+
+Two files are for the review: build/rebase-VERSION.patches.diff compares each patch that is not
+only moved with the old one, build/rebase-VERSION.sites.diff each audited function that differs.
 
 If the registry does not have the distribution's configurations of that version any more, those
 of the nearest point release are pinned, for each architecture by itself.  The pin of an
@@ -12,8 +16,12 @@ architecture whose package lists cannot be read stays.
 """
 
 import argparse
+import difflib
+import functools
 import os
+import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from . import audit
@@ -22,21 +30,57 @@ from .branch import Builder, Exporter, Outcome, parse_mail
 from .common import Fail, Paths, flag, say, shown, write_atomic
 from .patchqueue import Queue
 from .pin import Pin
-from .repo import BRANCH, UPSTREAM, Repo
+from .repo import BRANCH, IDENTITY, UPSTREAM, GitError, Repo
 from .source import CONFIG_PINS, ENVIRONMENT, Source, obtain, pinned
-from .worktree import WorkTree
+from .worktree import WorkTree, source_ref
 
 MORE = """\
   DRY_RUN=1               only report, like --dry-run
   CONFIG=nearest          move only the pins of the configurations, like --config
-  CONTINUE=1              continue after applying the rest by hand, like --continue
+  CONTINUE=1              continue in build/rebase-VERSION, like --continue
 """
+
+# The work tree as `git am` left it when it stopped.
+STOPPED = "refs/faultline/stopped"
+
+
+class Old:
+    """The branch on the old source: its files are what patches are merged and compared with.
+
+    It is made when it is first needed, in the repository of the scratch tree.
+    """
+
+    def __init__(self, paths: Paths, scratch: WorkTree, queue: Queue, source: Source) -> None:
+        self.paths = paths
+        self.scratch = scratch
+        self.queue = queue
+        self.source = source
+
+    @functools.cached_property
+    def tip(self) -> str:
+        """The last commit, or "" if the old source cannot be had."""
+        tree, repo = Repo(self.paths.tree), self.scratch.repo
+        known = tree.commit_of(source_ref(self.source)) if tree.git_dir.is_dir() else ""
+        try:
+            base = (repo.commit_of(known) if known else "") or self.scratch.base_of(
+                self.paths, self.source)
+        except Fail as error:
+            say(f"the old source cannot be had, so nothing is merged or compared: {error}")
+            return ""
+        say("making the branch on the old source ...")
+        return Builder(repo, base).build(self.queue, lambda outcome: None)
+
+    def provide(self) -> bool:
+        """Make sure that the repository has the files; return False if it cannot."""
+        return bool(self.tip)
 
 
 def verdict(outcome: Outcome) -> str:
     """The report line of one patch."""
     if outcome.problems:
         return f"FAILS    {outcome.name}: {'; '.join(outcome.problems)}"
+    if outcome.merged:
+        return f"merged   {outcome.name}"
     if outcome.offsets:
         return f"offset   {outcome.name}: {', '.join(outcome.offsets)}"
     return f"applies  {outcome.name}"
@@ -45,16 +89,22 @@ def verdict(outcome: Outcome) -> str:
 def check_unfinished(scratch: WorkTree) -> None:
     """Refuse to start over while conflicts are being resolved."""
     if scratch.exists():
+        stopped = scratch.repo.commit_of(STOPPED)
+        if stopped and scratch.repo.snapshot() == stopped:
+            return
         work = scratch.unsaved_work(scratch.load())
         if work:
             raise Fail(f"{shown(scratch.folder)} has {work}: continue with CONTINUE=1, or "
                        "remove the folder")
 
 
-def try_queue(repo: Repo, queue: Queue) -> str:
-    """Build the branch as far as possible and report; return the error, if any."""
+def try_queue(repo: Repo, queue: Queue, old: Old) -> tuple[str, list[str]]:
+    """Build the branch as far as possible and report.
+
+    Returns the error, if any, and the names of the patches from the first failing one on.
+    """
     base = repo.commit_of(f"refs/tags/{UPSTREAM}")
-    builder = Builder(repo, base)
+    builder = Builder(repo, base, old.provide)
     collisions = builder.collisions(queue.overlay)
     for path in collisions:
         say(f"FAILS    overlay file {path}: upstream has it now")
@@ -69,17 +119,55 @@ def try_queue(repo: Repo, queue: Queue) -> str:
     repo.text("update-ref", f"refs/heads/{BRANCH}", tip)
     failed = [outcome.name for outcome in outcomes if outcome.problems]
     say(f"{len(outcomes) - len(failed)} of {len(outcomes)} patches apply, "
-        f"{sum(bool(outcome.offsets) for outcome in outcomes)} of them with an offset; "
+        f"{sum(bool(outcome.offsets) for outcome in outcomes)} of them with an offset and "
+        f"{sum(outcome.merged for outcome in outcomes)} by a 3-way merge; "
         f"{len(collisions)} of {len(queue.overlay)} overlay files collide")
     if collisions:
         return (f"overlay file {collisions[0]} exists upstream now; nothing was changed: "
-                "rename or remove it in kernel/overlay and run this again")
+                "rename or remove it in kernel/overlay and run this again"), []
     if failed:
-        return f"{failed[0]} does not apply; nothing was changed"
-    return ""
+        names = [outcome.name for outcome in outcomes]
+        return (f"{failed[0]} does not apply; nothing was changed",
+                names[names.index(failed[0]):])
+    return "", []
 
 
-def check_sites(paths: Paths, repo: Repo, folder: Path) -> str:
+def apply_rest(repo: Repo, mails: list[bytes]) -> str:
+    """Run `git am` on the patches from the first failing one on; return what is to be done."""
+    folder = repo.git_dir / "faultline-rest"
+    folder.mkdir()
+    for number, data in enumerate(mails):
+        (folder / f"{number:04}").write_bytes(data)
+    identity = {f"GIT_COMMITTER_{key}": value for key, value in IDENTITY.items()}
+    try:
+        repo.call("am", "--3way", "--keep-non-patch", "--whitespace=nowarn",
+                  *(str(path) for path in sorted(folder.iterdir())), env=identity)
+        return f"`git am` could apply it and the rest in {shown(repo.folder)}: review that"
+    except GitError:
+        pass
+    finally:
+        shutil.rmtree(folder)
+    files = repo.names("diff", "--name-only", "--diff-filter=U", "-z")
+    task = f"resolve the conflicts in {' and '.join(files)}"
+    if not files:
+        # The old versions of the files are not there, for example as the patch was edited.
+        patch = repo.git_dir / "rebase-apply" / "patch"
+        try:
+            repo.call("apply", "--reject", "--whitespace=nowarn", str(patch))
+        except GitError as error:
+            files = re.findall(r"(?m)^Applying patch (\S+) with \d+ reject", str(error))
+        task = f"apply by hand {' and '.join(f'{name}.rej' for name in files) or shown(patch)}"
+    repo.text("update-ref", STOPPED, repo.snapshot())
+    return (f"in {shown(repo.folder)} {task}, `git add` the files, and `git am --continue`, "
+            "which goes on with the rest of the queue")
+
+
+def text_in(repo: Repo, commit: str) -> audit.Texts:
+    """The texts of the files in a commit."""
+    return lambda path: repo.try_text("show", f"{commit}:{path}")
+
+
+def check_sites(paths: Paths, repo: Repo, folder: Path, old: Old) -> str:
     """Compare the audited sites with the new kernel; return the error, if any."""
     path = audit.list_of(paths)
     if not path.exists():
@@ -91,10 +179,16 @@ def check_sites(paths: Paths, repo: Repo, folder: Path) -> str:
     if not differences:
         say(f"{len(found)} sites are as in {shown(path)}")
         return ""
+    path_of_diff, where = folder.with_name(f"{folder.name}.sites.diff"), ""
+    diff = audit.compare(differences, text_in(repo, old.tip),
+                         text_in(repo, f"refs/heads/{BRANCH}")) if old.tip else ""
+    if diff:
+        write_atomic(path_of_diff, diff.encode())
+        where = f" in {shown(path_of_diff)}"
     return (f"{shown(path)} differs in {len(differences)} places; nothing was changed: review "
-            "them as described at its top, run "
-            f"`kernel/scripts/fl audit --update --tree {shown(folder)}`, then this again with "
-            "CONTINUE=1")
+            f"them{where} as described at its top, run "
+            f"`kernel/scripts/fl audit --update --tree {shown(folder)}`, then `make rebase "
+            "CONTINUE=1`")
 
 
 def note_overlay(scratch: WorkTree, queue: Queue) -> None:
@@ -119,6 +213,9 @@ def check_complete(scratch: WorkTree, queue: Queue) -> None:
     if left:
         raise Fail(f"{shown(scratch.folder)} has uncommitted changes ({left[0]}): finish "
                    "`git am` and run this again")
+    if (scratch.repo.git_dir / "rebase-apply").is_dir():
+        raise Fail(f"`git am` has not finished in {shown(scratch.folder)}: run `git am "
+                   "--continue` there, then this again")
     subjects = scratch.repo.text("log", "--format=%s", f"{UPSTREAM}..HEAD").splitlines()
     for name, data in queue.patches:
         if parse_mail(scratch.repo, data).subject not in subjects:
@@ -180,9 +277,32 @@ def move_config(paths: Paths, dry: bool) -> None:
             write_config_pin(paths, name, config)
 
 
-def move(paths: Paths, repo: Repo, queue: Queue, new: Pin, dry: bool) -> None:
+def content(mail: bytes) -> list[str]:
+    """The diff in a patch without line numbers and checksums."""
+    text = mail.decode(errors="replace").partition("\ndiff --git ")[2]
+    return [re.sub(r"^@@ .*", "@@", line) for line in text.splitlines(keepends=True)
+            if not line.startswith("index ")]
+
+
+def changed_patches(old: Queue, new: Queue) -> Iterator[str]:
+    """Diffs between the old and the new version of each patch that is not only moved."""
+    before = dict(old.patches)
+    for name, data in new.patches:
+        if name in before:
+            diff = "".join(difflib.unified_diff(content(before[name]), content(data),
+                                                f"a/{name}", f"b/{name}"))
+            if diff:
+                yield diff
+
+
+def move(paths: Paths, repo: Repo, folder: Path, queue: Queue, new: Pin, dry: bool) -> None:
     """Write the refreshed queue and the pins."""
     exported = Exporter(repo, queue).export()
+    changed = list(changed_patches(queue, exported))
+    if changed:
+        review = folder.with_name(f"{folder.name}.patches.diff")
+        write_atomic(review, "\n".join(changed).encode())
+        say(f"{len(changed)} patches are not only moved: review {shown(review)}")
     configs = config_pins(paths, new, stay=True)
     for name, config in configs.items():
         if config.version == new.version:
@@ -199,47 +319,67 @@ def move(paths: Paths, repo: Repo, queue: Queue, new: Pin, dry: bool) -> None:
 
 
 def audit_and_move(paths: Paths, repo: Repo, folder: Path, queue: Queue, new: Pin,
-                   dry: bool) -> str:
+                   dry: bool, old: Old) -> str:
     """Write the queue and the pins if the audited sites are as before; return the error, if any."""
-    error = check_sites(paths, repo, folder)
+    error = check_sites(paths, repo, folder, old)
     # A dry run reports the configurations in any case.
     if dry or not error:
-        move(paths, repo, queue, new, dry)
+        move(paths, repo, folder, queue, new, dry)
     return error
 
 
-def go_on(paths: Paths, scratch: WorkTree, queue: Queue, new: Pin, dry: bool) -> None:
+def go_on(paths: Paths, scratch: WorkTree, queue: Queue, was: Source, new: Pin,
+          dry: bool) -> None:
     """Continue with the branch as the developer left it in the scratch tree."""
     if not scratch.exists():
         raise Fail(f"there is no {shown(scratch.folder)} to continue in: run this without "
                    "CONTINUE=1 first")
     check_overlay(scratch, queue)
     check_complete(scratch, queue)
-    error = audit_and_move(paths, scratch.repo, scratch.folder, queue, new, dry)
+    error = audit_and_move(paths, scratch.repo, scratch.folder, queue, new, dry,
+                           Old(paths, scratch, queue, was))
     if error:
         raise Fail(error)
     if not dry:
         shutil.rmtree(scratch.folder)
 
 
-def begin(paths: Paths, scratch: WorkTree, queue: Queue, source: Source, dry: bool) -> None:
+def begin(paths: Paths, scratch: WorkTree, queue: Queue, was: Source, source: Source,
+          dry: bool) -> None:
     """Try the queue on the new source. The scratch tree is kept only on failure."""
     check_unfinished(scratch)
+    for review in paths.build.glob(f"{scratch.folder.name}.*.diff"):
+        review.unlink()
     source, tree_git = obtain(paths, source), paths.tree / ".git"
-    # Most of the source is already among the objects of build/tree, and `git am -3` needs them.
+    # Most of the source is already among the objects of build/tree.
     with scratch.begin(source, False, tree_git if tree_git.is_dir() else None) as part:
-        error = try_queue(part.repo, queue)
-        if error and "overlay file" not in error:
-            way = "-3" if tree_git.is_dir() else "--reject"
-            error += (f": in {shown(scratch.folder)} run `git am {way}` on it and the patches "
-                      "after it, resolve, then run this again with CONTINUE=1")
+        old = Old(paths, part, queue, was)
+        error, rest = try_queue(part.repo, queue, old)
         assert source.pin is not None
-        error = error or audit_and_move(paths, part.repo, scratch.folder, queue, source.pin, dry)
+        error = error or audit_and_move(paths, part.repo, scratch.folder, queue, source.pin, dry,
+                                        old)
         shutil.rmtree(scratch.folder, ignore_errors=True)
         if error:
             scratch.finish(source, part)
             note_overlay(scratch, queue)
+            if rest:
+                mails = dict(queue.patches)
+                error += (f": {apply_rest(scratch.repo, [mails[name] for name in rest])}; then "
+                          "run `make rebase CONTINUE=1`")
             raise Fail(error)
+
+
+def unfinished(paths: Paths) -> str:
+    """The version of the only scratch tree."""
+    found = sorted(path.name.removeprefix("rebase-") for path in paths.build.glob("rebase-*")
+                   if path.is_dir())
+    if not found:
+        raise Fail(f"there is no {shown(paths.rebase('VERSION'))} to continue in: run `make "
+                   "rebase VERSION=6.12.x` (or latest) first")
+    if len(found) > 1:
+        raise Fail(f"which version? there are {' and '.join(found)}: run `make rebase CONTINUE=1 "
+                   "VERSION=6.12.x`")
+    return found[0]
 
 
 def rebase(paths: Paths, version: str, dry: bool, continued: bool) -> None:
@@ -251,12 +391,12 @@ def rebase(paths: Paths, version: str, dry: bool, continued: bool) -> None:
     package = Apt(paths).package(old.package, old.series)
     new = package.find(version)
     say(f"from {old.version} to {new.version}")
-    scratch = WorkTree(paths.rebase(new.version))
+    scratch, was = WorkTree(paths.rebase(new.version)), pinned(old, package=package)
     with scratch.locked():
         if continued:
-            go_on(paths, scratch, queue, new, dry)
+            go_on(paths, scratch, queue, was, new, dry)
         else:
-            begin(paths, scratch, queue, pinned(new, package=package), dry)
+            begin(paths, scratch, queue, was, pinned(new, package=package), dry)
 
 
 def main() -> None:
@@ -276,7 +416,7 @@ def main() -> None:
     if args.config or os.environ.get("CONFIG") == "nearest":
         move_config(Paths.from_env(), args.dry_run or flag("DRY_RUN"))
         return
-    if not args.version:
+    paths, continued = Paths.from_env(), args.continued or flag("CONTINUE")
+    if not args.version and not continued:
         raise Fail("which version? run `make rebase VERSION=6.12.x` (or latest)")
-    rebase(Paths.from_env(), args.version, args.dry_run or flag("DRY_RUN"),
-           args.continued or flag("CONTINUE"))
+    rebase(paths, args.version or unfinished(paths), args.dry_run or flag("DRY_RUN"), continued)
