@@ -81,6 +81,23 @@ def test_stops_at_the_first_failure(place: Place) -> None:
         assert run.taken() == ["one"]
 
 
+def test_times(place: Place, capsys: pytest.CaptureFixture[str],
+               monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step tells the time that all its commands took, also if one fails."""
+    clock = [0.0]
+    monkeypatch.setattr("faultline.make_release.monotonic", lambda: clock[0])
+
+    def slow(command: tuple[str, ...]) -> int:
+        clock[0] += 3723.4
+        return int(command[0] == "three")
+
+    with pytest.raises(Fail):
+        make_release.go_on(place, STEPS, slow)
+    assert capsys.readouterr().out == (
+        "release: one\nrelease: two 2\nrelease: first: completed in 2:04:07\n"
+        "release: three\nrelease: second: failed after 1:02:03\n")
+
+
 def test_uncommitted(place: Place) -> None:
     """Nothing runs on changes that are not committed."""
     run = Commands()

@@ -9,7 +9,7 @@
 
 It stops where a person has to decide, and says what to do; the next run goes on from there.
 A step that was completed for the current commit is skipped.  What is completed is kept in
-build/release.
+build/release.  Each step ends with the time that it took.
 """
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from .common import ROOT, Fail, Paths, flag, say, shown, write_atomic
 from .pin import Pin
@@ -94,6 +95,11 @@ def add_entry(path: Path, release: Release, today: datetime.date) -> bool:
     return True
 
 
+def took(seconds: float) -> str:
+    """A time in hours, minutes and seconds."""
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
 def go_on(place: Place, steps: Iterable[Step], run: Callable[[tuple[str, ...]], int]) -> None:
     """Run the steps that are not completed for the current commit."""
     for step in steps:
@@ -101,13 +107,16 @@ def go_on(place: Place, steps: Iterable[Step], run: Callable[[tuple[str, ...]], 
         if place.completed(step):
             say(f"release: {step.name}: completed for {commit[:12]}")
             continue
+        start = monotonic()
         for command in step.commands:
             say(f"release: {' '.join(command)}")
             if run(command):
+                say(f"release: {step.name}: failed after {took(monotonic() - start)}")
                 raise Fail(f"{' '.join(command)} failed: {step.decide}")
         if place.commit() != commit:
             raise Fail(f"the commit changed during {step.name}: run `make release` again")
         place.complete(step, commit)
+        say(f"release: {step.name}: completed in {took(monotonic() - start)}")
 
 
 def report(place: Place, steps: Iterable[Step]) -> None:
