@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Regression tests of our three hugetlb fixes, see SECURITY.md.  Not part of
- * any package: on a kernel without the first fix it leaves an unkillable
- * process behind, so run it only in virtual machines.
+ * Regression tests of our hugetlb fixes, see SECURITY.md.  Not part of any
+ * package: on a kernel without the first fix it leaves an unkillable process
+ * behind, so run it only in virtual machines.
  *
  *   hugetlb_fixes move      move a mapping between 1 GiB boundaries
  *   hugetlb_fixes truncate  truncate a file while threads touch its pages
+ *   hugetlb_fixes copy      the same, with UFFDIO_COPY instead of touching
+ *   hugetlb_fixes own       truncate a file with a page fault in flight
+ *   hugetlb_fixes other     truncate a file with one of another file in flight
  *   hugetlb_fixes lazy      unshare a page table that an idle CPU has cached
  *
  * Exit code: 0 fixed, 1 not fixed, 2 not testable.
@@ -13,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -23,8 +27,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -76,6 +82,15 @@ static double seconds(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &ts);
 	return ts.tv_sec + ts.tv_nsec / 1e9;
+}
+
+static void run_on(int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	sched_setaffinity(0, sizeof(set), &set);
 }
 
 /* --- move */
@@ -150,12 +165,20 @@ static int test_move(void)
 
 static char *map;
 static atomic_bool stop, pause_all;
-static atomic_int parked;
+static atomic_int parked, copied;
 static __thread sigjmp_buf past_end;
 
 static void on_bus(int sig)
 {
 	siglongjmp(past_end, sig);
+}
+
+static void park(void)
+{
+	atomic_fetch_add(&parked, 1);
+	while (atomic_load(&pause_all))
+		usleep(100);
+	atomic_fetch_sub(&parked, 1);
 }
 
 static void *toucher(void *arg)
@@ -166,10 +189,7 @@ static void *toucher(void *arg)
 
 	while (!atomic_load(&stop)) {
 		if (atomic_load(&pause_all)) {
-			atomic_fetch_add(&parked, 1);
-			while (atomic_load(&pause_all))
-				usleep(100);
-			atomic_fetch_sub(&parked, 1);
+			park();
 			continue;
 		}
 		i = (i + 1) % PAGES;
@@ -180,7 +200,56 @@ static void *toucher(void *arg)
 	return NULL;
 }
 
-static int test_truncate(void)
+static int uffd;
+static char *source;
+
+/* Opens a userfaultfd for map, and fills a page to copy from. */
+static bool copier_prepare(void)
+{
+	struct uffdio_api api = { .api = UFFD_API };
+	struct uffdio_register range = {
+		.range = { (uintptr_t)map, PAGES * HUGE },
+		.mode = UFFDIO_REGISTER_MODE_MISSING,
+	};
+
+	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	source = malloc(HUGE);
+	if (uffd < 0 || !source)
+		return false;
+	memset(source, 1, HUGE);
+	return !ioctl(uffd, UFFDIO_API, &api) &&
+	       !ioctl(uffd, UFFDIO_REGISTER, &range);
+}
+
+static void *copier(void *arg)
+{
+	size_t i = (uintptr_t)arg;
+
+	while (!atomic_load(&stop)) {
+		struct uffdio_copy copy = {
+			.src = (uintptr_t)source,
+			.len = HUGE,
+		};
+
+		if (atomic_load(&pause_all)) {
+			park();
+			continue;
+		}
+		i = (i + 1) % PAGES;
+		copy.dst = (uintptr_t)map + i * HUGE;
+		/* The page is there already, or beyond the end. */
+		if (ioctl(uffd, UFFDIO_COPY, &copy) && errno != EEXIST &&
+		    errno != EFAULT) {
+			perror("# UFFDIO_COPY");
+			exit(2);
+		}
+		atomic_fetch_add(&copied, copy.copy == HUGE);
+	}
+	return NULL;
+}
+
+/* Each thread adds pages to the file until it finds them beyond the end. */
+static int test_truncate(void *(*thread)(void *))
 {
 	struct sigaction sa = { .sa_handler = on_bus };
 	long rounds = 0, left = 0, reserved = pool("resv_hugepages");
@@ -196,9 +265,11 @@ static int test_truncate(void)
 		   0);
 	if (map == MAP_FAILED)
 		return 2;
+	if (thread == copier && !copier_prepare())
+		return 2;
 	sigaction(SIGBUS, &sa, NULL);
 	for (i = 0; i < TOUCHERS; i++)
-		if (pthread_create(&threads[i], NULL, toucher,
+		if (pthread_create(&threads[i], NULL, thread,
 				   (void *)(uintptr_t)(i * PAGES / TOUCHERS)))
 			return 2;
 	for (end = seconds() + TRUNCATE_SECONDS; seconds() < end; rounds++) {
@@ -224,7 +295,335 @@ static int test_truncate(void)
 	       rounds);
 	printf("# reserved pages: %ld before, %ld after\n", reserved,
 	       pool("resv_hugepages"));
+	if (thread == copier) {
+		printf("# %d pages copied\n", atomic_load(&copied));
+		if (!atomic_load(&copied))
+			return 2;
+	}
 	return left || st.st_blocks || pool("resv_hugepages") != reserved;
+}
+
+/* --- own, other */
+
+/*
+ * A process that is preempted while it clears a huge page in a page fault holds
+ * a fault mutex until it runs again.  It does so on HELD_CPU, at a real-time
+ * priority below that of the hog, which preempts it for as long as it is told.
+ */
+#define HELD_CPU	1
+#define HELD_PRIORITY	1
+#define HOG_PRIORITY	50
+#define HELD_PAGES	4
+#define FILE_PAGES	8
+/* Bound on waiting for an event. */
+#define EVENT_SECONDS	20
+
+static struct {
+	atomic_bool run;	/* the hog must run */
+	atomic_bool running;	/* the hog does */
+	atomic_bool hold;	/* the process must add no further page */
+} *shared_state;
+static int hog_pipe[2];
+static pid_t held, hog;
+
+static bool run_real_time(int priority)
+{
+	struct sched_param param = { .sched_priority = priority };
+
+	run_on(HELD_CPU);
+	return !sched_setscheduler(0, SCHED_FIFO, &param);
+}
+
+static void hog_main(void)
+{
+	char c;
+
+	if (!run_real_time(HOG_PRIORITY))
+		_exit(2);
+	while (read(hog_pipe[0], &c, 1) == 1) {
+		atomic_store(&shared_state->running, true);
+		while (atomic_load(&shared_state->run))
+			;
+		atomic_store(&shared_state->running, false);
+	}
+	_exit(0);
+}
+
+static void on_bus_exit(int sig)
+{
+	(void)sig;
+	_exit(0);
+}
+
+/* Adds pages to the file, and punches them out, again and again. */
+static void held_main(int fd)
+{
+	char *p = mmap(NULL, FILE_PAGES * HUGE, PROT_READ | PROT_WRITE,
+		       MAP_SHARED, fd, 0);
+	size_t i;
+
+	if (p == MAP_FAILED || !run_real_time(HELD_PRIORITY))
+		_exit(2);
+	signal(SIGBUS, on_bus_exit);
+	for (;;) {
+		for (i = 0; i < HELD_PAGES; i++) {
+			if (atomic_load(&shared_state->hold))
+				_exit(0);
+			*(volatile char *)(p + i * HUGE) = 1;
+		}
+		if (atomic_load(&shared_state->hold))
+			_exit(0);
+		if (madvise(p, HELD_PAGES * HUGE, MADV_REMOVE))
+			_exit(2);
+	}
+}
+
+/* Is @name in the kernel stack of the process? */
+static bool stack_has(pid_t pid, const char *name)
+{
+	char path[64], line[256];
+	bool found = false;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/stack", pid);
+	f = fopen(path, "re");
+	while (f && !found && fgets(line, sizeof(line), f))
+		found = strstr(line, name);
+	if (f)
+		fclose(f);
+	return found;
+}
+
+static void print_stack(pid_t pid)
+{
+	char path[64], line[256];
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/stack", pid);
+	f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		printf("#   %s", line);
+	if (f)
+		fclose(f);
+}
+
+/* Does the process sleep uninterruptibly? */
+static bool is_blocked(pid_t pid)
+{
+	char path[64], state = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
+	f = fopen(path, "re");
+	if (f && fscanf(f, "%*d %*s %c", &state) != 1)
+		state = 0;
+	if (f)
+		fclose(f);
+	return state == 'D';
+}
+
+/* Has the child ended?  It stays a zombie. */
+static bool has_ended(pid_t pid)
+{
+	siginfo_t info = { 0 };
+
+	return !waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT) &&
+	       info.si_pid == pid;
+}
+
+static bool reap(pid_t pid)
+{
+	int status;
+
+	return waitpid(pid, &status, 0) == pid && WIFEXITED(status) &&
+	       !WEXITSTATUS(status);
+}
+
+#define WAIT_FOR(condition) ({						\
+	double end_ = seconds() + EVENT_SECONDS;			\
+	bool met_;							\
+									\
+	while (!(met_ = (condition)) && seconds() < end_)		\
+		usleep(1000);						\
+	if (!met_)							\
+		printf("# not after %d s: %s\n", EVENT_SECONDS,		\
+		       #condition);					\
+	met_;								\
+})
+
+static bool hog_start(void)
+{
+	char c = 0;
+
+	atomic_store(&shared_state->run, true);
+	return write(hog_pipe[1], &c, 1) == 1 &&
+	       WAIT_FOR(atomic_load(&shared_state->running));
+}
+
+static bool hog_stop(void)
+{
+	atomic_store(&shared_state->run, false);
+	return WAIT_FOR(!atomic_load(&shared_state->running));
+}
+
+/* The held process adds a page, and its fault mutex is held. */
+static bool is_held(void)
+{
+	return atomic_load(&shared_state->running) &&
+	       stack_has(held, "folio_zero_user");
+}
+
+/* Starts the two processes, and preempts the one while it adds a page. */
+static bool hold_fault(int fd)
+{
+	double end = seconds() + EVENT_SECONDS;
+
+	run_on(0);
+	shared_state = mmap(NULL, sizeof(*shared_state), PROT_READ | PROT_WRITE,
+			    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (shared_state == MAP_FAILED || pipe(hog_pipe))
+		return false;
+	hog = fork();
+	if (!hog)
+		hog_main();
+	held = fork();
+	if (!held)
+		held_main(fd);
+	while (seconds() < end) {
+		if (!hog_start())
+			return false;
+		if (is_held())
+			return true;
+		if (!hog_stop() || has_ended(held) || has_ended(hog))
+			return false;
+		usleep(1000);
+	}
+	printf("# no page fault was preempted\n");
+	return false;
+}
+
+static bool release_fault(void)
+{
+	bool ended;
+
+	atomic_store(&shared_state->hold, true);
+	ended = hog_stop() && WAIT_FOR(has_ended(held)) && reap(held);
+	kill(hog, SIGKILL);
+	waitpid(hog, NULL, 0);
+	return ended;
+}
+
+static pid_t start_truncation(int fd)
+{
+	pid_t pid = fork();
+
+	if (!pid)
+		_exit(ftruncate(fd, 0) ? 2 : 0);
+	return pid;
+}
+
+/* Touches a page that the held process does not. */
+static pid_t start_fault(void)
+{
+	pid_t pid = fork();
+
+	if (!pid) {
+		signal(SIGBUS, on_bus_exit);
+		*(volatile char *)(map + HELD_PAGES * HUGE) = 1;
+		_exit(0);
+	}
+	return pid;
+}
+
+/* Does the process wait, but not for a fault mutex? */
+static bool waits_outside(pid_t pid)
+{
+	return is_blocked(pid) && !stack_has(pid, "mutex_lock");
+}
+
+/*
+ * Truncation either waits for the page fault, or the page fault notices; so no
+ * page is left.  While truncation waits, further faults do not wait with a fault
+ * mutex held: of two that need the same, both get as far as to wait for the
+ * truncation.
+ */
+static int test_own(void)
+{
+	long reserved = pool("resv_hugepages");
+	int i, fd = new_file(FILE_PAGES * HUGE);
+	pid_t truncation, faults[2];
+	bool outside = true;
+	struct stat st;
+
+	if (fd < 0)
+		return 2;
+	/* Now, because mmap() waits for a truncation. */
+	map = mmap(NULL, FILE_PAGES * HUGE, PROT_READ | PROT_WRITE,
+		   MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (map == MAP_FAILED || !hold_fault(fd))
+		return 2;
+	truncation = start_truncation(fd);
+	if (truncation < 0 ||
+	    !WAIT_FOR(has_ended(truncation) || is_blocked(truncation)))
+		return 2;
+	printf("# the truncation %s\n",
+	       has_ended(truncation) ? "has returned" : "waits");
+	for (i = 0; i < 2; i++) {
+		faults[i] = start_fault();
+		if (faults[i] < 0)
+			return 2;
+	}
+	for (i = 0; i < 2; i++)
+		if (!WAIT_FOR(has_ended(faults[i]) ||
+			      waits_outside(faults[i]))) {
+			printf("# a page fault waits for a fault mutex:\n");
+			print_stack(faults[i]);
+			outside = false;
+		}
+	if (!is_held()) {
+		printf("# the page fault did not stay preempted\n");
+		return 2;
+	}
+	if (!release_fault() || !WAIT_FOR(has_ended(truncation)) ||
+	    !reap(truncation))
+		return 2;
+	for (i = 0; i < 2; i++)
+		if (!WAIT_FOR(has_ended(faults[i])) || !reap(faults[i]))
+			return 2;
+	if (fstat(fd, &st))
+		return 2;
+	printf("# %ld blocks are left; reserved pages: %ld before, %ld after\n",
+	       (long)st.st_blocks, reserved, pool("resv_hugepages"));
+	return !outside || st.st_blocks || pool("resv_hugepages") != reserved;
+}
+
+/* A page fault of one file does not keep truncation of another one waiting. */
+static int test_other(void)
+{
+	int fd = new_file(FILE_PAGES * HUGE), other = new_file(HUGE);
+	bool returned;
+	pid_t truncation;
+
+	/* Without pages, or their mutexes may happen to be the one held. */
+	if (fd < 0 || other < 0 ||
+	    mmap(NULL, HUGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+		 other, 0) == MAP_FAILED || !hold_fault(fd))
+		return 2;
+	truncation = start_truncation(other);
+	if (truncation < 0)
+		return 2;
+	returned = WAIT_FOR(has_ended(truncation));
+	if (!is_held()) {
+		printf("# the page fault did not stay preempted\n");
+		return 2;
+	}
+	if (!returned) {
+		printf("# ftruncate() waits, although the file has no page:\n");
+		print_stack(truncation);
+	}
+	if (!release_fault() || !reap(truncation))
+		return 2;
+	return !returned;
 }
 
 /* --- lazy */
@@ -233,15 +632,6 @@ static int test_truncate(void)
 
 static char *shared;
 static int wake[2], awake[2];
-
-static void run_on(int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	sched_setaffinity(0, sizeof(set), &set);
-}
 
 /* The number of TLB flush interrupts on CPU 1. */
 static long tlb_interrupts(void)
@@ -336,9 +726,16 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "move"))
 		return test_move();
 	if (!strcmp(what, "truncate"))
-		return test_truncate();
+		return test_truncate(toucher);
+	if (!strcmp(what, "copy"))
+		return test_truncate(copier);
+	if (!strcmp(what, "own"))
+		return test_own();
+	if (!strcmp(what, "other"))
+		return test_other();
 	if (!strcmp(what, "lazy"))
 		return test_lazy();
-	fprintf(stderr, "usage: hugetlb_fixes move|truncate|lazy\n");
+	fprintf(stderr,
+		"usage: hugetlb_fixes move|truncate|copy|own|other|lazy\n");
 	return 2;
 }
