@@ -56,8 +56,11 @@ void munmap_section_mark(struct munmap_section *op,
 void munmap_section_run(struct munmap_section *op, struct list_head *uf);
 
 bool __munmap_section_retry(struct mm_struct *mm, bool *retried);
+bool __munmap_section_retry_mlock(struct mm_struct *mm, unsigned long *start,
+				  size_t *len, vm_flags_t flags, bool *retried);
 bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
-				 unsigned long len, unsigned long flags);
+				 unsigned long len, unsigned long flags,
+				 bool *retried);
 
 /**
  * munmap_section_wanted - should this range be unmapped section by section?
@@ -84,8 +87,8 @@ static inline bool munmap_section_wanted(struct mm_struct *mm,
  * @vma: The VMA, it or its mm locked for reading or writing.
  *
  * A marked VMA is dead: for calls that map, copy or change memory it is a hole.
- * It does not merge, is on no account, and no page is faulted in.  It is in the
- * tree, and its address space is occupied, until the munmap is complete.
+ * It does not merge, and no page is faulted in.  Until the munmap is complete it
+ * is in the tree and on all accounts, and its address space is occupied.
  *
  * Return: true if it is.
  */
@@ -141,17 +144,17 @@ static inline gfp_t vma_munmap_gfp(const struct vm_area_struct *vma)
 
 /**
  * munmap_section_retry - wait for munmaps in progress before failing at a limit
- * @mm:      Address space of current, locked for writing.
+ * @mm:      The address space, locked for writing.
  * @err:     The error that the call is about to return.
  * @retried: Initially false; set to true once this has waited.
  *
- * Address space and map_count are given back at the end of a munmap.  On
- * upstream, a call that comes after the munmap() waits for mmap_lock and then
- * finds them given back.  So wait for the munmaps in progress, with the lock
- * released.
+ * Address space, and what counts against a limit, is given back at the end of a
+ * munmap.  On upstream, a call that comes after the munmap() waits for mmap_lock
+ * and then finds it given back.  So wait for the munmaps in progress, with the
+ * lock released.  A fatal signal ends the wait.
  *
- * Return: true if @mm was unlocked and locked again, so the call must look at
- * everything anew; false if nothing was done.
+ * Return: true if @mm was unlocked: the call must start over, and take the lock
+ * as it did before; false if nothing was done.
  */
 static inline bool munmap_section_retry(struct mm_struct *mm, long err,
 					bool *retried)
@@ -161,16 +164,40 @@ static inline bool munmap_section_retry(struct mm_struct *mm, long err,
 	       __munmap_section_retry(mm, retried);
 }
 
-/* The same for mmap(). */
+/**
+ * munmap_section_retry_mlock - the same for mlock() and munlock()
+ * @mm:      As munmap_section_retry().
+ * @err:     As munmap_section_retry().
+ * @start:   Start of the range.
+ * @len:     Its length.
+ * @flags:   The flags that its VMAs shall have, of VM_LOCKED_MASK.
+ * @retried: As munmap_section_retry().
+ *
+ * The call goes on where it has failed: @start and @len become what is left.
+ * Others may have changed what is before that.  Where it has failed at a hole,
+ * no munmap helps.
+ *
+ * Return: as munmap_section_retry().
+ */
+static inline bool munmap_section_retry_mlock(struct mm_struct *mm, int err,
+					      unsigned long *start, size_t *len,
+					      vm_flags_t flags, bool *retried)
+{
+	return static_branch_unlikely(&munmap_section_marks_key) &&
+	       (err == -ENOMEM || err == -EAGAIN) &&
+	       __munmap_section_retry_mlock(mm, start, len, flags, retried);
+}
+
+/* The same for a call that replaces [addr, addr + len) if @flags say MAP_FIXED. */
 static inline bool munmap_section_retry_mmap(struct mm_struct *mm,
 					     unsigned long ret,
 					     unsigned long addr,
 					     unsigned long len,
-					     unsigned long flags)
+					     unsigned long flags, bool *retried)
 {
 	return static_branch_unlikely(&munmap_section_marks_key) &&
 	       (ret == -ENOMEM || ret == -EAGAIN) &&
-	       __munmap_section_retry_mmap(mm, addr, len, flags);
+	       __munmap_section_retry_mmap(mm, addr, len, flags, retried);
 }
 
 static inline void mm_munmap_init(struct mm_struct *mm)
@@ -226,11 +253,15 @@ static inline gfp_t vma_munmap_gfp(const struct vm_area_struct *vma)
 #define munmap_section_retry(mm, err, retried)				\
 	((void)(mm), (void)(err), (void)(retried), false)
 
+#define munmap_section_retry_mlock(mm, err, start, len, flags, retried)	\
+	((void)(mm), (void)(err), (void)(start), (void)(len),		\
+	 (void)(flags), (void)(retried), false)
+
 static inline bool munmap_section_retry_mmap(struct mm_struct *mm,
 					     unsigned long ret,
 					     unsigned long addr,
 					     unsigned long len,
-					     unsigned long flags)
+					     unsigned long flags, bool *retried)
 {
 	return false;
 }

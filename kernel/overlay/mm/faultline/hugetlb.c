@@ -662,8 +662,8 @@ static pte_t *entry_lock_shared(struct vm_fault *vmf, struct hstate *h)
  * reference; add one to the file if needed.  Returns NULL on any difficulty:
  * the slow path runs into it again and reports the right error.
  *
- * i_size is read and the folio added in one hold of the fault mutex.  Pairs
- * with hugetlb_fault_barrier() in truncation.
+ * i_size is read and the folio added in one hold of invalidate_lock.  Pairs
+ * with hugetlb_vmtruncate(), which holds it to shrink i_size.
  */
 static struct folio *fault_folio(struct vm_fault *vmf, struct hstate *h,
 				 struct address_space *mapping)
@@ -681,8 +681,11 @@ static struct folio *fault_folio(struct vm_fault *vmf, struct hstate *h,
 	mutex_lock(&hugetlb_fault_mutex_table[hash]);
 	folio = filemap_lock_hugetlb_folio(h, mapping, vmf->pgoff);
 	if (!IS_ERR(folio))
-		goto unlock;
+		goto unlock_mutex;
 
+	/* Do not wait for truncation with the mutex held: files share it. */
+	if (!filemap_invalidate_trylock_shared(mapping))
+		goto unlock_mutex;
 	size = i_size_read(mapping->host) >> huge_page_shift(h);
 	if (vmf->pgoff >= size)
 		goto unlock;
@@ -700,6 +703,8 @@ static struct folio *fault_folio(struct vm_fault *vmf, struct hstate *h,
 	folio_set_hugetlb_migratable(folio);
 	count_vm_event(HUGETLB_FAULT_ALLOC);
 unlock:
+	filemap_invalidate_unlock_shared(mapping);
+unlock_mutex:
 	mutex_unlock(&hugetlb_fault_mutex_table[hash]);
 	return IS_ERR(folio) ? NULL : folio;
 }

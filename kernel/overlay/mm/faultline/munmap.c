@@ -7,8 +7,8 @@
  * anything waits for it.  Here a large munmap holds the lock twice, and not
  * while it frees pages:
  *
- *  1. Held for writing: split the edges of the range, lock and mark its VMAs,
- *     and take them off the accounts.  From here the VMAs are dead.
+ *  1. Held for writing: split the edges of the range, lock and mark its VMAs.
+ *     From here the VMAs are dead.
  *  2. Not held: zap the VMAs section by section, each under the lock of its VMA,
  *     as page faults hold it, and free the lowest page tables.
  *  3. Held for writing, then downgraded: upstream's munmap of the VMAs.
@@ -34,8 +34,10 @@
  *      stable under mmap_lock or the VMA lock, and no fault that began before
  *      the mark is still running when the zap begins.  Speculative faults see
  *      it in their copy of the VMA or fail to validate the copy.
- *  I5. A dead VMA is on no account but map_count.  Whatever adds up or gives
- *      back the accounts of a VMA leaves out dead ones.
+ *  I5. A dead VMA is on all accounts until it is unmapped, as its pages may
+ *      still be there: total_vm and its parts, locked_vm, the commit charge and
+ *      map_count.  Nothing else changes its share, since it is a hole for calls
+ *      that would.
  *  I6. An entry of a dead anonymous VMA that is none stays none.  Code that does
  *      not go through handle_mm_fault() changes entries that it finds, and rechecks
  *      under their lock, for example swapoff and the end of a migration.  Splitting
@@ -81,27 +83,31 @@
  * reaper only trylocks mmap_lock and gives up after a second, and the OOM killer
  * picks another victim.
  *
- * Address space and map_count are given back by step 3 only.  A call that fails
- * for want of them waits for the operations in progress and retries once, see
+ * So all limits include what an operation has not yet freed.  A call that fails
+ * at one waits for the operations in progress and retries once, see
  * munmap_section_retry().
  *
  * See Documentation/admin-guide/mm/faultline/munmap.rst.
  */
 
 #include <linux/bitops.h>
+#include <linux/completion.h>
 #include <linux/faultline_munmap.h>
 #include <linux/hugetlb.h>
 #include <linux/kernel.h>
 #include <linux/ktime.h>
+#include <linux/list.h>
 #include <linux/mm.h>
 #include <linux/mman.h>
 #include <linux/mmap_lock.h>
 #include <linux/pgtable.h>
+#include <linux/rcupdate_wait.h>
 #include <linux/sched.h>
+#include <linux/secretmem.h>
 #include <linux/sizes.h>
+#include <linux/spinlock.h>
 #include <linux/swap.h>
 #include <linux/vmstat.h>
-#include <linux/wait_bit.h>
 
 #include <trace/events/faultline.h>
 
@@ -204,20 +210,6 @@ static bool section_owns(struct munmap_section *op, struct vm_area_struct *vma)
 	return vma->munmap_pending & BIT(op->nr);
 }
 
-/* Take a VMA off the accounts (@sign is -1), or put it back (1). */
-static void section_account(struct vm_area_struct *vma, long sign)
-{
-	struct mm_struct *mm = vma->vm_mm;
-	const long pages = sign * (long)vma_pages(vma);
-
-	update_hiwater_vm(mm);
-	vm_stat_account(mm, vma->vm_flags, pages);
-	if (vma->vm_flags & VM_LOCKED)
-		mm->locked_vm += pages;
-	if (vma->vm_flags & VM_ACCOUNT)
-		vm_acct_memory(pages);
-}
-
 /**
  * munmap_section_begin - begin to unmap section by section
  * @op:    Filled in by this function.
@@ -234,7 +226,7 @@ static void section_account(struct vm_area_struct *vma, long sign)
 bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 			  unsigned long start, unsigned long end)
 {
-	/* Pairs with clear_and_wake_up_bit() in munmap_section_run(). */
+	/* Pairs with clear_bit_unlock() in section_release(). */
 	unsigned long ops = READ_ONCE(mm->munmap_ops);
 	unsigned int nr;
 
@@ -245,7 +237,7 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 	nr = find_first_zero_bit(&ops, MUNMAP_SECTION_MAX_OPS);
 	if (nr >= MUNMAP_SECTION_MAX_OPS)
 		return false;
-	/* Atomic, since munmap_section_run() clears its bit without a lock. */
+	/* Atomic, since section_release() clears its bit without it. */
 	set_bit(nr, &mm->munmap_ops);
 
 	*op = (struct munmap_section) {
@@ -276,17 +268,14 @@ void munmap_section_mark(struct munmap_section *op, struct vm_area_struct *vma)
 		return;
 	if (!munmap_broken(MUNMAP_NO_WAIT))
 		vma_start_write(vma);
-	/* The first operation to mark it takes it off the accounts (I5). */
-	if (!vma->munmap_pending || munmap_broken(MUNMAP_ACCOUNT_TWICE))
-		section_account(vma, -1);
 	vma->munmap_pending |= BIT(op->nr);
 }
 
 /* === Step 2: zap ========================================================== */
 
 /*
- * Find the first VMA at or above *@addr that is worth a lock.  With mmap_lock or
- * RCU held; with RCU only, the sizes are a guess.
+ * Find the first VMA at or above *@addr that is worth a lock.  Without mmap_lock
+ * the result is a guess: the VMA may be gone.
  */
 static struct vm_area_struct *section_next_vma(struct mm_struct *mm,
 					       unsigned long *addr,
@@ -295,16 +284,23 @@ static struct vm_area_struct *section_next_vma(struct mm_struct *mm,
 	MA_STATE(mas, &mm->mm_mt, *addr, *addr);
 	struct vm_area_struct *vma;
 
+	rcu_read_lock();
 	mas_for_each(&mas, vma, end - 1) {
 		unsigned long vm_start = READ_ONCE(vma->vm_start);
 
-		if (READ_ONCE(vma->vm_end) - vm_start < SECTION_VMA_MIN)
-			continue;
-		*addr = max(*addr, vm_start);
-		return vma;
+		if (READ_ONCE(vma->vm_end) - vm_start >= SECTION_VMA_MIN) {
+			*addr = max(*addr, vm_start);
+			break;
+		}
+		/* There can be a million of them. */
+		if (need_resched()) {
+			mas_pause(&mas);
+			cond_resched_rcu();
+		}
 	}
+	rcu_read_unlock();
 
-	return NULL;
+	return vma;
 }
 
 /*
@@ -318,9 +314,7 @@ static struct vm_area_struct *section_lock_vma(struct mm_struct *mm,
 	struct vm_area_struct *vma;
 	unsigned long start = *addr;
 
-	rcu_read_lock();
 	vma = section_next_vma(mm, &start, end);
-	rcu_read_unlock();
 	if (vma && start < end) {
 		vma = lock_vma_under_rcu(mm, start);
 		if (vma) {
@@ -657,8 +651,6 @@ static void section_unmark(struct munmap_section *op)
 		vma_start_write(vma);
 		vma->munmap_zapped = false;
 		vma->munmap_pending &= ~BIT(op->nr);
-		if (!vma->munmap_pending)
-			section_account(vma, 1);
 	}
 }
 
@@ -684,6 +676,42 @@ static void section_finish(struct munmap_section *op, struct list_head *uf)
 	}
 }
 
+/* Wait for operations of an mm. */
+struct section_waiter {
+	struct list_head	list;
+	struct mm_struct	*mm;
+	unsigned long		ops;	/* those that have not ended yet */
+	struct completion	done;
+};
+
+/* Of all mms: only a call that is about to fail waits. */
+static LIST_HEAD(section_waiters);
+static DEFINE_SPINLOCK(section_waiters_lock);
+
+/*
+ * No VMA has the mark any more.  A reader of the bit that holds mmap_lock
+ * (READ_ONCE() in munmap_section_begin(), __munmap_section_retry() and
+ * vma_munmap_mark_stale()) has seen our changes under that lock.
+ *
+ * The waiters do not look at the bit again, as the next operation can have the
+ * same one by then.
+ */
+static void section_release(struct munmap_section *op)
+{
+	struct section_waiter *waiter;
+
+	spin_lock(&section_waiters_lock);
+	clear_bit_unlock(op->nr, &op->mm->munmap_ops);
+	list_for_each_entry(waiter, &section_waiters, list) {
+		if (waiter->mm != op->mm || !(waiter->ops & BIT(op->nr)))
+			continue;
+		waiter->ops &= ~BIT(op->nr);
+		if (!waiter->ops)
+			complete(&waiter->done);
+	}
+	spin_unlock(&section_waiters_lock);
+}
+
 /**
  * munmap_section_run - unmap all marked VMAs
  * @op: The operation; its mm is locked for writing.
@@ -702,18 +730,10 @@ void munmap_section_run(struct munmap_section *op, struct list_head *uf)
 	sections = section_zap_all(op);
 	begin = ktime_get_ns();
 	if (munmap_broken(MUNMAP_EARLY_RELEASE))
-		clear_and_wake_up_bit(op->nr, &mm->munmap_ops);
+		section_release(op);
 	munmap_window(MUNMAP_WINDOW_FINISH);
 	section_finish(op, uf);
-
-	/*
-	 * No VMA has the mark any more.  A reader of the bit that holds
-	 * mmap_lock (READ_ONCE() in munmap_section_begin(),
-	 * munmap_section_retry() and vma_munmap_mark_stale()) has seen our
-	 * changes under that lock.  Wakes up the waiters in
-	 * munmap_section_retry().
-	 */
-	clear_and_wake_up_bit(op->nr, &mm->munmap_ops);
+	section_release(op);
 	trace_munmap_section_end(mm, sections, ktime_get_ns() - begin);
 }
 
@@ -722,54 +742,92 @@ void munmap_section_run(struct munmap_section *op, struct list_head *uf)
 /* See munmap_section_retry(). */
 bool __munmap_section_retry(struct mm_struct *mm, bool *retried)
 {
-	/* Pairs with clear_and_wake_up_bit() in munmap_section_run(). */
-	unsigned long ops = READ_ONCE(mm->munmap_ops);
-	unsigned long nr;
+	struct section_waiter waiter = { .mm = mm };
 
 	mmap_assert_write_locked(mm);
 
-	if (!ops || *retried || munmap_broken(MUNMAP_NO_RETRY))
+	/* Pairs with clear_bit_unlock() in section_release(). */
+	if (!READ_ONCE(mm->munmap_ops) || *retried ||
+	    munmap_broken(MUNMAP_NO_RETRY))
 		return false;
 	*retried = true;
+
+	/* mmap_lock keeps others from beginning, so each bit is of one op. */
+	init_completion(&waiter.done);
+	spin_lock(&section_waiters_lock);
+	waiter.ops = READ_ONCE(mm->munmap_ops);
+	if (!waiter.ops)
+		complete(&waiter.done);
+	list_add(&waiter.list, &section_waiters);
+	spin_unlock(&section_waiters_lock);
 
 	/*
 	 * For lock ordering this is the same as waiting for mmap_lock, which
 	 * upstream's munmap() would hold.
 	 */
 	mmap_write_unlock(mm);
-	for_each_set_bit(nr, &ops, MUNMAP_SECTION_MAX_OPS)
-		if (wait_on_bit(&mm->munmap_ops, nr, TASK_KILLABLE))
-			break;
-	mmap_write_lock(mm);
+	/* The caller takes the lock killably, so it notices a fatal signal. */
+	wait_for_completion_killable(&waiter.done);
+	spin_lock(&section_waiters_lock);
+	list_del(&waiter.list);
+	spin_unlock(&section_waiters_lock);
 	return true;
 }
 
-/* Is there memory that is not dead in [start, end)? */
-static bool range_has_live_vma(struct mm_struct *mm, unsigned long start,
-			       unsigned long end)
+/*
+ * See munmap_section_retry_mlock().  What has been done ends at a hole, or at the
+ * VMA where the call has failed.
+ */
+bool __munmap_section_retry_mlock(struct mm_struct *mm, unsigned long *start,
+				  size_t *len, vm_flags_t flags, bool *retried)
+{
+	VMA_ITERATOR(vmi, mm, *start);
+	const unsigned long end = *start + *len;
+	struct vm_area_struct *vma;
+
+	for_each_vma_range(vmi, vma, end) {
+		if (vma->vm_start > *start || vma_munmap_pending(vma))
+			return false;
+		/* mlock_fixup() leaves others alone. */
+		if (vma_supports_mlock(vma) && !vma_is_secretmem(vma) &&
+		    (vma->vm_flags & VM_LOCKED_MASK) != flags)
+			break;
+		*start = vma->vm_end;
+	}
+	if (!vma)
+		return false;
+	*len = end - *start;
+	return __munmap_section_retry(mm, retried);
+}
+
+/* Is [start, end) mapped without a hole, and nothing of it dead? */
+static bool range_is_live(struct mm_struct *mm, unsigned long start,
+			  unsigned long end)
 {
 	VMA_ITERATOR(vmi, mm, start);
 	struct vm_area_struct *vma;
 
-	for_each_vma_range(vmi, vma, end)
-		if (!vma_munmap_pending(vma))
-			return true;
+	for_each_vma_range(vmi, vma, end) {
+		if (vma->vm_start > start || vma_munmap_pending(vma))
+			return false;
+		start = vma->vm_end;
+	}
 
-	return false;
+	return start >= end;
 }
 
 /*
- * See munmap_section_retry_mmap().  If MAP_FIXED fails where there is a hole,
- * others can map there before the second try, which must not replace theirs.
+ * See munmap_section_retry_mmap().  If MAP_FIXED fails and there is a hole in its
+ * range, others can map there before the second try, which must not replace
+ * theirs.
  */
 bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
-				 unsigned long len, unsigned long flags)
+				 unsigned long len, unsigned long flags,
+				 bool *retried)
 {
-	bool retried = false;
-
-	if (flags & MAP_FIXED && !range_has_live_vma(mm, addr, addr + len))
+	if (flags & MAP_FIXED && !range_is_live(mm, addr, addr + len))
 		return false;
-	return __munmap_section_retry(mm, &retried);
+	return __munmap_section_retry(mm, retried);
 }
 
 /* === munmap() and mremap() ================================================ */

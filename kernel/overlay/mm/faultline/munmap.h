@@ -8,16 +8,15 @@
 #include <linux/bits.h>
 #include <linux/types.h>
 
-/* Rules that a test breaks; I3 to I5 and T4 are those in munmap.c. */
+/* Rules that a test breaks; I3, I4 and T4 are those in munmap.c. */
 enum munmap_rule {
 	MUNMAP_NO_WAIT		= BIT(0),	/* I4: for faults, to mark */
-	MUNMAP_ACCOUNT_TWICE	= BIT(1),	/* I5: a VMA with two marks */
-	MUNMAP_ZAP_FOREIGN	= BIT(2),	/* zap what has no mark */
-	MUNMAP_UNMAP_FOREIGN	= BIT(3),	/* unmap what has no mark */
-	MUNMAP_NO_SECOND_ZAP	= BIT(4),	/* of what step 2 left out */
-	MUNMAP_EARLY_RELEASE	= BIT(5),	/* I3: before VMAs are gone */
-	MUNMAP_LATE_FLUSH	= BIT(6),	/* T4: after the unlock */
-	MUNMAP_NO_RETRY		= BIT(7),	/* at a limit */
+	MUNMAP_ZAP_FOREIGN	= BIT(1),	/* zap what has no mark */
+	MUNMAP_UNMAP_FOREIGN	= BIT(2),	/* unmap what has no mark */
+	MUNMAP_NO_SECOND_ZAP	= BIT(3),	/* of what step 2 left out */
+	MUNMAP_EARLY_RELEASE	= BIT(4),	/* I3: before VMAs are gone */
+	MUNMAP_LATE_FLUSH	= BIT(5),	/* T4: after the unlock */
+	MUNMAP_NO_RETRY		= BIT(6),	/* at a limit */
 };
 
 /* Places where a test adds a delay. */

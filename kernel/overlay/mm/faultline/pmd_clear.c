@@ -40,6 +40,9 @@
  * change at any time.  Only UNSHARE needs its walkers to cooperate, and not
  * everywhere; see pmd_clear_apply().
  *
+ * Frozen, bug fixes only: patches with the same approach to COLLAPSE are in
+ * linux-next for 7.4 (October 2026).
+ *
  * See Documentation/admin-guide/mm/faultline/pmd_clear.rst.
  */
 

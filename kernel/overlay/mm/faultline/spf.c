@@ -155,9 +155,7 @@ enum outcome {
 	DONE_HWPOISON,		/* the page to copy is poisoned: SIGBUS */
 	ABORT_NO_VMA,		/* none, it ends here, or it was unmapped */
 	ABORT_LOCKED,		/* the VMA is being changed */
-	ABORT_CHANGED,		/* the VMA was changed, the task lost its CPU,
-				 * or the sysctl went to 0
-				 */
+	ABORT_CHANGED,		/* it was changed, or the sysctl went to 0 */
 	ABORT_UNSUPPORTED,	/* kind of mapping */
 	ABORT_ACCESS,		/* the VMA does not allow the access */
 	ABORT_NO_TABLE,		/* no page table, or a huge page */
@@ -175,11 +173,11 @@ static_assert(SPF_ABORT_NO_MEMORY - SPF_ZERO == ABORT_NO_MEMORY);
 /*
  * Maximum age of a snapshot.  The sequence numbers have 32 bits and advance by
  * two per write section, so a number recurs after 2^31 sections.  Those take
- * minutes, and a fault that is not switched out would have to stay on its CPU
- * for all of them, in one RCU section.  (One case is accepted: a virtual CPU is
- * stopped for that long, other CPUs of the guest change the same VMA without a
- * break, and the number is then exactly the one of 2^32 that matches.)  A fault
- * that was switched out starts over; one that slept for memory has MAX_SLEEP.
+ * minutes, and a fault would have to stay in one RCU section for all of them,
+ * where it cannot lose its CPU, enter_rcu().  (One case is accepted: a virtual
+ * CPU is stopped for that long, other CPUs of the guest change the same VMA
+ * without a break, and the number is then exactly the one of 2^32 that
+ * matches.)  A fault that leaves the section for memory has MAX_SLEEP.
  */
 #define MAX_SECTIONS	BIT(30)
 #define MAX_SLEEP	(10 * HZ)
@@ -205,7 +203,6 @@ struct fault {
 	struct file *file;		/* valid while ptl is held */
 	u32 vma_seq;			/* vm_lock_seq of the snapshot */
 	u32 mm_seq;			/* mm_lock_seq when it was taken */
-	unsigned long switches;		/* context switches at that time */
 	/*
 	 * Set by spf_walk().  The tables of the walk stay in memory until
 	 * spf_walk_end(), until the RCU section ends, or while ptl is held.
@@ -217,6 +214,24 @@ struct fault {
 	spinlock_t *ptl;		/* page table lock */
 };
 
+/*
+ * The RCU section of a fault.  All grace periods of the machine wait for it.
+ * With preemptible RCU they would also wait while the task is preempted, or
+ * throttled by cpu.max.  So preemption is off, as in the RCU sections of other
+ * kernels, where this adds no code.  MAX_SECTIONS relies on that, too.
+ */
+static __always_inline void enter_rcu(void)
+{
+	preempt_disable();
+	rcu_read_lock();
+}
+
+static __always_inline void leave_rcu(void)
+{
+	rcu_read_unlock();
+	preempt_enable();
+}
+
 /* === The VMA snapshot ===================================================== */
 
 static u32 mm_sequence(struct mm_struct *mm)
@@ -226,12 +241,6 @@ static u32 mm_sequence(struct mm_struct *mm)
 	 * raw_read_seqcount(), which hides the accesses that follow from KCSAN.
 	 */
 	return smp_load_acquire(&mm->mm_lock_seq.sequence);
-}
-
-/* READ_ONCE(): callers often rely on the order with other accesses. */
-static unsigned long switches(void)
-{
-	return READ_ONCE(current->nvcsw) + READ_ONCE(current->nivcsw);
 }
 
 /* Kinds of mappings that are left to the upstream path. */
@@ -333,7 +342,7 @@ lock_found_vma(struct vm_area_struct *vma, unsigned long address)
 	/* Reschedule first: with the lock held, a writer would wait for us. */
 	if (need_resched())
 		return NULL;
-	spf_window(SPF_WINDOW_VMA, NULL);
+	spf_window(SPF_WINDOW_VMA);
 	if (!vma_start_read(vma))
 		return NULL;
 	if (unlikely(vma->detached || address < vma->vm_start ||
@@ -351,8 +360,9 @@ static enum outcome spf_snapshot_vma(struct fault *f)
 	vm_flags_t flags;
 
 	f->walked = false;
-	f->switches = switches();
-	spf_window(SPF_WINDOW_FIND, &f->switches);
+	/* See enter_rcu(). */
+	lockdep_assert_preemption_disabled();
+	spf_window(SPF_WINDOW_FIND);
 
 	/*
 	 * Read the sequence number of the VMA first, then that of the mm.  The
@@ -586,11 +596,6 @@ static enum outcome revalidate(struct fault *f)
 	smp_mb__after_spinlock();
 	if (!snapshot_valid(f) && !spf_broken(SPF_NO_SEQUENCE))
 		return ABORT_CHANGED;
-	/* See MAX_SECTIONS.  The mapping did not change: do not back off. */
-	if (switches() != f->switches) {
-		f->wasted = false;
-		return ABORT_CHANGED;
-	}
 	return GO_ON;
 }
 
@@ -637,7 +642,7 @@ static __always_inline enum outcome lock_table_rcu(struct fault *f)
 
 	if (!spf_find_table(f))
 		return ABORT_NO_TABLE;
-	spf_window(SPF_WINDOW_WALK, &f->switches);
+	spf_window(SPF_WINDOW_WALK);
 	/* W6 holds: the table has not been freed since it was found. */
 	VM_WARN_ON_ONCE(!page_count(pmd_page(f->pmd)));
 	spin_lock(f->ptl);
@@ -657,13 +662,13 @@ static __always_inline enum outcome spf_lock_table(struct fault *f)
 {
 	enum outcome outcome;
 
-	spf_window(SPF_WINDOW_LOCK, &f->switches);
+	spf_window(SPF_WINDOW_LOCK);
 	if (spf_broken(SPF_EARLY_FILE) && f->file)
 		(void)READ_ONCE(f->file->f_mode);
 	outcome = walk_needs_irqs_off() ? lock_table_irqs_off(f) :
 					  lock_table_rcu(f);
 	if (outcome == GO_ON)
-		spf_window(SPF_WINDOW_CHANGE, &f->switches);
+		spf_window(SPF_WINDOW_CHANGE);
 	return outcome;
 }
 
@@ -677,6 +682,19 @@ static void unlock_table(struct fault *f)
 /*
  * For the RCU section: must not sleep, and must not use the reserves for
  * atomic allocations.
+ *
+ * The effects of an allocation that may sleep, which all upstream's may, and
+ * the place of each:
+ *
+ *  reclaim, memory.max, reserves
+ *  of realtime tasks, PSI	GFP_SLEEP, after GFP_FAST has failed at the same
+ *				watermark or limit
+ *  OOM killer			the upstream path, after GFP_SLEEP has failed
+ *  vm.zone_reclaim_mode	GFP_SLEEP, without trying GFP_FAST
+ *  memory.high, swap.high	enforce_high(), or the return to user mode
+ *
+ * All others are the same for both: waking kswapd, memory policies, cpusets,
+ * numa_hit and its like, throttling for swap, and the accounts of the charge.
  */
 #define GFP_FAST	((GFP_HIGHUSER_MOVABLE & ~__GFP_DIRECT_RECLAIM) | \
 			 __GFP_NOMEMALLOC | __GFP_NOWARN)
@@ -710,6 +728,22 @@ static __always_inline struct folio *
 alloc_page_folio(struct fault *f, gfp_t gfp, bool zero)
 {
 	return alloc_charged(f, zero ? gfp | __GFP_ZERO : gfp, 0, f->address);
+}
+
+/*
+ * A task whose memory cgroup is over memory.high or swap.high reclaims, and
+ * sleeps if that is not enough: when it returns to user mode, and also in a
+ * charge that may sleep, because one system call can fill any amount of memory.
+ * So after a fault in the kernel, do here what try_charge_memcg() has not done
+ * for GFP_FAST.
+ */
+static void enforce_high(void)
+{
+#ifdef CONFIG_MEMCG
+	if (unlikely(current->memcg_nr_pages_over_high > MEMCG_CHARGE_BATCH) &&
+	    !(current->flags & PF_MEMALLOC))
+		mem_cgroup_handle_over_high(GFP_KERNEL);
+#endif
 }
 
 #ifdef CONFIG_TRANSPARENT_HUGEPAGE
@@ -762,13 +796,18 @@ static unsigned long large_orders(struct fault *f)
 /* Not in an RCU section: clearing a large folio may reschedule. */
 static struct folio *alloc_large(struct fault *f, unsigned long orders)
 {
-	gfp_t gfp = vma_thp_gfp_mask(&f->snapshot);
+	gfp_t gfp, thp_gfp = vma_thp_gfp_mask(&f->snapshot);
 	int order = highest_order(orders);
 	struct folio *folio;
 
-	if (!(gfp & __GFP_NORETRY))
-		gfp |= __GFP_RETRY_MAYFAIL;
 	while (orders) {
+		gfp = thp_gfp;
+		/*
+		 * As in GFP_SLEEP.  Costly orders never call the OOM killer,
+		 * and the flag would make them reclaim harder than upstream.
+		 */
+		if (order <= PAGE_ALLOC_COSTLY_ORDER && !(gfp & __GFP_NORETRY))
+			gfp |= __GFP_RETRY_MAYFAIL;
 		folio = alloc_charged(f, gfp, order,
 				      ALIGN_DOWN(f->address, PAGE_SIZE << order));
 		if (folio) {
@@ -806,24 +845,20 @@ static noinline enum outcome get_folio_slow(struct fault *f,
 	unsigned long slept;
 
 	f->walked = false;
-	/* The task has not been switched out so far: see MAX_SECTIONS. */
+	/* In the RCU section, and again in the next one: see MAX_SECTIONS. */
 	slept = jiffies;
-	if (switches() != f->switches)
-		return ABORT_CHANGED;
-	rcu_read_unlock();
+	leave_rcu();
 	f->slept = true;
 	count_vm_event(SPF_SLEEP);
 	if (orders)
 		*folio = alloc_large(f, orders);
 	if (!*folio)
 		*folio = alloc_page_folio(f, GFP_SLEEP, zero);
-	spf_window(SPF_WINDOW_SLEEP, &f->switches);
-	rcu_read_lock();
+	spf_window(SPF_WINDOW_SLEEP);
+	enter_rcu();
 
 	if (!*folio)
 		return ABORT_NO_MEMORY;
-	/* Watch the switch count again from here; jiffies cover the sleep. */
-	f->switches = switches();
 	if (time_after(jiffies, slept + MAX_SLEEP))
 		return ABORT_CHANGED;
 	return revalidate_vma(f);
@@ -847,7 +882,8 @@ get_folio(struct fault *f, unsigned long orders, bool zero,
 	}
 
 	f->wasted = true;
-	if (!orders) {
+	/* Only an allocation that may sleep reclaims from the local node. */
+	if (!orders && !node_reclaim_enabled()) {
 		*folio = alloc_page_folio(f, GFP_FAST, zero);
 		if (*folio)
 			return GO_ON;
@@ -1070,7 +1106,7 @@ static bool must_notify(struct fault *f)
 {
 	if (mm_has_notifiers(f->mm) && !spf_broken(SPF_NO_NOTIFIER))
 		return true;
-	spf_window(SPF_WINDOW_CHANGE, &f->switches);
+	spf_window(SPF_WINDOW_CHANGE);
 	return false;
 }
 
@@ -1299,27 +1335,27 @@ static struct vm_area_struct *spf_attempt(struct fault *f)
 			if (locked)
 				break;
 		}
-		rcu_read_unlock();
+		leave_rcu();
 		cond_resched();
 		if (!--left || !may_retry(f->outcome))
 			goto free;
 		if (f->outcome == ABORT_LOCKED)
 			wait_for_writer(f);
 
-		rcu_read_lock();
+		enter_rcu();
 		/* Check the key inside the section: see spf_apply(). */
 		f->vma = spf_enabled() ? find_vma_rcu(f->mm, f->address) : NULL;
 		if (!f->vma) {
 			f->outcome = spf_enabled() ? ABORT_NO_VMA :
 						     ABORT_CHANGED;
-			rcu_read_unlock();
+			leave_rcu();
 			cond_resched();
 			goto free;
 		}
 		f->slept = false;
 		count_vm_event(SPF_RETRY);
 	}
-	rcu_read_unlock();
+	leave_rcu();
 free:
 	if (f->spare)
 		folio_put(f->spare);
@@ -1402,10 +1438,10 @@ struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
 	if (spf_backed_off())
 		return NULL;
 
-	rcu_read_lock();
+	enter_rcu();
 	/* Check the key inside the section: see spf_apply(). */
 	if (unlikely(!spf_enabled())) {
-		rcu_read_unlock();
+		leave_rcu();
 		return NULL;
 	}
 	vma = find_vma_rcu(current->mm, address);
@@ -1414,7 +1450,7 @@ struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
 		count_abort(address, flags, regs, outcome);
 		if (user_mode(regs) && outcome != ABORT_NO_VMA)
 			locked = lock_found_vma(vma, address);
-		rcu_read_unlock();
+		leave_rcu();
 		if (unlikely(!locked))
 			cond_resched();
 		return locked;
@@ -1447,6 +1483,8 @@ struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
 	poisoned = f.outcome == DONE_HWPOISON;
 	spf_account_fault(f.mm, regs, address, flags,
 			  poisoned ? VM_FAULT_HWPOISON : 0);
+	if (!(f.flags & FAULT_FLAG_USER))
+		enforce_high();
 	return ERR_PTR(poisoned ? -EHWPOISON : -EALREADY);
 }
 

@@ -35,7 +35,7 @@ enum spf_place {
 
 #ifdef CONFIG_FAULTLINE_SPF_TORTURE
 bool spf_broken(enum spf_rule rule);
-void spf_window(enum spf_place place, unsigned long *switches);
+void spf_window(enum spf_place place);
 void spf_copied(struct mm_struct *mm);
 #else
 static inline bool spf_broken(enum spf_rule rule)
@@ -43,7 +43,7 @@ static inline bool spf_broken(enum spf_rule rule)
 	return false;
 }
 
-static inline void spf_window(enum spf_place place, unsigned long *switches)
+static inline void spf_window(enum spf_place place)
 {
 }
 

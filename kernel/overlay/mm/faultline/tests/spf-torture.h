@@ -19,14 +19,9 @@ bool spf_broken(enum spf_rule rule)
 }
 
 /* In SPF_WINDOW_CHANGE, the page table lock is held. */
-void spf_window(enum spf_place place, unsigned long *switched)
+void spf_window(enum spf_place place)
 {
-	unsigned long before = switches();
-
 	torture_delay(torture_window_us(&windows[place]));
-	/* Like a long interrupt: the fault does not start over. */
-	if (switched)
-		*switched += switches() - before;
 }
 
 /* === An MMU notifier ====================================================== */

@@ -134,6 +134,33 @@ int vm_sysctl_write(const char *name, long value)
 	return vm_sysctl_write_text(name, text);
 }
 
+/* --- the commit limit */
+
+bool commit_limit_read(struct commit_limit *c)
+{
+	return !vm_sysctl_read("overcommit_ratio", &c->ratio) &&
+	       !vm_sysctl_read("overcommit_kbytes", &c->kbytes) &&
+	       !vm_sysctl_read("overcommit_memory", &c->memory);
+}
+
+bool commit_limit_set(const struct commit_limit *c, long kb)
+{
+	/* Swap counts as well. */
+	kb += meminfo_kb("Committed_AS") - meminfo_kb("SwapTotal");
+	return !vm_sysctl_write("overcommit_kbytes", kb) &&
+	       !vm_sysctl_write("overcommit_memory", 2);
+}
+
+void commit_limit_lift(const struct commit_limit *c)
+{
+	vm_sysctl_write("overcommit_memory", c->memory);
+	/* Each of the two sets the other to 0. */
+	if (c->kbytes)
+		vm_sysctl_write("overcommit_kbytes", c->kbytes);
+	else
+		vm_sysctl_write("overcommit_ratio", c->ratio);
+}
+
 /* --- a knob of a feature */
 
 const char *vm_knob_set(const struct vm_knob *knob, long value)
@@ -419,9 +446,14 @@ bool memory_group_enter(struct memory_group *g)
 	return false;
 }
 
-void memory_group_leave(const struct memory_group *g)
+void memory_group_exit(const struct memory_group *g)
 {
 	group_enter(g->root);
+}
+
+void memory_group_leave(const struct memory_group *g)
+{
+	memory_group_exit(g);
 	rmdir(g->dir);
 	umount(g->root);
 	rmdir(g->root);

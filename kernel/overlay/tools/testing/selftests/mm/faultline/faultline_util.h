@@ -39,6 +39,17 @@ int vm_sysctl_read(const char *name, long *value);
 int vm_sysctl_write(const char *name, long value);
 int vm_sysctl_write_text(const char *name, const char *text);
 
+/* --- the commit limit: vm.overcommit_memory=2 */
+struct commit_limit {
+	long memory, ratio, kbytes;	/* vm.overcommit_*, as they were */
+};
+
+/* Notes the sysctls; false if there are none. */
+bool commit_limit_read(struct commit_limit *c);
+/* Leaves room for @kb more than is committed now. */
+bool commit_limit_set(const struct commit_limit *c, long kb);
+void commit_limit_lift(const struct commit_limit *c);
+
 /* --- a sysctl vm.NAME that switches a feature */
 struct vm_knob {
 	const char *name;
@@ -147,7 +158,9 @@ int memory_group_write(const struct memory_group *g, const char *file,
 /* A number of memory.stat or memory.events; -1 if it is not there. */
 long memory_group_read(const struct memory_group *g, const char *file,
 		       const char *field);
-/* Moves this process out, and removes the group. */
+/* Moves this process out, but not its children. */
+void memory_group_exit(const struct memory_group *g);
+/* The same, and removes the group. */
 void memory_group_leave(const struct memory_group *g);
 
 struct fault_setting {

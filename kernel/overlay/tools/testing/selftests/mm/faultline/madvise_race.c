@@ -310,21 +310,21 @@ TEST_F_TIMEOUT(race, collapse, TIMEOUT)
 
 /* --- the VMAs of the range change meanwhile */
 
-static const int advices[] = {
+static const int kinds[] = {
 	MADV_DONTNEED, MADV_FREE, MADV_COLD, MADV_PAGEOUT,
 };
 
 /* The data of these races. */
 struct advised {
 	/* Acts beside a call with this advice. */
-	atomic_long hits[ARRAY_SIZE(advices)];
+	atomic_long hits[ARRAY_SIZE(kinds)];
 	/* For each page: it may have been unmapped or replaced; or NULL. */
 	bool *changed;
 };
 
 static int any_advice(struct race *r)
 {
-	return advices[r->rounds % ARRAY_SIZE(advices)];
+	return kinds[r->rounds % ARRAY_SIZE(kinds)];
 }
 
 static bool prepare_advised(struct race *r)
@@ -346,16 +346,16 @@ static void advised_acted(struct race *r, bool hit)
 	struct advised *a = r->data;
 
 	if (hit)
-		atomic_fetch_add(&a->hits[r->rounds % ARRAY_SIZE(advices)], 1);
+		atomic_fetch_add(&a->hits[r->rounds % ARRAY_SIZE(kinds)], 1);
 	race_acted(r, hit);
 }
 
-static bool all_advices_hit(struct race *r)
+static bool all_kinds_hit(struct race *r)
 {
 	struct advised *a = r->data;
 	size_t i;
 
-	for (i = 0; i < ARRAY_SIZE(advices); i++)
+	for (i = 0; i < ARRAY_SIZE(kinds); i++)
 		if (!atomic_load(&a->hits[i]))
 			return false;
 	return true;
@@ -432,7 +432,7 @@ TEST_F_TIMEOUT(race, changed_vmas, TIMEOUT)
 	static const struct race_ops ops = {
 		.racers = 2, .prepare = prepare_advised, .racer = changer,
 		.call = advise, .verify = changes_right,
-		.enough = all_advices_hit,
+		.enough = all_kinds_hit,
 	};
 	struct advised advised = {
 		/* A change may begin at the last page, and goes beyond it. */
@@ -466,7 +466,7 @@ TEST_F_TIMEOUT(race, same_range, TIMEOUT)
 	static const struct race_ops ops = {
 		.racers = 1, .prepare = prepare_advised, .racer = adviser,
 		.call = advise, .verify = nothing_foreign,
-		.enough = all_advices_hit,
+		.enough = all_kinds_hit,
 	};
 	struct advised advised = { .changed = NULL };
 

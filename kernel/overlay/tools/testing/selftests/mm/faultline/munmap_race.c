@@ -802,53 +802,119 @@ TEST_F_TIMEOUT(race, overlapping, TIMEOUT)
 	race_test(_metadata, &self->s, &ops, &size);
 }
 
-/* --- limits: a call beside the munmap can use the memory it releases */
+/*
+ * --- limits: a call beside the munmap can use the memory that it releases, once
+ * that has been released
+ */
 
-enum limit { LIMIT_MMAP, LIMIT_FIXED, LIMIT_MREMAP, LIMIT_BRK, LIMIT_MPROTECT,
-	     LIMIT_MLOCK, NR_LIMITS };
+enum limit {
+	LIMIT_MMAP, LIMIT_FIXED, LIMIT_MREMAP, LIMIT_BRK, LIMIT_MPROTECT,
+	LIMIT_MLOCK, LIMIT_MLOCKALL, LIMIT_SHMAT, LIMIT_STACK, LIMIT_COMMIT,
+	LIMIT_FORK, NR_LIMITS
+};
+
+/* The sysctl vm.overcommit_memory stands for the commit limit. */
+#define COMMIT_LIMIT	-1
+
+static const struct limit_case {
+	const char *name;
+	int resource;		/* of setrlimit(), or COMMIT_LIMIT */
+	const char *field;	/* of /proc/self/status, what counts */
+	int prot;		/* of the mapping that the call uses */
+} limit_cases[NR_LIMITS] = {
+	[LIMIT_MMAP]	 = { "mmap", RLIMIT_AS, "VmSize" },
+	[LIMIT_FIXED]	 = { "MAP_FIXED", COMMIT_LIMIT },
+	[LIMIT_MREMAP]	 = { "mremap", RLIMIT_AS, "VmSize" },
+	[LIMIT_BRK]	 = { "brk", RLIMIT_AS, "VmSize" },
+	[LIMIT_MPROTECT] = { "mprotect", RLIMIT_DATA, "VmData" },
+	[LIMIT_MLOCK]	 = { "mlock", RLIMIT_MEMLOCK, "VmLck" },
+	[LIMIT_MLOCKALL] = { "mlockall", RLIMIT_MEMLOCK, "VmSize" },
+	[LIMIT_SHMAT]	 = { "shmat", RLIMIT_AS, "VmSize" },
+	[LIMIT_STACK]	 = { "stack", RLIMIT_AS, "VmSize",
+			     PROT_READ | PROT_WRITE },
+	[LIMIT_COMMIT]	 = { "commit", COMMIT_LIMIT },
+	[LIMIT_FORK]	 = { "fork", COMMIT_LIMIT, NULL,
+			     PROT_READ | PROT_WRITE },
+};
 
 struct limited {
 	enum limit limit;
+	const struct limit_case *what;
 	char *other;		/* the mapping that the call uses */
 	size_t other_len;
+	char *made;		/* by the call */
+	pid_t child;
+	int shm;
 	struct rlimit old;
+	struct commit_limit commit;
 	long inside[NR_LIMITS];
-	long early;		/* calls that did not wait for the munmap */
+	long early[NR_LIMITS];	/* calls that passed the limit */
 };
 
-static const int limit_resource[NR_LIMITS] = {
-	[LIMIT_MMAP]		= RLIMIT_AS,
-	[LIMIT_FIXED]		= RLIMIT_DATA,
-	[LIMIT_MREMAP]		= RLIMIT_AS,
-	[LIMIT_BRK]		= RLIMIT_AS,
-	[LIMIT_MPROTECT]	= RLIMIT_DATA,
-	[LIMIT_MLOCK]		= RLIMIT_MEMLOCK,
-};
+/* A stack of one page at the end of @len bytes of free address space. */
+static char *map_stack(size_t len)
+{
+	char *p = free_range(len), *top = p + len - page_size();
 
-/* The limit leaves room for little more than there is. */
+	if (!p || mmap(top, page_size(), PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_GROWSDOWN,
+		       -1, 0) != top)
+		return NULL;
+	return p;
+}
+
+/* The limit leaves room for less than the call needs. */
+static bool limited_set(struct limited *l)
+{
+	struct rlimit new;
+	long room = MIB;
+
+	if (l->what->resource == COMMIT_LIMIT)
+		return commit_limit_set(&l->commit, race_range() / KIB / 2);
+	/* It counts what there is, not what it adds. */
+	if (l->limit == LIMIT_MLOCKALL)
+		room = -(long)race_range() / 2;
+	if (getrlimit(l->what->resource, &l->old))
+		return false;
+	new = l->old;
+	new.rlim_cur = status_kb(l->what->field) * KIB + room;
+	if (new.rlim_max < new.rlim_cur)
+		new.rlim_max = new.rlim_cur;
+	return !setrlimit(l->what->resource, &new);
+}
+
+static void limited_lift(struct limited *l)
+{
+	if (l->what->resource == COMMIT_LIMIT)
+		commit_limit_lift(&l->commit);
+	else
+		setrlimit(l->what->resource, &l->old);
+}
+
 static bool limited_prepare(struct race *r)
 {
-	static const char * const fields[NR_LIMITS] = {
-		"VmSize", "VmData", "VmSize", "VmSize", "VmData", "VmLck",
-	};
 	struct limited *l = r->data;
-	struct rlimit new;
 
 	l->limit = r->rounds % NR_LIMITS;
-	l->other_len = l->limit == LIMIT_MREMAP ? page_size() : race_range();
-	l->other = mmap(NULL, l->other_len, PROT_NONE,
-			MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (l->other == MAP_FAILED || !prepare_anon(r))
+	l->what = &limit_cases[l->limit];
+	if (l->limit == LIMIT_STACK) {
+		l->other_len = 16 * MIB;
+		l->other = map_stack(l->other_len);
+		if (!l->other)
+			return false;
+	} else {
+		l->other_len = l->limit == LIMIT_MREMAP ? page_size() :
+							  race_range();
+		l->other = mmap(NULL, l->other_len, l->what->prot,
+				MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (l->other == MAP_FAILED)
+			return false;
+	}
+	if (!prepare_anon(r))
 		return false;
 	if (l->limit == LIMIT_MLOCK && mlock(r->start, r->len))
 		return false;
-	if (getrlimit(limit_resource[l->limit], &l->old))
-		return false;
-	new = l->old;
-	new.rlim_cur = status_kb(fields[l->limit]) * KIB + MIB;
-	if (new.rlim_max < new.rlim_cur)
-		new.rlim_max = new.rlim_cur;
-	return !setrlimit(limit_resource[l->limit], &new);
+	return limited_set(l);
 }
 
 /* With this capability, root may lock without a limit. */
@@ -864,67 +930,103 @@ static void drop_ipc_lock(void)
 	syscall(SYS_capset, &head, data);
 }
 
+/* Makes the call.  Returns whether it succeeded. */
+static bool limited_call(struct limited *l)
+{
+	switch (l->limit) {
+	case LIMIT_FIXED:
+		return mmap(l->other, race_range(), PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+			    0) == l->other;
+	case LIMIT_MREMAP:
+		l->made = mremap(l->other, page_size(), race_range(),
+				 MREMAP_MAYMOVE);
+		return l->made != MAP_FAILED;
+	case LIMIT_BRK:
+		return sbrk(race_range()) != (void *)-1;
+	case LIMIT_MPROTECT:
+		return !mprotect(l->other, race_range(),
+				 PROT_READ | PROT_WRITE);
+	case LIMIT_MLOCK:
+		return !mlock2(l->other, race_range(), MLOCK_ONFAULT);
+	case LIMIT_MLOCKALL:
+		return !mlockall(MCL_CURRENT | MCL_ONFAULT);
+	case LIMIT_SHMAT:
+		l->made = shmat(l->shm, NULL, 0);
+		return l->made != (char *)-1;
+	case LIMIT_STACK:
+		/* Less than RLIMIT_STACK. */
+		return !try_write(l->other + l->other_len - 4 * MIB, 1);
+	case LIMIT_FORK:
+		l->child = fork();
+		if (!l->child)
+			_exit(0);
+		return l->child > 0;
+	default:
+		l->made = mmap(NULL, race_range(), PROT_READ | PROT_WRITE,
+			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		return l->made != MAP_FAILED;
+	}
+}
+
+static void limited_undo(struct limited *l)
+{
+	switch (l->limit) {
+	case LIMIT_MREMAP:
+		l->other = l->made;
+		l->other_len = race_range();
+		break;
+	case LIMIT_BRK:
+		sbrk(-(intptr_t)race_range());
+		break;
+	case LIMIT_MLOCKALL:
+		munlockall();
+		break;
+	case LIMIT_SHMAT:
+		shmdt(l->made);
+		break;
+	case LIMIT_FORK:
+		reap(l->child);
+		break;
+	case LIMIT_MMAP:
+	case LIMIT_COMMIT:
+		munmap(l->made, race_range());
+		break;
+	default:
+		break;
+	}
+}
+
 static void limited_racer(struct race *r, int id)
 {
 	struct limited *l = r->data;
-	bool inside, good = false;
-	char *p;
+	bool inside;
 
 	drop_ipc_lock();
 	inside = wait_for_window(r);
-	switch (l->limit) {
-	case LIMIT_MMAP:
-		p = mmap(NULL, race_range(), PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		good = p != MAP_FAILED;
-		if (good)
-			munmap(p, race_range());
-		break;
-	case LIMIT_FIXED:
-		good = mmap(l->other, race_range(), PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-			    0) == l->other;
-		break;
-	case LIMIT_MREMAP:
-		p = mremap(l->other, page_size(), race_range(), MREMAP_MAYMOVE);
-		good = p != MAP_FAILED;
-		if (good) {
-			l->other = p;
-			l->other_len = race_range();
-		}
-		break;
-	case LIMIT_BRK:
-		good = sbrk(race_range()) != (void *)-1;
-		if (good)
-			sbrk(-(intptr_t)race_range());
-		break;
-	case LIMIT_MPROTECT:
-		good = !mprotect(l->other, race_range(), PROT_READ | PROT_WRITE);
-		break;
-	default:
-		good = !mlock2(l->other, race_range(), MLOCK_ONFAULT);
-		break;
-	}
-	atomic_fetch_add(&r->acts, 1);
-	if (!good)
+	if (limited_call(l)) {
+		/* It has got what the range still has. */
+		if (in_window(r))
+			l->early[l->limit]++;
+		limited_undo(l);
+	} else {
 		race_wrong(r);
-	if (inside) {
-		atomic_fetch_add(&r->hits, 1);
-		l->inside[l->limit]++;
-		l->early += in_window(r);
 	}
+	race_acted(r, inside);
+	l->inside[l->limit] += inside;
 }
 
 static bool limited_verify(struct race *r)
 {
 	struct limited *l = r->data;
 
-	setrlimit(limit_resource[l->limit], &l->old);
+	limited_lift(l);
 	munmap(l->other, l->other_len);
 	/* Not all_unmapped(): the mmap() may have reused the range. */
-	if (r->errors)
-		ksft_print_msg("limit %d\n", l->limit);
-	return !r->ret && !r->errors;
+	if (r->errors || l->early[l->limit])
+		ksft_print_msg("%s %s\n", l->what->name,
+			       r->errors ? "failed" : "did not wait");
+	return !r->ret && !r->errors && !l->early[l->limit];
 }
 
 static bool limited_enough(struct race *r)
@@ -935,7 +1037,7 @@ static bool limited_enough(struct race *r)
 	for (i = 0; i < NR_LIMITS; i++)
 		if (!l->inside[i])
 			return false;
-	return l->early;
+	return true;
 }
 
 TEST_F_TIMEOUT(race, limits, TIMEOUT)
@@ -947,27 +1049,59 @@ TEST_F_TIMEOUT(race, limits, TIMEOUT)
 	};
 	struct limited l = { };
 
+	l.shm = shmget(IPC_PRIVATE, race_range(), IPC_CREAT | 0600);
+	if (l.shm < 0 || !commit_limit_read(&l.commit))
+		SKIP(return, "no SysV shared memory, or no commit limit");
+	catch_faults();
 	race_test(_metadata, &self->s, &ops, &l);
-	ksft_print_msg("%ld did not wait\n", l.early);
-	if (self->s.on)
-		EXPECT_LT(0, l.early);
+	shmctl(l.shm, IPC_RMID, NULL);
 }
 
 /* --- the limit of VMAs: a call beside the munmap waits for its end */
 
 #define PARTS		8
 
+enum split { SPLIT_MMAP, SPLIT_MUNMAP, SPLIT_MPROTECT, SPLIT_MLOCK, SPLIT_FIXED,
+	     NR_SPLITS };
+
 struct map_limit {
 	long limit;		/* vm.max_map_count, before */
-	long waited;
+	enum split split;
+	char *first;		/* a page, all of a VMA */
+	char *second;		/* three pages of another VMA */
+	long locked;		/* VmLck, before */
+	atomic_bool returned;	/* the call at the limit */
+	bool undone;		/* the change of the first page, meanwhile */
+	long waited[NR_SPLITS];
+	long at_once;		/* failed without waiting */
 };
+
+/* Shared, so that it does not merge with a neighbour. */
+static char *map_alone(char *at, size_t pages)
+{
+	return mmap(at, pages * page_size(), PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+}
 
 /* There are more VMAs than allowed until those of the range are gone. */
 static bool prepare_map_limit(struct race *r)
 {
+	struct map_limit *m = r->data;
 	size_t part = race_range() / PARTS;
 	int i;
 
+	m->split = r->rounds % NR_SPLITS;
+	m->first = free_range(MIB);
+	if (!m->first)
+		return false;
+	m->second = m->first + page_size();
+	map_alone(m->first, 1);
+	/* For SPLIT_FIXED, there is a hole behind the first page. */
+	if (m->split != SPLIT_FIXED)
+		map_alone(m->second, 3);
+	m->locked = status_kb("VmLck");
+	atomic_store(&m->returned, false);
+	m->undone = false;
 	if (!prepare_anon(r))
 		return false;
 	for (i = 0; i < PARTS; i += 2)
@@ -976,50 +1110,258 @@ static bool prepare_map_limit(struct race *r)
 	return !vm_sysctl_write("max_map_count", map_count() - PARTS / 2);
 }
 
+/* All of the first VMA, and a part of the second one, which has to be split. */
+static bool split_call(struct map_limit *m)
+{
+	size_t ps = page_size();
+	char *p;
+
+	switch (m->split) {
+	case SPLIT_MMAP:
+		p = mmap(NULL, ps, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1,
+			 0);
+		return p != MAP_FAILED && !munmap(p, ps);
+	case SPLIT_MUNMAP:
+		return !munmap(m->second + ps, ps);
+	case SPLIT_MPROTECT:
+		return !mprotect(m->first, 2 * ps, PROT_READ);
+	case SPLIT_MLOCK:
+		return !mlock2(m->first, 2 * ps, MLOCK_ONFAULT);
+	default:
+		return map_alone(m->first, 2) == m->first;
+	}
+}
+
+/* Changes the first VMA back as soon as the call at the limit has changed it. */
+static void split_undo(struct map_limit *m)
+{
+	size_t ps = page_size();
+
+	while (!atomic_load(&m->returned) && !m->undone) {
+		if (m->split == SPLIT_MPROTECT && try_write(m->first, 1))
+			m->undone = !mprotect(m->first, ps,
+					      PROT_READ | PROT_WRITE);
+		if (m->split == SPLIT_MLOCK && status_kb("VmLck") > m->locked)
+			m->undone = !munlock(m->first, ps);
+	}
+}
+
 static void map_limit_racer(struct race *r, int id)
 {
 	struct map_limit *m = r->data;
-	bool inside = wait_for_window(r);
-	char *p;
+	bool inside, good;
 
-	/* Shared, so that it does not merge with a neighbour. */
-	p = mmap(NULL, page_size(), PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1,
-		 0);
-	if (p == MAP_FAILED)
+	if (id) {
+		split_undo(m);
+		return;
+	}
+	inside = wait_for_window(r);
+	good = split_call(m);
+	if (m->split == SPLIT_FIXED) {
+		/* Another thread could have mapped into the hole. */
+		m->at_once += !good && errno == ENOMEM && in_window(r);
+	} else if (!good) {
 		race_wrong(r);
+	}
 	race_acted(r, inside);
-	m->waited += inside && !in_window(r);
-	if (p != MAP_FAILED)
-		munmap(p, page_size());
+	m->waited[m->split] += inside && good && !in_window(r) &&
+			       (m->undone || m->split < SPLIT_MPROTECT);
+	atomic_store(&m->returned, true);
+}
+
+/* What was changed back has stayed as it was. */
+static bool split_verify(struct map_limit *m)
+{
+	if (!m->undone)
+		return true;
+	if (m->split == SPLIT_MPROTECT)
+		return !try_write(m->first, 1);
+	return status_kb("VmLck") - m->locked == (long)(page_size() / KIB);
 }
 
 static bool map_limit_verify(struct race *r)
 {
 	struct map_limit *m = r->data;
+	bool good;
 
 	vm_sysctl_write("max_map_count", m->limit);
+	good = split_verify(m);
+	if (!good || r->errors)
+		ksft_print_msg("call %d\n", m->split);
+	munmap(m->first, 4 * page_size());
 	/* Not all_unmapped(): the mmap() may have reused the range. */
-	return !r->ret && !r->errors;
+	return good && !r->ret && !r->errors;
+}
+
+static bool map_limit_enough(struct race *r)
+{
+	struct map_limit *m = r->data;
+	int i;
+
+	for (i = 0; i < SPLIT_FIXED; i++)
+		if (!m->waited[i])
+			return false;
+	return m->at_once;
 }
 
 TEST_F_TIMEOUT(race, map_limit, TIMEOUT)
 {
 	static const struct race_ops ops = {
-		.racers = 1, .prepare = prepare_map_limit,
+		.racers = 2, .prepare = prepare_map_limit,
 		.racer = map_limit_racer, .verify = map_limit_verify,
+		.enough = map_limit_enough,
 	};
 	struct map_limit m = { };
 
 	if (vm_sysctl_read("max_map_count", &m.limit) ||
 	    vm_sysctl_write("max_map_count", m.limit))
 		SKIP(return, "cannot set vm.max_map_count");
+	catch_faults();
 	race_test(_metadata, &self->s, &ops, &m);
-	ksft_print_msg("%ld waited\n", m.waited);
-	if (self->s.on)
-		EXPECT_LT(0, m.waited);
+	ksft_print_msg("waited: mmap %ld, munmap %ld, mprotect %ld, mlock %ld\n",
+		       m.waited[SPLIT_MMAP], m.waited[SPLIT_MUNMAP],
+		       m.waited[SPLIT_MPROTECT], m.waited[SPLIT_MLOCK]);
+	ksft_print_msg("MAP_FIXED over a hole failed %ld times\n", m.at_once);
 }
 
-/* --- accounts: the range counts neither during nor after the munmap */
+/*
+ * --- a call at a limit waits for the munmaps that it has met, not for the next
+ * one
+ *
+ * When the munmap of the range is over, its thread keeps the CPU of the waiter
+ * busy until the next munmap has begun, on another CPU.
+ */
+
+struct passed {
+	atomic_int waiter;	/* its TID */
+	atomic_bool ready;	/* it waits, and for this CPU */
+	atomic_bool over;	/* the munmap of the range */
+	struct race next;	/* the range of the next one */
+	char *made;
+	struct rlimit old;
+	cpu_set_t cpus;		/* of the process */
+	int cpu[2];		/* of the waiter, and of the others */
+};
+
+static void run_on(pid_t tid, int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	sched_setaffinity(tid, sizeof(set), &set);
+}
+
+static bool prepare_passed(struct race *r)
+{
+	struct passed *p = r->data;
+	struct rlimit new;
+
+	p->next.tag = ~r->tag;
+	atomic_store(&p->waiter, 0);
+	atomic_store(&p->ready, false);
+	atomic_store(&p->over, false);
+	atomic_store(&p->next.done, false);
+	if (!prepare_anon(r) || !prepare_anon(&p->next) ||
+	    getrlimit(RLIMIT_AS, &p->old))
+		return false;
+	new = p->old;
+	new.rlim_cur = status_kb("VmSize") * KIB + MIB;
+	return !setrlimit(RLIMIT_AS, &new);
+}
+
+static int unmap_passed(struct race *r)
+{
+	struct sched_param param = { .sched_priority = 1 };
+	struct passed *p = r->data;
+	int ret;
+
+	run_on(0, p->cpu[0]);
+	pthread_setschedparam(pthread_self(), SCHED_FIFO, &param);
+	ret = unmap_range(r);
+	atomic_store(&p->over, true);
+	/* Now the waiter has been woken, but cannot run here. */
+	wait_for_window(&p->next);
+	param.sched_priority = 0;
+	pthread_setschedparam(pthread_self(), SCHED_OTHER, &param);
+	return ret;
+}
+
+static char task_state(pid_t tid)
+{
+	char path[64], text[256], *end;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
+	if (read_text(path, text, sizeof(text)))
+		return 0;
+	end = strrchr(text, ')');
+	return end ? end[2] : 0;
+}
+
+static void passed_racer(struct race *r, int id)
+{
+	struct passed *p = r->data;
+	bool ready;
+
+	if (!id) {
+		run_on(0, p->cpu[1]);
+		if (!wait_for_window(r))
+			return;
+		atomic_store(&p->waiter, syscall(SYS_gettid));
+		p->made = mmap(NULL, race_range(), PROT_NONE,
+			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (p->made == MAP_FAILED)
+			race_wrong(r);
+		race_acted(r, atomic_load(&p->ready) && in_window(&p->next));
+		if (p->made != MAP_FAILED)
+			munmap(p->made, race_range());
+		return;
+	}
+	run_on(0, p->cpu[1]);
+	while (!atomic_load(&r->done) && !atomic_load(&p->over) &&
+	       (!atomic_load(&p->waiter) ||
+		task_state(atomic_load(&p->waiter)) != 'D'))
+		;
+	ready = atomic_load(&p->waiter) && in_window(r);
+	if (ready)
+		run_on(atomic_load(&p->waiter), p->cpu[0]);
+	atomic_store(&p->ready, ready && in_window(r));
+	while (!atomic_load(&p->over))
+		;
+	if (unmap_range(&p->next))
+		race_wrong(r);
+	atomic_store(&p->next.done, true);
+}
+
+static bool passed_verify(struct race *r)
+{
+	struct passed *p = r->data;
+
+	setrlimit(RLIMIT_AS, &p->old);
+	sched_setaffinity(0, sizeof(p->cpus), &p->cpus);
+	/* Not all_unmapped(): the mmap() may have reused the range. */
+	return !r->ret && !r->errors;
+}
+
+TEST_F_TIMEOUT(race, next_munmap, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .prepare = prepare_passed, .racer = passed_racer,
+		.call = unmap_passed, .verify = passed_verify,
+	};
+	struct passed p = { };
+	int cpu, n = 0;
+
+	ASSERT_EQ(0, sched_getaffinity(0, sizeof(p.cpus), &p.cpus));
+	for (cpu = 0; cpu < CPU_SETSIZE && n < 2; cpu++)
+		if (CPU_ISSET(cpu, &p.cpus))
+			p.cpu[n++] = cpu;
+	if (n < 2)
+		SKIP(return, "needs two CPUs");
+	race_test(_metadata, &self->s, &ops, &p);
+}
+
+/* --- accounts: the range counts during the munmap, and not after it */
 
 enum { ACC_SIZE, ACC_DATA, ACC_LOCKED, NR_ACCOUNTS };
 
@@ -1027,7 +1369,10 @@ static const char * const account_names[NR_ACCOUNTS] = {
 	"VmSize", "VmData", "VmLck",
 };
 
+enum { ACC_WATCH, ACC_UNMAP, ACC_REPLACE, NR_ACC_KINDS };
+
 struct accounts {
+	long inside[NR_ACC_KINDS];
 	long without[NR_ACCOUNTS];	/* before the range was mapped, in kB */
 	long committed;
 };
@@ -1043,39 +1388,65 @@ static bool prepare_accounts(struct race *r)
 	return prepare_anon(r) && !mlock(r->start, r->len);
 }
 
-/* Some slack: threads have stacks, and other processes commit memory. */
-static bool accounts_right(struct race *r)
+/*
+ * Whether the range is on the accounts, if @there, or off.  Some slack: threads
+ * have stacks, and other processes commit memory.
+ */
+static bool accounts_right(struct race *r, bool there)
 {
 	struct accounts *a = r->data;
+	const long range = there ? r->len / KIB : 0;
 	const long slack = r->len / KIB / 4;
 	bool good = true;
 	int i;
 
 	for (i = 0; i < NR_ACCOUNTS; i++)
 		good = good && labs(status_kb(account_names[i]) -
-				    a->without[i]) < slack;
-	return good && meminfo_kb("Committed_AS") < a->committed + 2 * slack;
+				    a->without[i] - range) < slack;
+	return good && labs(meminfo_kb("Committed_AS") -
+			    a->committed - range) < 2 * slack;
 }
 
 static void accounts_racer(struct race *r, int id)
 {
-	bool good;
+	struct accounts *a = r->data;
+	int kind = r->rounds % NR_ACC_KINDS;
+	char *part = r->start + r->len / 4;
+	bool inside, good = true;
 
 	if (!wait_for_window(r))
 		return;
 	do {
-		good = accounts_right(r);
-		atomic_fetch_add(&r->acts, 1);
-		if (!good)
+		/* The dead VMA is split, and a piece unmapped or replaced. */
+		if (kind == ACC_UNMAP)
+			good = !munmap(part, r->len / 2);
+		else if (kind == ACC_REPLACE)
+			good = mmap(part, r->len / 2, PROT_READ | PROT_WRITE,
+				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+				    0) == part;
+		else
+			good = accounts_right(r, true);
+		inside = in_window(r);
+		if (!good && (inside || kind != ACC_WATCH))
 			race_wrong(r);
-		if (in_window(r))
-			atomic_fetch_add(&r->hits, 1);
-	} while (!atomic_load(&r->done));
+		race_acted(r, inside);
+		a->inside[kind] += inside;
+	} while (kind == ACC_WATCH && !atomic_load(&r->done));
 }
 
 static bool accounts_verify(struct race *r)
 {
-	return all_unmapped(r) && accounts_right(r);
+	if (r->rounds % NR_ACC_KINDS == ACC_REPLACE)
+		munmap(r->start + r->len / 4, r->len / 2);
+	return all_unmapped(r) && accounts_right(r, false);
+}
+
+static bool accounts_enough(struct race *r)
+{
+	const struct accounts *a = r->data;
+
+	return a->inside[ACC_WATCH] && a->inside[ACC_UNMAP] &&
+	       a->inside[ACC_REPLACE];
 }
 
 TEST_F_TIMEOUT(race, accounts, TIMEOUT)
@@ -1083,6 +1454,7 @@ TEST_F_TIMEOUT(race, accounts, TIMEOUT)
 	static const struct race_ops ops = {
 		.racers = 1, .prepare = prepare_accounts,
 		.racer = accounts_racer, .verify = accounts_verify,
+		.enough = accounts_enough,
 	};
 	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
 	struct accounts a = { };
@@ -1104,6 +1476,7 @@ struct hole {
 	int ring;		/* an io_uring, or -1 */
 	int pagemap;		/* /proc/self/pagemap, or -1 */
 	long copied, pinned, written, scanned;
+	long at_once;		/* mprotect() and mlock() did not wait */
 };
 
 static bool prepare_hole(struct race *r)
@@ -1226,22 +1599,16 @@ static void scan_hole(struct race *r)
 
 static void hole_racer(struct race *r, int id)
 {
+	struct hole *h = r->data;
 	bool zapped = false;
 
 	if (!wait_for_window(r))
 		return;
-	if (r->rounds % 3) {
-		/* mprotect() and mlock() wait for the munmap. */
-		if (r->rounds % 3 == 1)
-			failed(r, mprotect(r->start, page_size(), PROT_READ),
-			       ENOMEM, "mprotect()");
-		else
-			failed(r, mlock(r->start, page_size()), ENOMEM,
-			       "mlock()");
-		if (page_is_mapped(last_page(r)))
-			race_wrong(r);
-		return;
-	}
+	/* They do not wait for the munmap, which would not help. */
+	failed(r, mprotect(r->start, page_size(), PROT_READ), ENOMEM,
+	       "mprotect()");
+	failed(r, mlock(r->start, page_size()), ENOMEM, "mlock()");
+	h->at_once += in_window(r);
 	while (!atomic_load(&r->done)) {
 		/* The first page goes first, and never comes back. */
 		zapped = write_to_hole(r, zapped);
@@ -1254,10 +1621,18 @@ static void hole_racer(struct race *r, int id)
 	}
 }
 
+static bool hole_enough(struct race *r)
+{
+	const struct hole *h = r->data;
+
+	return h->at_once;
+}
+
 TEST_F_TIMEOUT(race, calls_find_a_hole, TIMEOUT)
 {
 	static const struct race_ops ops = {
 		.racers = 1, .prepare = prepare_hole, .racer = hole_racer,
+		.enough = hole_enough,
 	};
 	char params[IORING_PARAMS_SIZE] = { };
 	__u64 features = 0;
@@ -1276,6 +1651,83 @@ TEST_F_TIMEOUT(race, calls_find_a_hole, TIMEOUT)
 	close(h.uffd);
 	close(h.ring);
 	close(h.pagemap);
+}
+
+/* --- userfaultfd: the range is a hole between two pages */
+
+struct around {
+	int uffd;
+	bool wp;
+	char *start;		/* a page, the range, a page */
+};
+
+static bool prepare_around(struct race *r)
+{
+	struct around *a = r->data;
+	size_t ps = page_size();
+
+	r->len = race_range();
+	a->start = map_filled(r->len + 2 * ps, r->tag);
+	r->start = a->start + ps;
+	return a->start;
+}
+
+static void around_racer(struct race *r, int id)
+{
+	struct around *a = r->data;
+	size_t ps = page_size();
+	struct uffdio_range all = { (uintptr_t)a->start, r->len + 2 * ps };
+	struct uffdio_register reg = {
+		.range = all,
+		.mode = UFFDIO_REGISTER_MODE_MISSING |
+			(a->wp ? UFFDIO_REGISTER_MODE_WP : 0),
+	};
+	struct uffdio_writeprotect wp = { .range = all };
+	bool good;
+
+	if (!wait_for_window(r))
+		return;
+	good = !ioctl(a->uffd, UFFDIO_REGISTER, &reg);
+	/* Both pages can be protected, so they are registered. */
+	if (a->wp) {
+		good = good && !ioctl(a->uffd, UFFDIO_WRITEPROTECT, &wp);
+		wp.range = (struct uffdio_range){ all.start, ps };
+		good = good && !ioctl(a->uffd, UFFDIO_WRITEPROTECT, &wp);
+		wp.range.start += ps + r->len;
+		good = good && !ioctl(a->uffd, UFFDIO_WRITEPROTECT, &wp);
+	}
+	good = good && !ioctl(a->uffd, UFFDIO_UNREGISTER, &all);
+	if (a->wp)
+		good = good && ioctl(a->uffd, UFFDIO_WRITEPROTECT, &wp) &&
+		       errno == ENOENT;
+	if (!good)
+		race_wrong(r);
+	race_acted(r, in_window(r));
+}
+
+static bool around_verify(struct race *r)
+{
+	struct around *a = r->data;
+	bool good = all_unmapped(r) && !r->errors;
+
+	munmap(a->start, r->len + 2 * page_size());
+	return good;
+}
+
+TEST_F_TIMEOUT(race, uffd_around, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .prepare = prepare_around, .racer = around_racer,
+		.verify = around_verify,
+	};
+	__u64 features = 0;
+	struct around a = { .uffd = uffd_open(0, &features) };
+
+	if (a.uffd < 0)
+		SKIP(return, "no userfaultfd");
+	a.wp = features & UFFD_FEATURE_PAGEFAULT_FLAG_WP;
+	race_test(_metadata, &self->s, &ops, &a);
+	close(a.uffd);
 }
 
 /* --- KSM: merged pages of the range go, those of others stay */

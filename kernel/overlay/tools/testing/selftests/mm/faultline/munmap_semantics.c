@@ -684,7 +684,8 @@ TEST_F_TIMEOUT(munmap, map_count_limit, TIMEOUT)
 /* The commit limit: what was unmapped can be mapped again. */
 FIXTURE(commit_limit) {
 	struct state s;
-	long memory, ratio, kbytes;	/* as they were */
+	struct commit_limit limit;
+	bool noted;
 };
 
 FIXTURE_VARIANT(commit_limit) {
@@ -703,26 +704,19 @@ FIXTURE_SETUP(commit_limit)
 {
 	const char *why = munmap_knob_set(variant->on ? MUNMAP_SMALL_KB : 0);
 
-	self->memory = -1;
 	if (why)
 		SKIP(return, "%s", why);
 	self->s.on = variant->on;
-	ASSERT_EQ(0, vm_sysctl_read("overcommit_ratio", &self->ratio));
-	ASSERT_EQ(0, vm_sysctl_read("overcommit_kbytes", &self->kbytes));
-	ASSERT_EQ(0, vm_sysctl_read("overcommit_memory", &self->memory));
+	ASSERT_TRUE(commit_limit_read(&self->limit));
+	self->noted = true;
 	ASSERT_EQ(0, idle_thread_start(&self->s.idle));
 }
 
 FIXTURE_TEARDOWN(commit_limit)
 {
-	if (self->memory < 0)
+	if (!self->noted)
 		return;
-	vm_sysctl_write("overcommit_memory", self->memory);
-	/* Each of the two sets the other to 0. */
-	if (self->kbytes)
-		vm_sysctl_write("overcommit_kbytes", self->kbytes);
-	else
-		vm_sysctl_write("overcommit_ratio", self->ratio);
+	commit_limit_lift(&self->limit);
 	idle_thread_stop(&self->s.idle);
 }
 
@@ -736,11 +730,8 @@ TEST_F_TIMEOUT(commit_limit, is_given_back, TIMEOUT)
 	p = map_filled_at(NULL, BIG, TAG);
 	ASSERT_NE(NULL, p);
 	committed = meminfo_kb("Committed_AS");
-	/* Room for half of the range; swap counts as well. */
-	ASSERT_EQ(0, vm_sysctl_write("overcommit_kbytes", committed +
-				     (long)(BIG / KIB / 2) -
-				     meminfo_kb("SwapTotal")));
-	ASSERT_EQ(0, vm_sysctl_write("overcommit_memory", 2));
+	/* Room for half of the range. */
+	ASSERT_TRUE(commit_limit_set(&self->limit, BIG / KIB / 2));
 	refused = map_anon_at(NULL, BIG, PROT_READ | PROT_WRITE, 0);
 	refused_errno = errno;
 	EXPECT_EQ(0, munmap(p, BIG));

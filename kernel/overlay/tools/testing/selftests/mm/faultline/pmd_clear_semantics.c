@@ -7,6 +7,7 @@
  * the switch are only checked where the kernel has them.
  */
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -158,23 +159,47 @@ TEST_F_TIMEOUT(pmd_clear, collapse, TIMEOUT)
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 
+static bool stay_on_cpu(void)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(sched_getcpu(), &set);
+	return !sched_setaffinity(0, sizeof(set), &set);
+}
+
 /* No memory for a fresh table: the IPI is sent. */
 TEST_F_TIMEOUT(pmd_clear, collapse_no_memory, TIMEOUT)
 {
 	char *p = map_collapsible(AREAS, TAG);
 	size_t len = AREAS * pmd_size();
 	int err, tries = 0;
+	char *empty;
 
 #if defined(__powerpc__) || defined(__s390__) || defined(__sparc__)
 	SKIP(return, "this architecture always waits for a table's memory");
 #endif
 	ASSERT_NE(NULL, p);
+	empty = mmap(free_range(2 * pmd_size()), 2 * pmd_size(),
+		     PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+	ASSERT_NE(MAP_FAILED, empty);
+	/* Without an anon_vma, the call would return before it allocates. */
+	word_write(empty + pmd_size(), TAG);
+	ASSERT_TRUE(stay_on_cpu());
 	if (!fail_allocations(FAIL_ALL))
 		SKIP(return, "needs root, debugfs and CONFIG_FAIL_PAGE_ALLOC");
-	/* Again if it was not the allocation of a table that failed. */
-	do
+	/*
+	 * The call also allocates an object from a slab, which fails if this
+	 * CPU has no free one.  So before each try, a call without failures
+	 * leaves some: there is nothing to collapse, but it allocates the same.
+	 */
+	do {
+		fail_allocations(FAIL_NONE);
+		madvise(empty, pmd_size(), MADV_COLLAPSE);
+		fail_allocations(FAIL_ALL);
 		err = madvise(p, len, MADV_COLLAPSE);
-	while (err && ++tries < 5);
+	} while (err && ++tries < 5);
 	fail_allocations(FAIL_NONE);
 	EXPECT_EQ(0, err);
 	EXPECT_EQ(AREAS, huge_areas(p, AREAS));
@@ -183,6 +208,7 @@ TEST_F_TIMEOUT(pmd_clear, collapse_no_memory, TIMEOUT)
 	if (self->have)
 		EXPECT_EQ(variant->mode == MODE_IPI_FREE ? AREAS : 0,
 			  counted(&self->before, PMD_CLEAR_FALLBACK));
+	EXPECT_EQ(0, munmap(empty, 2 * pmd_size()));
 	EXPECT_EQ(0, munmap(p, len));
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }

@@ -651,6 +651,80 @@ TEST_F(spf, always_waits_for_memory)
 	}
 }
 
+/*
+ * A system call can fill any amount of memory, so memory.high is enforced before
+ * it returns to user mode.  Each time counts as an event.  The first one comes
+ * when the group is a little over the limit, and from then on the process
+ * sleeps more and more.
+ */
+TEST_F_TIMEOUT(spf, memory_high_in_system_call, TIMEOUT)
+{
+	size_t len = 64 * MIB, step = pmd_size(), i;
+	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	atomic_bool *done = map_shared(self->ps);
+	char *map = map_ready(len / self->ps, PROT_READ | PROT_WRITE, -1);
+	struct memory_group group;
+	long filled = 0;
+	int err;
+	pid_t pid;
+
+	ASSERT_LE(0, zero);
+	ASSERT_NE(NULL, done);
+	ASSERT_NE(NULL, map);
+	if (!memory_group_enter(&group))
+		SKIP(return, "no memory cgroups here");
+	err = memory_group_write(&group, "memory.high", "8M");
+	memory_group_write(&group, "memory.swap.max", "0");
+	pid = fork_bound();
+	if (!pid) {
+		/* A fault that finds no page table takes the slow path. */
+		for (i = 0; i < len; i += step)
+			word_write(map + i, TAG);
+		if (read(zero, map, len) != (ssize_t)len)
+			_exit(1);
+		*done = true;
+		_exit(0);
+	}
+	memory_group_exit(&group);
+	if (pid > 0 && !err) {
+		while (memory_group_read(&group, "memory.events", "high") <= 0 &&
+		       !*done)
+			sched_yield();
+		filled = memory_group_read(&group, "memory.stat", "anon");
+	}
+	if (pid > 0) {
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+	}
+	memory_group_leave(&group);
+	ASSERT_LT(0, pid);
+	ASSERT_EQ(0, err);
+	EXPECT_FALSE(*done);
+	EXPECT_GT(len / 2, filled) {
+		TH_LOG("%ld MiB were filled before memory.high was enforced",
+		       filled / (long)MIB);
+	}
+	close(zero);
+}
+
+/* Only allocations that may sleep reclaim from the local node. */
+TEST_F(spf, zone_reclaim_may_sleep)
+{
+	static const char mode[] = "/proc/sys/vm/zone_reclaim_mode";
+	char old[16];
+	size_t i;
+
+	if (read_text(mode, old, sizeof(old)) || write_text(mode, "1"))
+		SKIP(return, "this kernel has no vm.zone_reclaim_mode");
+	self->before = counters_read(spf_counters);
+	for (i = 0; i < PAGES; i++)
+		word_write(page(self, i), page_word(TAG, i));
+	EXPECT_COUNT(SPF_SLEEP, PAGES);
+	EXPECT_COUNT(SPF_ANON, PAGES);
+	write_text(mode, old);
+	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+}
+
 #define THP_64K	"/sys/kernel/mm/transparent_hugepage/hugepages-64kB/"
 
 /*
