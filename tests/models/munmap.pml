@@ -21,9 +21,7 @@
  *   NO_OWNER_FINISH  the unmap does not test it
  *   FREE_EARLY       pages are freed before the TLB flush
  *   FLUSH_LATE       the TLB is flushed after the VMA has been unlocked
- *   MARK_TWICE       a VMA with two marks is taken off the accounts twice
- *   REPLACE_TWICE    so is a dead VMA that is replaced
- *   NO_HOLE          mlock() counts the pages of a dead VMA
+ *   UNCHARGE_EARLY   a VMA is taken off the accounts when it is marked
  */
 
 #define PAGES	2
@@ -51,20 +49,20 @@ bool done[2];			/* the operation has returned */
 bool replaced[PAGES];		/* MAP_FIXED has returned */
 byte id, page;			/* scratch, in atomic steps only */
 
-#define live(p)		(tree[p] && !mark[tree[p]])
-#define live_locked(p)	(live(p) && locked_vma[tree[p]])
+#define mapped(p)	(tree[p] != 0)
+#define locked(p)	(mapped(p) && locked_vma[tree[p]])
 
 inline write_lock()
 {
 	atomic { !writer && !readers -> writer = true }
 }
 
-/* Nobody sees the accounts before: they must be right now. */
+/* Nobody sees the accounts before: they must be right now, for dead VMAs too. */
 inline write_unlock()
 {
 	atomic {
-		assert(total_vm == live(0) + live(1));
-		assert(locked_vm == live_locked(0) + live_locked(1));
+		assert(total_vm == mapped(0) + mapped(1));
+		assert(locked_vm == locked(0) + locked(1));
 		writer = false;
 		vma_writer[1] = false;
 		vma_writer[2] = false;
@@ -95,12 +93,9 @@ inline mark_vma(v)
 #ifndef NO_WRITE_LOCK
 		vma_start_write(v);
 #endif
-		if
-#ifndef MARK_TWICE
-		:: mark[v]
+#ifdef UNCHARGE_EARLY
+		uncharge(v);
 #endif
-		:: else -> uncharge(v)
-		fi;
 		mark[v] = mark[v] | own
 	:: else
 	fi
@@ -188,10 +183,7 @@ proctype munmap(byte op; byte first)
 		:: v ->
 #endif
 			vma_start_write(v);
-			if
-			:: mark[v]
-			:: else -> uncharge(v)
-			fi;
+			uncharge(v);
 			assert(v <= PAGES || mark[v] & own);
 			tree[p] = 0;
 			if
@@ -281,12 +273,7 @@ proctype replace(byte p)
 	if
 	:: v ->
 		vma_start_write(v);
-		if
-#ifndef REPLACE_TWICE
-		:: mark[v]
-#endif
-		:: else -> uncharge(v)
-		fi;
+		uncharge(v);
 		/* A TLB is flushed only for what is found. */
 		if
 		:: entry[p] ->
@@ -344,11 +331,7 @@ proctype mlock(byte p)
 	write_lock();
 	v = tree[p];
 	if
-#ifndef NO_HOLE
 	:: v && !mark[v] && !locked_vma[v] ->
-#else
-	:: v && !locked_vma[v] ->
-#endif
 		vma_start_write(v);
 		atomic {
 			locked_vma[v] = true;
