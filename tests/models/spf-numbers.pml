@@ -10,10 +10,11 @@
  * accept its snapshot if the VMA is being changed or has been changed.
  *
  * The numbers do not detect a full wrap, 2^31 sections, which take minutes at
- * least.  A fault that keeps its CPU is never that slow: here writers take at
- * most RUNNING steps meanwhile.  It may lose the CPU for any time, but then its
- * context switch count changes.  Or it sleeps for memory, and checks the clock:
- * if that took less than MAX_AGE, writers took at most SLEEPING steps here.
+ * least.  A fault in its RCU section keeps its CPU, because preemption is off,
+ * and is never that slow: here writers take at most RUNNING steps meanwhile.
+ * Outside the section, where it sleeps for memory, it may lose the CPU for any
+ * time.  So it checks the clock: if that took less than MAX_SLEEP, writers took
+ * at most SLEEPING steps here.
  *
  * vma_start_write() makes this harder: it does nothing if the VMA has the
  * number of the current section, and an old number may be equal by accident.
@@ -24,13 +25,10 @@
  *                 not if the VMA's number seems to be ahead
  *   NO_SECTIONS   does not check how far mm_lock_seq has advanced
  *   NO_NUMBER     does not check the number of the VMA at the end
- *   NO_SWITCHES   does not check whether it has lost the CPU
- *   LATE_COUNT    counts context switches only after reading the numbers
- *   EARLY_CHECK   compares the count before it has the page table lock, when it
- *                 may still lose the CPU
- *   ONLY_AFTER    compares the count only for the time after the sleep
- *   LATE_CLOCK    reads the clock after comparing, before it sleeps
- *   EARLY_CLOCK   reads the clock again before counting anew
+ *   PREEMPT       leaves preemption on in the section before the sleep
+ *   PREEMPT_LATER leaves it on in the section after the sleep
+ *   LATE_CLOCK    reads the clock after it has left the section
+ *   EARLY_CLOCK   reads the clock again before it enters the next section
  *   NO_AGE        does not check the clock
  */
 
@@ -50,7 +48,6 @@ byte vma_seq;
 byte steps;			/* of mm_seq, in total */
 byte since;			/* steps when the fault got its CPU */
 bool on_cpu;			/* the fault has a CPU */
-bool switched;			/* it has lost the CPU since it counted */
 bool running;			/* it has its snapshot */
 bool changed;			/* the VMA, since the fault took its snapshot */
 bool changing;			/* the VMA, now */
@@ -86,25 +83,25 @@ proctype writer()
 
 inline lose_cpu()
 {
-	atomic { on_cpu = false; switched = true };
+	on_cpu = false;
 	atomic { on_cpu = true; since = steps }
 }
 
-inline may_lose_cpu()
+/* In the section before the sleep, or the only one. */
+inline before()
 {
-	if
-	:: true
-	:: true -> lose_cpu()
-	fi
+#ifdef PREEMPT
+	lose_cpu()
+#else
+	skip
+#endif
 }
 
-inline look_at_count()
+/* In the section after the sleep. */
+inline after()
 {
-#ifndef NO_SWITCHES
-	if
-	:: switched -> goto out
-	:: else
-	fi
+#ifdef PREEMPT_LATER
+	lose_cpu()
 #else
 	skip
 #endif
@@ -130,15 +127,10 @@ proctype fault()
 	atomic { on_cpu = true; since = steps };
 
 	/* spf_snapshot_vma() */
-	switched = false;
-	may_lose_cpu();
 	seq = vma_seq;
-	may_lose_cpu();
+	before();
 	mm = mm_seq;
-	may_lose_cpu();
-#ifdef LATE_COUNT
-	switched = false;
-#endif
+	before();
 #ifdef ONLY_EQUAL
 	if
 	:: seq == mm -> goto out
@@ -160,7 +152,7 @@ proctype fault()
 	:: vma_seq != seq -> goto out
 	:: else
 	fi;
-	may_lose_cpu();
+	before();
 
 	/* get_folio() */
 	if
@@ -169,32 +161,21 @@ proctype fault()
 #ifndef LATE_CLOCK
 		clock = steps;
 #endif
-		may_lose_cpu();
-#ifndef ONLY_AFTER
-		look_at_count();
-#endif
-		may_lose_cpu();
+		lose_cpu();
 #ifdef LATE_CLOCK
 		clock = steps;
-#endif
 		lose_cpu();
+#endif
 #ifdef EARLY_CLOCK
 		look_at_clock();
+		lose_cpu();
 #endif
-		may_lose_cpu();
-		switched = false;
-		may_lose_cpu();
+		after();
 #ifndef EARLY_CLOCK
-		look_at_clock()
-#else
-		skip
+		look_at_clock();
 #endif
+		after()
 	fi;
-	may_lose_cpu();
-#ifdef EARLY_CHECK
-	look_at_count();
-	may_lose_cpu();
-#endif
 
 	/* snapshot_valid(), with the lock of the table: at once, see spf.pml */
 	atomic {
@@ -210,9 +191,6 @@ proctype fault()
 		:: ahead(mm_seq, mm) >= MAX_SECTIONS -> good = false
 		:: else
 		fi;
-#endif
-#ifndef EARLY_CHECK
-		look_at_count();
 #endif
 		if
 		:: good -> assert(!changed)
