@@ -172,9 +172,7 @@ _done = threading.Event()
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Show progress now and then: a silent run looks dead."""
-    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-
-    def show() -> None:
+    def show(terminal: Any) -> None:
         while not _done.wait(LOG_SECONDS):
             for program in _started:
                 if running := program.progress():
@@ -182,8 +180,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             for nodeid, since in _running:
                 terminal.write_line(f"  {nodeid}: {time.monotonic() - since:.0f} s")
 
-    if terminal:
-        threading.Thread(target=show, daemon=True).start()
+    if terminal := session.config.pluginmanager.get_plugin("terminalreporter"):
+        threading.Thread(target=show, args=(terminal,), daemon=True).start()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -103,9 +103,10 @@ def openmetrics(scenarios: list[Scenario], out: pathlib.Path, history: Array | N
         name = scenario.plan.experiment.name
         for metric, values in scenario.values.items():
             lines = families.setdefault(metric, [])
-            for host, row in enumerate(values.tolist()):
+            for host in range(len(values)):
                 labels = f'{metric}{{instance="host{host:02}:9100",set="{name}"}} '
-                lines += [f"{labels}{value!r} {stamp}" for value, stamp in zip(row, stamps)
+                lines += [f"{labels}{value!r} {stamp}"
+                          for value, stamp in zip(map(float, values[host]), stamps)
                           if value == value]
         if scenario.full:
             lines = families.setdefault("node_uname_info", [])
@@ -117,7 +118,8 @@ def openmetrics(scenarios: list[Scenario], out: pathlib.Path, history: Array | N
         families["latency"] += [
             f'latency{{instance="host{host:02}:9100",set="history"}} {value!r} '
             f'{begin + 60 * minute + 30}'
-            for host, row in enumerate(history.tolist()) for minute, value in enumerate(row)]
+            for host in range(len(history))
+            for minute, value in enumerate(map(float, history[host]))]
     with open(out, "w", encoding="utf-8") as file:
         for metric, lines in families.items():
             file.write(f"# TYPE {metric} gauge\n" + "\n".join(lines) + "\n")

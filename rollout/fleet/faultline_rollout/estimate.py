@@ -166,7 +166,8 @@ class Redraws:
     def crossed(self, effect: float, alpha: float) -> Flags:
         """For which redraws the e-process reaches 1/alpha at some look."""
         values = np.where(self.weights > 0, self.found - effect * self.taken, np.nan)
-        result: Flags = (sequential.log_e(values) >= -math.log(alpha)).any(axis=-1)
+        result: Flags = np.logical_or.reduce(
+            sequential.log_e(values) >= -math.log(alpha), axis=-1)
         return result
 
 

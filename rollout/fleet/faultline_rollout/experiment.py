@@ -153,7 +153,8 @@ class Table:
         if isinstance(value, bool) or not isinstance(value, int | float) \
                 or not abs(value) <= LARGEST:
             raise self.fail(key, f"must be a number, at most {LARGEST:.0e}")
-        return value
+        result: float = value
+        return result
 
     def integer(self, key: str, default: int | None = None) -> int:
         """A whole number that is not negative."""

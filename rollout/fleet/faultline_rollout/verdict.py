@@ -140,7 +140,8 @@ def crashed_in_b(plan: Plan, start: float, now: float) -> list[str]:
         f"node_boot_time_seconds{{{exp.selector}}}", plan.hosts, first,
         max(0, 1 + int((now - first) // step)), step)
     found = []
-    for host, row in zip(plan.hosts, boots):
+    for number, host in enumerate(plan.hosts):
+        row: Array = boots[number]
         known = np.flatnonzero(np.isfinite(row))
         for place in np.flatnonzero(np.diff(row[known]) > BOOT_SECONDS):
             # The first scrape that is missing, or the boot: an old value can be given for a
@@ -162,7 +163,8 @@ def logarithms(values: Array) -> Array:
 def never_changes(logs: Array) -> bool:
     """Whether the values of each host are all the same."""
     known = np.isfinite(logs)
-    return not any(np.ptp(row[there]) for row, there in zip(logs, known) if there.any())
+    return not any(np.ptp(logs[host, known[host]]) for host in range(len(logs))
+                   if known[host].any())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +258,7 @@ class Judge:
         hosts, slots = self.data.primary.shape
         self.here: Flags = np.ones((hosts, slots), dtype=bool)
         self.crashed: Flags = np.zeros((hosts, slots), dtype=bool)
-        heard = np.isfinite(self.data.seen[:, 1:]).any(axis=0)
+        heard: Flags = np.logical_or.reduce(np.isfinite(self.data.seen[:, 1:]), axis=0)
         for host in range(hosts):
             out = self._rebooted(host)
             known = np.flatnonzero(np.isfinite(self.data.seen[host]))
