@@ -95,8 +95,9 @@ result $? 'a table with intervals, a plot and JSON'
 for name in $names; do
 	dmesg | grep -q "faultline: vm.$name: .* by " || echo "vm.$name was not flipped" >>/tmp/said
 done
-[ ! -s /tmp/said ]
-result $? 'the kernel logged changes of each switch'
+flipped=0
+[ ! -s /tmp/said ] || flipped=1
+result $flipped 'the kernel logged changes of each switch'
 
 # --- Ended in the middle
 
