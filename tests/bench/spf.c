@@ -206,14 +206,14 @@ static double write_us[SAMPLES_MAX];
 /* Two changes at a time: the first splits the VMA, the second merges it. */
 static size_t change_vma(char *page)
 {
-	static const int advices[] = { MADV_DONTFORK, MADV_DOFORK };
+	static const int advice[] = { MADV_DONTFORK, MADV_DOFORK };
 	__u64 until = now_ns() + opt.ms * 1000000ULL, from;
 	size_t n = 0, i;
 
-	while (now_ns() < until && n + ARRAY_SIZE(advices) <= SAMPLES_MAX) {
-		for (i = 0; i < ARRAY_SIZE(advices); i++) {
+	while (now_ns() < until && n + ARRAY_SIZE(advice) <= SAMPLES_MAX) {
+		for (i = 0; i < ARRAY_SIZE(advice); i++) {
 			from = now_ns();
-			if (madvise(page, PAGE, advices[i]))
+			if (madvise(page, PAGE, advice[i]))
 				die("madvise: %s", strerror(errno));
 			write_us[n++] = (now_ns() - from) / 1e3;
 		}

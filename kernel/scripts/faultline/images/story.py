@@ -26,7 +26,7 @@ KERNEL_PACKAGE = {"deb": "linux-image-*-faultline*_*.deb", "rpm": "kernel-faultl
 
 
 def builds(paths: Paths, names: tuple[str, ...], flavour: str) -> dict[str, str]:
-    """The variables KVERn and VERSIONn of the builds, from the stage.env of each."""
+    """The variables KVER1, VERSION1, ... of the builds, from the stage.env of each."""
     found = {}
     for number, name in enumerate(names, 1):
         folder = paths.build / "stage" / name
