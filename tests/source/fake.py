@@ -175,8 +175,8 @@ class Archive:
                        check=False, capture_output=True)
         shutil.rmtree(self._home, ignore_errors=True)
 
-    def publish(self, folder: Path, suite: str, versions: list[str]) -> None:
-        """Write a suite with these versions of the package."""
+    def publish(self, folder: Path, suite: str, versions: list[str], until: str = "") -> None:
+        """Write a suite with these versions of the package; `until` is its last day."""
         root = self.top / ("debian-security" if suite.endswith("-security") else "debian")
         (root / "pool").mkdir(parents=True, exist_ok=True)
         stanzas = []
@@ -204,6 +204,7 @@ class Archive:
         release = dist / "Release"
         release.write_text(
             f"Origin: Test\nSuite: {suite}\nCodename: {suite}\nDate: {formatdate(usegmt=True)}\n"
+            + (f"Valid-Until: {until}\n" if until else "") +
             f"Architectures: {' '.join(self.configs)}\nComponents: main\nSHA256:\n{listed}",
             encoding="utf-8")
         run("gpg", "--batch", "--yes", "--quiet", "--clearsign", "--output", dist / "InRelease",

@@ -40,6 +40,8 @@ HOOKS = ("APT::Update::Pre-Invoke", "APT::Update::Post-Invoke",
 # apt's errors for a mirror that is being updated, and the seconds to wait before each retry.
 MIRROR_SYNC = re.compile(r"(?m)^Err:.*\n  (File has unexpected size.*|Hash Sum mismatch)")
 WAITS = (5, 20)
+# apt's error for metadata whose Valid-Until has passed.
+EXPIRED = re.compile(r"(?m)^E: Release file for .* is expired")
 
 
 def host_sources(etc: Path) -> list[tuple[str, str]]:
@@ -81,6 +83,16 @@ def environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C.UTF-8"}
 
 
+def keyring() -> str:
+    """The keys of Debian's archive."""
+    path = os.environ.get("FAULTLINE_APT_KEYRING") or next(
+        (path for path in KEYRINGS if os.path.exists(path)), "")
+    if not path:
+        raise Fail("the keys of Debian's archive are missing: run "
+                   "`apt-get install debian-archive-keyring` as root")
+    return path
+
+
 class Apt:
     """A private apt: its configuration, lists and downloads are below build/cache/apt."""
 
@@ -99,6 +111,9 @@ class Apt:
         self.instead = instead
         self.source = source
         self.suite = suite
+        # Read lists after their last day (Valid-Until) as well; their signatures still count.
+        self.accept_expired = False
+        self.expired = False
         self.trouble = ""
 
     def sources(self) -> list[tuple[str, str]]:
@@ -117,7 +132,10 @@ class Apt:
         return wanted
 
     def update(self) -> Apt:
-        """Read the archive's signed metadata; what it lacks is in `trouble`."""
+        """Read the archive's signed metadata; what it lacks is in `trouble`.
+
+        `expired` says whether it lacks some because their last day has passed.
+        """
         with lock(self.folder / "lock"):
             self._configure()
             say("reading the package lists of Debian's archive ...")
@@ -129,6 +147,7 @@ class Apt:
                 time.sleep(wait)
         if "No space left on device" in text:
             raise disk_full(self.folder)
+        self.expired = bool(EXPIRED.search(text))
         # A mirror without one of the suites is harmless; anything else may not be.
         real = [error for error in re.findall(r"(?m)^[EW]: (.*)", text) if not re.search(
             r"does not have a Release file|404|Some index files failed|disabled by default",
@@ -239,19 +258,17 @@ class Apt:
 
     def _configure(self) -> None:
         sources = self.sources()
-        keyring = os.environ.get("FAULTLINE_APT_KEYRING") or next(
-            (path for path in KEYRINGS if os.path.exists(path)), None)
-        if not keyring:
-            raise Fail("the keys of Debian's archive are missing: run "
-                       "`apt-get install debian-archive-keyring` as root")
         for name in ("lists/partial", "archives/partial", "state", "download"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "status").touch()
         # Only the package index: no translations, no desktop metadata.
         kind, target = ("deb-src", "Sources") if self.source else ("deb", "Packages")
+        options = f"target={target} signed-by={keyring()}"
+        if self.accept_expired:
+            options += " check-valid-until=no"
         (self.folder / "sources.list").write_text("".join(
-            f"{kind} [target={target} signed-by={keyring}] {uri} {suite} main\n"
-            for uri, suite in sources), encoding="utf-8")
+            f"{kind} [{options}] {uri} {suite} main\n" for uri, suite in sources),
+            encoding="utf-8")
         (self.folder / "apt.conf").write_text(self._conf(), encoding="utf-8")
 
     def _conf(self) -> str:

@@ -2,6 +2,10 @@
 """Programs for tests that are not installed, but unpacked from Debian packages.
 
 They come through apt's signed metadata and a private apt configuration, and stay in build/cache.
+
+Metadata of testing and unstable are valid for a week: those of a mirror that is updated rarely,
+or not at all any more, expire.  That protects hosts from missing security updates; a test may as
+well run a program of that day, so they are accepted, with a note.
 """
 from __future__ import annotations
 
@@ -26,7 +30,8 @@ def folder_of(name: str, suite: str, packages: Packages, mib: int, instead: str)
     `mib` is the size of the download; `instead` tells the user what to do if that fails.
     """
     paths = Paths.from_env()
-    target = paths.cache / name
+    # By suite: a program of Debian 13 may not run on Debian 12.
+    target = paths.cache / f"{name}-{suite}"
     # Progress must not get between the test results.
     with contextlib.redirect_stdout(sys.stderr), lock(paths.cache / f".{name}.lock"):
         if not target.is_dir():
@@ -39,6 +44,10 @@ def _fetch(paths: Paths, target: Path, suite: str, packages: Packages, mib: int,
     # Packages, apt's lists and the programs.
     need_space(paths.cache, (5 * mib + 50) << 20, target.name)
     apt = Apt(paths, instead=instead, suite=suite).update()
+    if apt.expired:
+        say(f"note: the mirrors' {suite} has passed its last day: {target.name} is as old as it")
+        apt.accept_expired = True
+        apt.update()
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
