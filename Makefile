@@ -214,6 +214,12 @@ test-powerpc64le: tree ## cross-build packages for POWER, install and boot them 
 	@$(DEPS) vm package ppc64le
 	@tests/run --limit 14400 powerpc64le
 
+# What is compiled there is compiled again: its compiler is another one.
+.PHONY: test-debian-13
+test-debian-13: ## the suites that a host's programs matter to, in a Debian 13 made by mmdebstrap
+	@$(DEPS) build image
+	@kernel/scripts/fl userland
+
 .PHONY: test-debug
 test-debug: deps tree ## KUnit, selftests and race tests under KASAN, lockdep, DEBUG_VM
 	@tests/run debug runner/boots

@@ -32,6 +32,7 @@ VERBS = {
     "vm shell": ("vm.cli:shell", "boot a kernel in a VM with a shell"),
     "vm kunit": ("vm.kunit:main", "boot a kernel in a VM and print its KUnit results"),
     "vm busybox": ("vm.busybox:main", "download busybox for another architecture"),
+    "userland": ("testing.userland:main", "run test suites on a Debian 13"),
     "bench": ("bench.cli:main", "measure a feature in VMs"),
     "images build": ("images.build:main", "build the disks of the test hosts"),
     "images packages": ("images.packages:main", "make the repositories for the test hosts"),

@@ -41,7 +41,8 @@ def main() -> None:
     # known to be ours.
     ours = build == lib.PATHS.kernel.parent / "build"
     known = {*lib.FLAVOURS, *KEPT, "log", "test", "bench", "vm", "pycache", "stage",
-             "packages", "repo", "perf", "package", "images", "selftests", "selftests-ppc64le"}
+             "packages", "repo", "perf", "package", "images", "selftests", "selftests-ppc64le",
+             "debian-13"}
     if args.all:
         check_tree()
     for path in sorted(build.iterdir()):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Take the newest 6.12.y of the registry to tested, signed repositories.
 
-    rebase        the pins and patches move to the newest point release
-    changelog     CHANGELOG gets an entry for the release
-    test          make test
-    test-release  make test-release
-    repo          make repo, for each flavour that hosts install
+    rebase          the pins and patches move to the newest point release
+    changelog       CHANGELOG gets an entry for the release
+    test            make test
+    test-debian-13  make test-debian-13
+    test-release    make test-release
+    repo            make repo, for each flavour that hosts install
 
 It stops where a person has to decide, and says what to do; the next run goes on from there.
 A step that was completed for the current commit is skipped.  What is completed is kept in
@@ -40,8 +41,8 @@ class Step:
 
 
 STEPS = (
-    Step("test", (("make", "test"),), f"correct what fails, commit, {AGAIN}"),
-    Step("test-release", (("make", "test-release"),), f"correct what fails, commit, {AGAIN}"),
+    *(Step(name, (("make", name),), f"correct what fails, commit, {AGAIN}")
+      for name in ("test", "test-debian-13", "test-release")),
     Step("repo", tuple(("make", "repo", f"FLAVOUR={flavour}") for flavour in FLAVOURS),
          f"do what the error says, {AGAIN}"),
 )
