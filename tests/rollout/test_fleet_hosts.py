@@ -268,13 +268,16 @@ def test_plan_with_a_right_sum(tmp_path: pathlib.Path, change: dict[str, Any]) -
     assert "is not a plan" in done.stderr or "must be a table" in done.stderr
 
 
-def test_output_that_is_closed(lab: Lab) -> None:
+@pytest.mark.parametrize("buffered", [True, False])
+def test_output_that_is_closed(lab: Lab, buffered: bool) -> None:
     """An error of the system is one line, too."""
     read, write = os.pipe()
     os.close(read)
+    env = os.environ | {"FLEET_FOLDER": str(lab.folder), "PYTHONUNBUFFERED": "1"}
+    if buffered:
+        del env["PYTHONUNBUFFERED"]
     done = subprocess.run([fleet_lab.FLEET / "faultline-rollout", "start", lab.path, "--dry-run"],
-                          stdout=write, stderr=subprocess.PIPE, text=True, check=False,
-                          env=os.environ | {"FLEET_FOLDER": str(lab.folder)})
+                          stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=env)
     os.close(write)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Broken pipe" in done.stderr
 

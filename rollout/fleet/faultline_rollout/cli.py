@@ -9,6 +9,7 @@ import datetime
 import fcntl
 import json
 import math
+import os
 import pathlib
 import re
 import shlex
@@ -735,12 +736,18 @@ def main() -> int:
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         status: int = args.run(args)
+        sys.stdout.flush()
         return status
     except Error as err:
         print(f"faultline-rollout: error: {err}", file=sys.stderr)
         return USAGE
     except OSError as err:
         print(f"faultline-rollout: error: {err}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            # Python would flush again at exit, and fail with lines and a status of its own.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return USAGE
     except KeyboardInterrupt:
         print("faultline-rollout: interrupted", file=sys.stderr)
