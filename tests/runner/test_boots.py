@@ -219,6 +219,39 @@ def test_icount(tmp_path: Path) -> None:
     raise AssertionError("no two of four runs are identical")
 
 
+# CPU 0 is busy.  CPU 1 reads the time in a loop of its own.
+BUSY_CPUS = """
+taskset 1 sh -c 'while :; do :; done' &
+exec taskset 2 awk 'BEGIN {
+    while (n < 3000) {
+        getline text <"/proc/uptime"
+        close("/proc/uptime")
+        split(text, field, " ")
+        now = field[1]
+        if (n++ && now - last > longest)
+            longest = now - last
+        last = now
+    }
+    print longest
+}'
+"""
+# QEMU calls this timer every 997 microseconds of guest time, which no tick of the guest keeps
+# in step with.
+ODD_TIMER = ("--qemu-arg=-netdev", "--qemu-arg=hubport,id=odd,hubid=0",
+             "--qemu-arg=-object",
+             "--qemu-arg=filter-buffer,id=timer,netdev=odd,queue=all,interval=997")
+
+
+def test_icount_fair(tmp_path: Path) -> None:
+    """Where instructions are counted, a busy CPU does not keep another one from running.
+
+    With QEMU before 8.1, CPU 1 otherwise does not run for 0.2 to 0.6 s of guest time at once.
+    """
+    this = Result(tmp_path, "--icount", "4", "--icount-fair", "--cpus", "4", *ODD_TIMER, "--",
+                  "sh", "-c", BUSY_CPUS).expect(0)
+    assert float(this.out) < 0.05, this.out
+
+
 def children(pid: int) -> list[int]:
     """Return the process ids of a process's children."""
     try:
@@ -328,6 +361,7 @@ def test_usage(tmp_path: Path) -> None:
             (["--nonsense"], "--nonsense"), (["--cpus", "0"], "'0'"), (["--mem", "x"], "'x'"),
             (["--timeout", "-1"], "'-1'"), (["--icount", "11"], "11"),
             (["--icount-sleep"], "goes with --icount"),
+            (["--icount-fair"], "goes with --icount"),
             (["--kernel", "/nonexistent/bzImage"], "make kernel"),
             (["--kernel", str(FL)], "not a kernel image"),
             (["--file", "/nonexistent/prog"], "/nonexistent/prog")):

@@ -3,6 +3,7 @@
 
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -373,3 +374,15 @@ def test_icount_is_tcg(tmp_path: Path) -> None:
     machine.icount_sleep = True
     assert "shift=0,sleep=on" in machine.qemu_command("qemu", {})
     assert "norandmaps" in machine.kernel_command_line().split()
+
+
+def test_icount_fair(tmp_path: Path) -> None:
+    """A CPU that the guest does not start is created after each one that it does."""
+    machine = machine_in(tmp_path)
+    machine.icount, machine.icount_fair, machine.cpus = 4, True, 3
+    command = machine.qemu_command("qemu", {})
+    cores = [re.findall(r"core-id=(\d+)", word) for word in command if "core-id" in word]
+    # QEMU itself creates core 0.
+    assert [int(core) for core, in cores] == [3, 1, 4, 2, 5]
+    assert command[command.index("-smp") + 1].startswith("1,maxcpus=6,")
+    assert "nr_cpus=3" in machine.kernel_command_line().split()

@@ -25,6 +25,8 @@ class Arch:
     machine: str
     cpu_tcg: str
     cpu_kvm: str
+    # QEMU's device of one CPU of cpu_tcg; empty: --icount-fair is not available.
+    cpu_device: str
     # QEMU arguments for one serial port; {chardev} is its backend.
     serial: tuple[str, ...]
     # Guest devices for console, command output, status records, returned files.
@@ -46,6 +48,7 @@ ARCHITECTURES = {
         # plain stores, which TCG runs about twice as fast.
         cpu_tcg="max,-erms,-fsrm",
         cpu_kvm="host",
+        cpu_device="max-x86_64-cpu",
         serial=("-device", "isa-serial,chardev={chardev}"),
         ports=("ttyS0", "ttyS1", "ttyS2", "ttyS3"),
         sysrq=b"",
@@ -73,6 +76,7 @@ ARCHITECTURES = {
         "cap-hpt-max-page-size=16M",
         cpu_tcg="power9",
         cpu_kvm="host",
+        cpu_device="",
         serial=("-device", "spapr-vty,chardev={chardev}"),
         ports=("hvc0", "hvc1", "hvc2", "hvc3"),
         # The hypervisor console driver uses Ctrl-O as SysRq.

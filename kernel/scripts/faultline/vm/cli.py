@@ -157,6 +157,9 @@ def _run_parser() -> argparse.ArgumentParser:
     parser.add_argument("--icount-sleep", action="store_true",
                         help="with --icount, an idle CPU sleeps as long as on real time, instead "
                         "of skipping to the next timer; for guests that wait for a disk")
+    parser.add_argument("--icount-fair", action="store_true",
+                        help="with --icount, each of several CPUs gets its turn; without it, QEMU "
+                        "before 8.1 may not run one for many seconds while others are busy")
     parser.add_argument("--timeout", metavar="SEC", type=_seconds, default=600,
                         help="end the run after this time, 0 for never (default: 600)")
     parser.add_argument("--stall", metavar="SEC", type=_seconds, default=0,
@@ -243,6 +246,8 @@ def _run(options: argparse.Namespace, output: BinaryIO) -> int:
         command = ["true"]
     if options.icount_sleep and options.icount is None:
         raise RunnerError("--icount-sleep goes with --icount")
+    if options.icount_fair and options.icount is None:
+        raise RunnerError("--icount-fair goes with --icount")
     name = options.name or (Path(command[0]).name if options.command else "kunit")
     name = re.sub(r"[^\w.+-]+", "_", name)
     directory = options.out or BUILD / "vm" / f"{name}-{os.getpid()}"
@@ -250,6 +255,9 @@ def _run(options: argparse.Namespace, output: BinaryIO) -> int:
 
     machine, release = _machine(options, initramfs)
     machine.icount, machine.icount_sleep = options.icount, options.icount_sleep
+    machine.icount_fair = options.icount_fair
+    if machine.icount_fair and not machine.arch.cpu_device:
+        raise RunnerError(f"--icount-fair is not available for {machine.arch.name}")
     machine.allow_warn = options.allow_warn
     job = guest.Job(command=command, files=options.files, allow_warn=options.allow_warn)
     archive = guest.build(machine.arch, job)

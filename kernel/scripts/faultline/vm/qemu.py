@@ -49,6 +49,8 @@ class Machine:
     mem: int = 1024
     icount: int | None = None
     icount_sleep: bool = False
+    # No CPU keeps another one from running; see _fair_cpus().
+    icount_fair: bool = False
     allow_warn: bool = False
     append: list[str] = field(default_factory=list)
     qemu_args: list[str] = field(default_factory=list)
@@ -72,14 +74,35 @@ class Machine:
             words.append("panic_on_warn=1")
         if self.icount is not None:
             words += ["norandmaps", "random.trust_cpu=off"]
+        if self.icount_fair:
+            words.append(f"nr_cpus={self.cpus}")
         return " ".join(words + self.append)
+
+    def _fair_cpus(self) -> list[str]:
+        """Return the arguments for CPUs of which each gets its turn: a halted CPU follows each.
+
+        With icount, a single thread of QEMU runs the CPUs in the order of their creation, each
+        until the next timer expires.  QEMU before 8.1 calls the timers when it enters the CPU
+        after the busy one.  What they ask of that CPU, to leave the loop and start with a new
+        deadline, is lost, as its deadline has passed.  The loop starts again with the busy CPU,
+        and a CPU that wants to run may get no time for many seconds.
+
+        A halted CPU keeps the request, so the CPU after it gets its turn.  The guest does not see
+        these CPUs: nr_cpus= leaves them out.
+        """
+        every = 2 * self.cpus
+        words = ["-smp", f"1,maxcpus={every},sockets=1,cores={every},threads=1"]
+        order = [core for cpu in range(self.cpus) for core in (cpu, self.cpus + cpu)]
+        for core in order[1:]:
+            words += ["-device", f"{self.arch.cpu_device},socket-id=0,core-id={core},thread-id=0"]
+        return words
 
     def qemu_command(self, binary: str, backends: dict[str, str]) -> list[str]:
         """Return QEMU's argument list; backends maps a channel to its -chardev."""
         command = [
             binary, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-            "-machine", self.arch.machine,
-            "-smp", str(self.cpus), "-m", str(self.mem),
+            "-machine", self.arch.machine, "-m", str(self.mem),
+            *(self._fair_cpus() if self.icount_fair else ("-smp", str(self.cpus))),
         ]
         if self.accel == "kvm":
             command += ["-accel", "kvm", "-cpu", self.arch.cpu_kvm]
