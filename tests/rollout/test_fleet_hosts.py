@@ -5,6 +5,7 @@ A host is a folder; faultline-ab on it is a small program that keeps the plan th
 """
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import fcntl
 import functools
@@ -15,7 +16,9 @@ import pathlib
 import re
 import signal
 import subprocess
+import threading
 import time
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -31,7 +34,7 @@ FAKE = r"""#!/bin/sh
 # A host's faultline-ab: checks the sum, keeps the plan in $HOST_FOLDER.
 here=$HOST_FOLDER
 echo "$*" >>"$here/calls"
-[ ! -e "$here/slow-$1" ] || [ "$2" = --dry-run ] || sleep 5
+[ "$2" = --dry-run ] || while [ -e "$here/slow-$1" ]; do sleep 0.1; done
 case "$*" in
 start*)
     for file; do :; done
@@ -63,8 +66,13 @@ case $2 in
 *--dry-run*) while [ -e "$HOST_FOLDER/slow-check" ]; do sleep 0.1; done ;;
 *'faultline-ab start'*)
     # The network is slow on the way to this host, or loses the command.
+    : >"$HOST_FOLDER/on-its-way"
     while [ -e "$HOST_FOLDER/slow" ]; do sleep 0.1; done
-    [ ! -e "$HOST_FOLDER/lost" ] || exit 255
+    [ ! -e "$HOST_FOLDER/lost" ] || { rm "$HOST_FOLDER/on-its-way"; exit 255; }
+    PATH=$HOST_FOLDER/bin:$FLEET_FOLDER/bin:$PATH sh -c "$2"
+    status=$?
+    rm "$HOST_FOLDER/on-its-way"
+    exit $status
     ;;
 esac
 PATH=$HOST_FOLDER/bin:$FLEET_FOLDER/bin:$PATH exec sh -c "$2"
@@ -82,6 +90,16 @@ if [ -e $h/clock ]; then
 fi
 exec {ROOT}/rollout/host/faultline-ab "$@"
 """
+
+
+def wait_for(condition: Callable[[], bool], event: str,
+             process: subprocess.Popen[Any] | None = None) -> None:
+    """Wait for an event, as long as the process that brings it about is running."""
+    end = time.monotonic() + 120
+    while not condition():
+        assert not process or process.poll() is None, f"it ended without this event: {event}"
+        assert time.monotonic() < end, f"not within two minutes: {event}"
+        time.sleep(0.1)
 
 
 @dataclasses.dataclass
@@ -135,16 +153,19 @@ class Lab:
         for path in self.folder.glob(f"host*/{name}"):
             path.unlink()
 
+    @property
+    def on_its_way(self) -> set[str]:
+        """The hosts to which the command of a start is on its way, or which run it."""
+        return {path.parent.name for path in self.folder.glob("host*/on-its-way")}
+
     def start_halfway(self) -> subprocess.Popen[str]:
         """A start that has reached half of the hosts, and waits for the others."""
         self.mark("slow", range(HOSTS // 2, HOSTS))
         process = subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", self.path],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                    env=os.environ | {"FLEET_FOLDER": str(self.folder)})
-        end = time.monotonic() + 60
-        while len(self.on) < HOSTS // 2:
-            assert process.poll() is None and time.monotonic() < end, self.on
-            time.sleep(0.1)
+        wait_for(lambda: len(self.on) == HOSTS // 2 and len(self.on_its_way) >= HOSTS // 2,
+                 "a plan on half of the hosts, and the other half called", process)
         return process
 
 
@@ -172,7 +193,9 @@ def make_lab(folder: pathlib.Path, **changes: Any) -> Lab:
 
 def test_start_status_stop(lab: Lab) -> None:
     """A start reaches every host, status counts them, stop ends it everywhere."""
+    before = time.time()
     done = lab.run("start", lab.path)
+    after = time.time()
     assert done.returncode == 0, done.stderr
     assert len(lab.on) == HOSTS
     fields = dict(line.split("=", 1) for line in (lab.host(3) / "plan").read_text().splitlines())
@@ -181,7 +204,7 @@ def test_start_status_stop(lab: Lab) -> None:
     assert fields["host"] == "host03" and fields["arms"] == lab.plan.arms["host03"]
     assert fields["plan"] == hashlib.sha256(lab.path.read_bytes()).hexdigest()
     assert int(fields["expires"]) - int(fields["start"]) == 48 * 3600
-    assert time.time() < int(fields["start"]) < time.time() + 300
+    assert before + cli.LEAD <= int(fields["start"]) < after + cli.LEAD + 60
     done = lab.run("start", lab.path)
     assert done.returncode == 2 and "already started" in done.stderr
     done = lab.run("status", lab.path)
@@ -334,13 +357,19 @@ def test_clock_of_a_host_that_is_asked_late(lab: Lab, monkeypatch: pytest.Monkey
     """A clock is compared with the time at which its host was asked."""
     monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
     monkeypatch.setattr(hosts, "PARALLEL", 1)
-    for number, script in ((0, "sleep 6; exec /bin/date +%s"),
-                           (15, "echo $(($(/bin/date +%s) - 4))")):
-        date = lab.host(number) / "bin/date"
-        date.parent.mkdir()
+    # All clocks are this file.  host00 takes ten minutes, and host15 is five minutes behind.
+    clock = lab.folder / "clock"
+    clock.write_text(f"{START}")
+    monkeypatch.setattr(hosts, "time", types.SimpleNamespace(
+        time=lambda: float(clock.read_text())))
+    late = f'echo $(($(cat {clock}) + 600)) >{clock}.new && mv {clock}.new {clock}; cat {clock}'
+    for place, script in ((lab.folder, f"cat {clock}"), (lab.host(0), late),
+                          (lab.host(15), f"echo $(($(cat {clock}) - 300))")):
+        date = place / "bin/date"
+        date.parent.mkdir(exist_ok=True)
         date.write_text(f"#!/bin/sh\n{script}\n")
         date.chmod(0o755)
-    found = cli._check_hosts(lab.plan, int(time.time()) + 300,
+    found = cli._check_hosts(lab.plan, START + 3600,
                              hosts.Transport(lab.plan.experiment.transport))
     assert len(found) == 1 and found[0].startswith("host15: its clock says '"), found
 
@@ -351,11 +380,9 @@ def test_interrupted_start(lab: Lab) -> None:
     with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", lab.path],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           env=os.environ | {"FLEET_FOLDER": str(lab.folder)}) as process:
-        for _ in range(300):
-            if len(lab.on) == HOSTS - 1:
-                break
-            time.sleep(0.2)
+        wait_for(lambda: len(lab.on) == HOSTS - 1, "a plan on all hosts but host05", process)
         process.send_signal(signal.SIGTERM)
+        lab.clear("slow-start")
         out = process.communicate(timeout=120)[0]
     assert process.returncode == 130 and "set back" in out
     assert not lab.on
@@ -372,7 +399,7 @@ def kill_halfway(lab: Lab) -> None:
     assert process.returncode == -signal.SIGKILL
     lab.mark("lost", range(HOSTS // 2, HOSTS))
     lab.clear("slow")
-    time.sleep(1)
+    wait_for(lambda: not lab.on_its_way, "what is on its way is lost")
     lab.clear("lost")
     assert lab.on == HALF
 
@@ -433,12 +460,8 @@ def test_killed_start_arrives_late(lab: Lab) -> None:
         process.kill()
     assert lab.run("stop", lab.path).returncode == 0 and not lab.on
     lab.clear("slow")
-    end = time.monotonic() + 60
-    while len(lab.on) < HOSTS // 2:
-        assert time.monotonic() < end, lab.on
-        time.sleep(0.1)
-    # A plan is there as a whole or not at all; its last command is a message.
-    time.sleep(1)
+    wait_for(lambda: not lab.on_its_way, "what is on its way arrives")
+    assert len(lab.on) == HOSTS // 2
     assert f"{HOSTS // 2} waiting" in lab.run("status", lab.path).stdout
     late = lab.on
     done = lab.run("start", lab.path)
@@ -494,10 +517,7 @@ def test_stop_during_the_checks(lab: Lab) -> None:
     with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", lab.path],
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                           env=os.environ | {"FLEET_FOLDER": str(lab.folder)}) as process:
-        end = time.monotonic() + 60
-        while not (lab.host(0) / "calls").exists():
-            assert process.poll() is None and time.monotonic() < end
-            time.sleep(0.1)
+        wait_for((lab.host(0) / "calls").exists, "the start asks host00", process)
         assert lab.run("stop", lab.path).returncode == 0
         lab.clear("slow-check")
         error = process.communicate(timeout=120)[1]
@@ -510,20 +530,29 @@ def test_stop_at_the_end_of_a_start(lab: Lab, monkeypatch: pytest.MonkeyPatch) -
     """A stop at the moment at which a start notes that it is complete is not forgotten."""
     monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
     place = lab.folder / "lab.run.json"
-    write, stops = design.write, []
+    write, refused = design.write, threading.Event()
+    stops: list[concurrent.futures.Future[int]] = []
+
+    def flock(file: Any, how: int) -> None:
+        try:
+            fcntl.flock(file, how)
+        except BlockingIOError:
+            refused.set()
+            raise
 
     def slow(path: pathlib.Path, text: str) -> None:
-        if '"complete"' in text:
-            stops.append(subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "stop",
-                                           lab.path], stdout=subprocess.DEVNULL))
-            end = time.monotonic() + 5
-            while "stopped" not in place.read_text() and time.monotonic() < end:
-                time.sleep(0.1)
+        if '"complete"' in text and not stops:
+            stops.append(pool.submit(cli.command_stop, parse(["stop", str(lab.path)])))
+            assert refused.wait(60), "the stop did not meet a lock within a minute"
         write(path, text)
 
+    parse = cli.parser().parse_args
     monkeypatch.setattr(design, "write", slow)
-    assert cli.command_start(cli.parser().parse_args(["start", str(lab.path)])) == 0
-    assert stops[0].wait(60) == 0 and not lab.on
+    monkeypatch.setattr(cli, "fcntl", types.SimpleNamespace(
+        flock=flock, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        assert cli.command_start(parse(["start", str(lab.path)])) == 0
+        assert stops[0].result() == 0 and not lab.on
     assert "stopped" in json.loads(place.read_text())
 
 
@@ -554,13 +583,10 @@ def test_two_starts(lab: Lab) -> None:
     with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", lab.path],
                           stdout=subprocess.DEVNULL,
                           env=os.environ | {"FLEET_FOLDER": str(lab.folder)}) as process:
-        end = time.monotonic() + 60
-        while not (lab.host(0) / "calls").exists():
-            assert process.poll() is None and time.monotonic() < end
-            time.sleep(0.1)
+        wait_for((lab.host(0) / "calls").exists, "the first start asks host00", process)
         done = lab.run("start", lab.path)
         lab.clear("slow-check")
-        assert process.wait(60) == 0
+        assert process.wait(120) == 0
     assert done.returncode == 2 and "has not finished" in done.stderr and len(lab.on) == HOSTS
 
 
@@ -584,7 +610,7 @@ def test_watch_ends_with_a_stop(lab: Lab) -> None:
         assert process.poll() is None
         assert lab.run("stop", lab.path).returncode == 0
         try:
-            assert "none in the experiment" in process.communicate(timeout=30)[0]
+            assert "none in the experiment" in process.communicate(timeout=120)[0]
         finally:
             process.kill()
     assert process.returncode == 0
@@ -618,9 +644,10 @@ def test_after_a_stop(lab: Lab) -> None:
     place = lab.folder / "lab.run.json"
     start = json.loads(place.read_text())["start"]
     assert cli.until(lab.path, None) is None and cli.until(lab.path, 7.0) == 7
+    before = int(time.time())
     assert lab.run("stop", lab.path).returncode == 0
     first = json.loads(place.read_text())
-    assert first["start"] == start and abs(first["stopped"] - time.time()) < 60
+    assert first["start"] == start and before <= first["stopped"] <= time.time()
     place.write_text(json.dumps(first | {"stopped": 1000}))
     assert lab.run("stop", lab.path).returncode == 0
     assert cli.until(lab.path, None) == 1000 and cli.until(lab.path, 7.0) == 7
