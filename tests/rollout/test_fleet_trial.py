@@ -10,13 +10,14 @@ import datetime
 import json
 import pathlib
 import subprocess
+import types
 
 import pytest
 
 from rollout import fleet_lab
 from rollout.prometheus_lab import answer_of, serving
 
-from faultline_rollout import Error, trial
+from faultline_rollout import Error, cli, trial
 from faultline_rollout.hosts import Answer, Host
 
 KERNEL = "6.12.117-faultline1.generic"
@@ -231,21 +232,28 @@ def test_alert_between_rings(lab: Lab) -> None:
     assert lab.with_kernel("default") == first(1) and lab.calls() == 1
 
 
-def test_blackout_between_rings(lab: Lab) -> None:
+def test_blackout_between_rings(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """No ring that would run into a blackout; the ring before it keeps the kernel."""
-    text = lab.file.read_text()
+    now = fleet_lab.START
+    begin = datetime.datetime.fromtimestamp(now + 3600, datetime.timezone.utc)
+    lab.file.write_text(f'blackout = ["{begin.isoformat()}/2099-01-01T00:00Z"]\n'
+                        + lab.file.read_text())
 
-    def until_blackout(seconds: int) -> None:
-        begin = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
-        lab.file.write_text(f'blackout = ["{begin.isoformat()}/2099-01-01T00:00Z"]\n' + text)
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += int(seconds)
 
-    until_blackout(50)
-    done = lab.run("--wait", "60s")
-    assert done.returncode == 2 and lab.calls() == 0
-    assert "ring 1 would run into the blackout from" in done.stderr
-    until_blackout(20)
-    done = lab.run("--rings", "1,100%", "--wait", "1s", "--soak", "20s")
-    assert done.returncode == 2 and "ring 2 would run into the blackout from" in done.stderr
+    def run(*words: str) -> None:
+        cli.command_trial(cli.parser().parse_args(
+            ["trial", "--every", "0", *words, KERNEL, str(lab.file)]))
+
+    monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
+    monkeypatch.setattr(cli, "time", types.SimpleNamespace(time=lambda: now, sleep=sleep))
+    with pytest.raises(Error, match="ring 1 would run into the blackout from"):
+        run("--wait", "61min")
+    assert lab.calls() == 0
+    with pytest.raises(Error, match="ring 2 would run into the blackout from"):
+        run("--rings", "1,100%", "--wait", "20min", "--soak", "41min")
     assert lab.with_kernel("default") == first(1) and lab.calls() == 1
 
 
