@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import socket
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -22,7 +21,7 @@ import numpy as np  # noqa: E402
 from faultline_rollout import design, experiment, noise  # noqa: E402
 from faultline_rollout.hosts import Host  # noqa: E402
 from faultline_rollout.types import Array  # noqa: E402
-from rollout.prometheus_lab import programs, ready, wait_for  # noqa: E402
+from rollout.prometheus_lab import free_ports, programs, ready, wait_for  # noqa: E402
 
 HOSTS, SLOT, WASHOUT, MINUTES = 16, 5, 1, 120
 SLOTS = MINUTES // SLOT
@@ -138,9 +137,7 @@ def prometheus(folder: pathlib.Path, scenarios: list[Scenario],
     text.unlink()
     config = folder / "prometheus.yml"
     config.write_text("global: {}\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port, = free_ports(1)
     with open(folder / "prometheus.log", "wb") as log, subprocess.Popen(
             [there / "prometheus", f"--config.file={config}", f"--storage.tsdb.path={store}",
              "--storage.tsdb.retention.time=100y", f"--web.listen-address=127.0.0.1:{port}"],

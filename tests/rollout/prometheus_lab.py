@@ -7,6 +7,7 @@ import http.server
 import json
 import pathlib
 import platform
+import random
 import shutil
 import socket
 import subprocess
@@ -39,15 +40,17 @@ def node_exporter() -> pathlib.Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on 127.0.0.1 that nobody listens on."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    """Ports on 127.0.0.1 that nobody listens on, and that the kernel gives to no connection."""
+    low, high = map(int, pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    others = [*range(10000, low), *range(high + 1, 65536)]
+    found: list[int] = []
+    for port in random.SystemRandom().sample(others, len(others)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise AssertionError(f"{count} ports are not free")
 
 
 def ready(url: str) -> bool:
@@ -61,13 +64,11 @@ def ready(url: str) -> bool:
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     """Wait up to two minutes."""
-    for _ in range(600):
-        if condition():
-            return
-        if process.poll() is not None:
-            break
+    end = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, f"Prometheus ended with status {process.returncode}"
+        assert time.monotonic() < end, "Prometheus is not ready after two minutes"
         time.sleep(0.2)
-    raise AssertionError("Prometheus did not start")
 
 
 @contextlib.contextmanager

@@ -35,8 +35,8 @@ PANELS = json.loads((HERE / "dashboard.json").read_text())["panels"]
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 STOCK = {"munmap_section_kbytes": 0, "madvise_section_kbytes": 0, "hugetlb_pmd_sharing": 1,
          "pmd_clear_ipi_free": 0, "speculative_page_fault": 0}
-# How long to wait for data.
-SECONDS = 30
+# How long to wait for data, at most.
+SECONDS = 120
 
 
 def counters() -> list[str]:
