@@ -95,7 +95,7 @@ static void run_on(int cpu)
 
 /* --- move */
 
-#define MOVE_SECONDS	20
+#define MOVE_SECONDS	60
 
 /* Address space for two mappings of 1 GiB, each aligned to 1 GiB. */
 static char *aligned_pair(void)
@@ -632,6 +632,7 @@ static int test_other(void)
 
 static char *shared;
 static int wake[2], awake[2];
+static atomic_int sleeper_tid;
 
 /* The number of TLB flush interrupts on CPU 1. */
 static long tlb_interrupts(void)
@@ -648,12 +649,37 @@ static long tlb_interrupts(void)
 	return count;
 }
 
+/* Waits until the thread on CPU 1 sleeps, up to a minute. */
+static bool sleeps(void)
+{
+	char path[64], text[512], *state;
+	double end = seconds() + 60;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat",
+		 atomic_load(&sleeper_tid));
+	while (seconds() < end) {
+		f = fopen(path, "re");
+		if (!f)
+			break;
+		state = fgets(text, sizeof(text), f) ? strrchr(text, ')') :
+						       NULL;
+		fclose(f);
+		if (state && state[2] == 'S')
+			return true;
+		usleep(1000);
+	}
+	printf("# the thread on CPU 1 does not go to sleep\n");
+	return false;
+}
+
 /* A thread on CPU 1; the CPU is lazy while the thread sleeps. */
 static void *sleeper(void *arg)
 {
 	char c;
 
 	run_on(1);
+	atomic_store(&sleeper_tid, gettid());
 	while (read(wake[0], &c, 1) == 1) {
 		*(volatile unsigned long *)shared;
 		if (write(awake[1], &c, 1) != 1)
@@ -668,10 +694,11 @@ static int test_lazy(void)
 	int i, flushed = 0, fd = new_file(GIB);
 	char *place = aligned_pair(), c = 0;
 	pthread_t thread;
+	int touched[2];
 	long before;
-	pid_t pid;
+	pid_t pid = -1;
 
-	if (fd < 0 || !place || pipe(wake) || pipe(awake) ||
+	if (fd < 0 || !place || pipe(wake) || pipe(awake) || pipe(touched) ||
 	    tlb_interrupts() < 0)
 		return 2;
 	run_on(0);
@@ -685,17 +712,18 @@ static int test_lazy(void)
 			pid = fork();
 			if (!pid) {
 				*(volatile unsigned long *)shared;
-				pause();
+				if (write(touched[1], &c, 1) == 1)
+					pause();
+				_exit(1);
 			}
-			if (pid < 0 ||
+			if (pid < 0 || read(touched[0], &c, 1) != 1 ||
 			    pthread_create(&thread, NULL, sleeper, NULL))
 				return 2;
-			usleep(200000);
 			continue;
 		}
-		if (write(wake[1], &c, 1) != 1 || read(awake[0], &c, 1) != 1)
+		if (write(wake[1], &c, 1) != 1 || read(awake[0], &c, 1) != 1 ||
+		    !sleeps())
 			return 2;
-		usleep(20000);
 		before = tlb_interrupts();
 		/*
 		 * Unshares the page table without freeing any.  mprotect()
@@ -706,7 +734,8 @@ static int test_lazy(void)
 			return 2;
 		flushed += tlb_interrupts() > before;
 	}
-	kill(pid, SIGKILL);
+	if (pid > 0)
+		kill(pid, SIGKILL);
 	printf("# the idle CPU was notified %d of %d times\n", flushed,
 	       LAZY_ROUNDS);
 	/* Now and then it may be busy and have another mm loaded. */
