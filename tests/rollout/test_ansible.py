@@ -108,7 +108,7 @@ class Host:
         return subprocess.run(
             ["nsenter", "--target", str(self.process.pid), "--mount", "--root",
              "sh", "-c", 'cd / && exec "$@"', "sh", *words],
-            input=stdin, capture_output=True, text=True, check=False, timeout=300,
+            input=stdin, capture_output=True, text=True, check=False, timeout=900,
             env={"PATH": os.environ["PATH"], "HOME": "/tmp", "LC_ALL": "C.UTF-8"})
 
     def shell(self, script: str) -> str:
@@ -135,7 +135,7 @@ class Host:
             ["ansible-playbook", "-i", ",".join(FLEET) + ",", "-u", "root",
              "-e", "ansible_python_interpreter=/usr/bin/python3",
              "-e", f"ansible_ssh_executable={folder}/ssh", ANSIBLE / name, *words],
-            capture_output=True, text=True, check=False, timeout=300, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, check=False, timeout=900, stdin=subprocess.DEVNULL,
             env={"PATH": os.environ["PATH"], "HOME": str(folder), "LC_ALL": "C.UTF-8",
                  "COPY": str(self.process.pid), "ANSIBLE_PIPELINING": "1",
                  "ANSIBLE_SSH_ARGS": ""})
