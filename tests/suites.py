@@ -150,7 +150,7 @@ BOOTS = {boot.title: boot for boot in (
          "windows and with failing allocations."),
     Boot("debug/flip", "microvm-debug",
          ("pmd_clear_semantics", "pmd_clear_race -v flip", "spf_race -v flip"),
-         IN_TURN, mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", seconds=5,
+         2, mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", seconds=2,
          env=(FLIP_OFF,),
          reason="kernel/flip under KASAN, lockdep and mm's own checks, also with wider race "
          "windows and with failing allocations.  One host thread is too slow for the munmap and "

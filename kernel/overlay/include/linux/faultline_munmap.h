@@ -55,12 +55,15 @@ void munmap_section_mark(struct munmap_section *op,
 			 struct vm_area_struct *vma);
 void munmap_section_run(struct munmap_section *op, struct list_head *uf);
 
-bool __munmap_section_retry(struct mm_struct *mm, bool *retried);
+bool __munmap_section_busy(struct mm_struct *mm);
+void __munmap_section_wait(struct mm_struct *mm);
+bool __munmap_section_retry(struct mm_struct *mm, struct list_head *uf,
+			    bool *retried);
 bool __munmap_section_retry_mlock(struct mm_struct *mm, unsigned long *start,
 				  size_t *len, vm_flags_t flags, bool *retried);
 bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
 				 unsigned long len, unsigned long flags,
-				 bool *retried);
+				 struct list_head *uf, bool *retried);
 
 /**
  * munmap_section_wanted - should this range be unmapped section by section?
@@ -142,26 +145,58 @@ static inline gfp_t vma_munmap_gfp(const struct vm_area_struct *vma)
 	return vma_munmap_pending(vma) ? GFP_KERNEL | __GFP_NOFAIL : GFP_KERNEL;
 }
 
+static inline bool munmap_section_limit(long err)
+{
+	return static_branch_unlikely(&munmap_section_marks_key) &&
+	       (err == -ENOMEM || err == -EAGAIN);
+}
+
+/**
+ * munmap_section_busy - is a call to be tried again after munmaps in progress?
+ * @mm:  The address space, locked for writing.
+ * @err: The error that the call is about to return.
+ *
+ * Address space, and what counts against a limit, is given back at the end of a
+ * munmap.  On upstream, a call that comes after the munmap() waits for mmap_lock
+ * and then finds it given back.
+ *
+ * Return: true if it may have failed at a limit while a munmap is in progress.
+ * Once it has undone everything, it shall call munmap_section_wait() and then
+ * start over, but only once.
+ */
+static inline bool munmap_section_busy(struct mm_struct *mm, long err)
+{
+	return munmap_section_limit(err) && __munmap_section_busy(mm);
+}
+
+/**
+ * munmap_section_wait - wait for the munmaps in progress
+ * @mm: The address space, not locked.
+ *
+ * A fatal signal ends the wait.
+ */
+static inline void munmap_section_wait(struct mm_struct *mm)
+{
+	__munmap_section_wait(mm);
+}
+
 /**
  * munmap_section_retry - wait for munmaps in progress before failing at a limit
  * @mm:      The address space, locked for writing.
  * @err:     The error that the call is about to return.
+ * @uf:      Events for userfaultfd_unmap_complete(), or NULL.
  * @retried: Initially false; set to true once this has waited.
  *
- * Address space, and what counts against a limit, is given back at the end of a
- * munmap.  On upstream, a call that comes after the munmap() waits for mmap_lock
- * and then finds it given back.  So wait for the munmaps in progress, with the
- * lock released.  A fatal signal ends the wait.
+ * As munmap_section_busy() and munmap_section_wait(), with the lock released.
  *
  * Return: true if @mm was unlocked: the call must start over, and take the lock
  * as it did before; false if nothing was done.
  */
 static inline bool munmap_section_retry(struct mm_struct *mm, long err,
-					bool *retried)
+					struct list_head *uf, bool *retried)
 {
-	return static_branch_unlikely(&munmap_section_marks_key) &&
-	       (err == -ENOMEM || err == -EAGAIN) &&
-	       __munmap_section_retry(mm, retried);
+	return munmap_section_limit(err) &&
+	       __munmap_section_retry(mm, uf, retried);
 }
 
 /**
@@ -183,8 +218,7 @@ static inline bool munmap_section_retry_mlock(struct mm_struct *mm, int err,
 					      unsigned long *start, size_t *len,
 					      vm_flags_t flags, bool *retried)
 {
-	return static_branch_unlikely(&munmap_section_marks_key) &&
-	       (err == -ENOMEM || err == -EAGAIN) &&
+	return munmap_section_limit(err) &&
 	       __munmap_section_retry_mlock(mm, start, len, flags, retried);
 }
 
@@ -193,11 +227,12 @@ static inline bool munmap_section_retry_mmap(struct mm_struct *mm,
 					     unsigned long ret,
 					     unsigned long addr,
 					     unsigned long len,
-					     unsigned long flags, bool *retried)
+					     unsigned long flags,
+					     struct list_head *uf,
+					     bool *retried)
 {
-	return static_branch_unlikely(&munmap_section_marks_key) &&
-	       (ret == -ENOMEM || ret == -EAGAIN) &&
-	       __munmap_section_retry_mmap(mm, addr, len, flags, retried);
+	return munmap_section_limit(ret) &&
+	       __munmap_section_retry_mmap(mm, addr, len, flags, uf, retried);
 }
 
 static inline void mm_munmap_init(struct mm_struct *mm)
@@ -250,8 +285,15 @@ static inline gfp_t vma_munmap_gfp(const struct vm_area_struct *vma)
 }
 
 /* A macro: an inline function would change the register allocation. */
-#define munmap_section_retry(mm, err, retried)				\
-	((void)(mm), (void)(err), (void)(retried), false)
+#define munmap_section_busy(mm, err)					\
+	((void)(mm), (void)(err), false)
+
+static inline void munmap_section_wait(struct mm_struct *mm)
+{
+}
+
+#define munmap_section_retry(mm, err, uf, retried)			\
+	((void)(mm), (void)(err), (void)(uf), (void)(retried), false)
 
 #define munmap_section_retry_mlock(mm, err, start, len, flags, retried)	\
 	((void)(mm), (void)(err), (void)(start), (void)(len),		\
@@ -261,7 +303,9 @@ static inline bool munmap_section_retry_mmap(struct mm_struct *mm,
 					     unsigned long ret,
 					     unsigned long addr,
 					     unsigned long len,
-					     unsigned long flags, bool *retried)
+					     unsigned long flags,
+					     struct list_head *uf,
+					     bool *retried)
 {
 	return false;
 }

@@ -93,6 +93,7 @@
 #include <linux/bitops.h>
 #include <linux/completion.h>
 #include <linux/faultline_munmap.h>
+#include <linux/hash.h>
 #include <linux/hugetlb.h>
 #include <linux/kernel.h>
 #include <linux/ktime.h>
@@ -102,11 +103,12 @@
 #include <linux/mmap_lock.h>
 #include <linux/pgtable.h>
 #include <linux/rcupdate_wait.h>
-#include <linux/sched.h>
+#include <linux/sched/signal.h>
 #include <linux/secretmem.h>
 #include <linux/sizes.h>
 #include <linux/spinlock.h>
 #include <linux/swap.h>
+#include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
 
 #include <trace/events/faultline.h>
@@ -295,7 +297,9 @@ static struct vm_area_struct *section_next_vma(struct mm_struct *mm,
 		/* There can be a million of them. */
 		if (need_resched()) {
 			mas_pause(&mas);
-			cond_resched_rcu();
+			rcu_read_unlock();
+			cond_resched();
+			rcu_read_lock();
 		}
 	}
 	rcu_read_unlock();
@@ -676,7 +680,7 @@ static void section_finish(struct munmap_section *op, struct list_head *uf)
 	}
 }
 
-/* Wait for operations of an mm. */
+/* Waits for operations of an mm. */
 struct section_waiter {
 	struct list_head	list;
 	struct mm_struct	*mm;
@@ -684,13 +688,36 @@ struct section_waiter {
 	struct completion	done;
 };
 
-/* Of all mms: only a call that is about to fail waits. */
-static LIST_HEAD(section_waiters);
-static DEFINE_SPINLOCK(section_waiters_lock);
+/* Those of the mms with the same hash.  Only a call that is about to fail waits. */
+struct section_waiters {
+	spinlock_t		lock;
+	struct list_head	list;
+};
+
+#define WAITERS_BITS		6
+static struct section_waiters section_waiters[BIT(WAITERS_BITS)];
+
+static int __init section_waiters_init(void)
+{
+	int i;
+
+	for (i = 0; i < ARRAY_SIZE(section_waiters); i++) {
+		spin_lock_init(&section_waiters[i].lock);
+		INIT_LIST_HEAD(&section_waiters[i].list);
+	}
+	return 0;
+}
+/* Before the first process. */
+core_initcall(section_waiters_init);
+
+static struct section_waiters *waiters_of(struct mm_struct *mm)
+{
+	return &section_waiters[hash_ptr(mm, WAITERS_BITS)];
+}
 
 /*
  * No VMA has the mark any more.  A reader of the bit that holds mmap_lock
- * (READ_ONCE() in munmap_section_begin(), __munmap_section_retry() and
+ * (READ_ONCE() in munmap_section_begin(), ops_in_progress() and
  * vma_munmap_mark_stale()) has seen our changes under that lock.
  *
  * The waiters do not look at the bit again, as the next operation can have the
@@ -698,18 +725,19 @@ static DEFINE_SPINLOCK(section_waiters_lock);
  */
 static void section_release(struct munmap_section *op)
 {
+	struct section_waiters *waiters = waiters_of(op->mm);
 	struct section_waiter *waiter;
 
-	spin_lock(&section_waiters_lock);
+	spin_lock(&waiters->lock);
 	clear_bit_unlock(op->nr, &op->mm->munmap_ops);
-	list_for_each_entry(waiter, &section_waiters, list) {
+	list_for_each_entry(waiter, &waiters->list, list) {
 		if (waiter->mm != op->mm || !(waiter->ops & BIT(op->nr)))
 			continue;
 		waiter->ops &= ~BIT(op->nr);
 		if (!waiter->ops)
 			complete(&waiter->done);
 	}
-	spin_unlock(&section_waiters_lock);
+	spin_unlock(&waiters->lock);
 }
 
 /**
@@ -739,38 +767,57 @@ void munmap_section_run(struct munmap_section *op, struct list_head *uf)
 
 /* === Limits =============================================================== */
 
-/* See munmap_section_retry(). */
-bool __munmap_section_retry(struct mm_struct *mm, bool *retried)
+/* Pairs with clear_bit_unlock() in section_release(). */
+static bool ops_in_progress(struct mm_struct *mm)
 {
-	struct section_waiter waiter = { .mm = mm };
+	return READ_ONCE(mm->munmap_ops) && !munmap_broken(MUNMAP_NO_RETRY);
+}
 
+/* See munmap_section_busy(). */
+bool __munmap_section_busy(struct mm_struct *mm)
+{
 	mmap_assert_write_locked(mm);
 
-	/* Pairs with clear_bit_unlock() in section_release(). */
-	if (!READ_ONCE(mm->munmap_ops) || *retried ||
-	    munmap_broken(MUNMAP_NO_RETRY))
-		return false;
-	*retried = true;
+	return ops_in_progress(mm) && !fatal_signal_pending(current);
+}
 
-	/* mmap_lock keeps others from beginning, so each bit is of one op. */
+/* See munmap_section_wait(). */
+void __munmap_section_wait(struct mm_struct *mm)
+{
+	struct section_waiters *waiters = waiters_of(mm);
+	struct section_waiter waiter = { .mm = mm };
+
 	init_completion(&waiter.done);
-	spin_lock(&section_waiters_lock);
+	spin_lock(&waiters->lock);
+	/* section_release() takes the lock, so each bit is of one operation. */
 	waiter.ops = READ_ONCE(mm->munmap_ops);
 	if (!waiter.ops)
 		complete(&waiter.done);
-	list_add(&waiter.list, &section_waiters);
-	spin_unlock(&section_waiters_lock);
+	list_add(&waiter.list, &waiters->list);
+	spin_unlock(&waiters->lock);
 
 	/*
 	 * For lock ordering this is the same as waiting for mmap_lock, which
-	 * upstream's munmap() would hold.
+	 * upstream's munmap() would hold, and which the caller has just held.
 	 */
-	mmap_write_unlock(mm);
-	/* The caller takes the lock killably, so it notices a fatal signal. */
 	wait_for_completion_killable(&waiter.done);
-	spin_lock(&section_waiters_lock);
+	spin_lock(&waiters->lock);
 	list_del(&waiter.list);
-	spin_unlock(&section_waiters_lock);
+	spin_unlock(&waiters->lock);
+}
+
+/* See munmap_section_retry(). */
+bool __munmap_section_retry(struct mm_struct *mm, struct list_head *uf,
+			    bool *retried)
+{
+	if (*retried || !__munmap_section_busy(mm))
+		return false;
+	*retried = true;
+	mmap_write_unlock(mm);
+	/* The monitor must not wait for the munmaps as well. */
+	if (uf)
+		userfaultfd_unmap_complete(mm, uf);
+	__munmap_section_wait(mm);
 	return true;
 }
 
@@ -785,6 +832,8 @@ bool __munmap_section_retry_mlock(struct mm_struct *mm, unsigned long *start,
 	const unsigned long end = *start + *len;
 	struct vm_area_struct *vma;
 
+	if (!ops_in_progress(mm))
+		return false;
 	for_each_vma_range(vmi, vma, end) {
 		if (vma->vm_start > *start || vma_munmap_pending(vma))
 			return false;
@@ -797,7 +846,7 @@ bool __munmap_section_retry_mlock(struct mm_struct *mm, unsigned long *start,
 	if (!vma)
 		return false;
 	*len = end - *start;
-	return __munmap_section_retry(mm, retried);
+	return __munmap_section_retry(mm, NULL, retried);
 }
 
 /* Is [start, end) mapped without a hole, and nothing of it dead? */
@@ -810,10 +859,10 @@ static bool range_is_live(struct mm_struct *mm, unsigned long start,
 	for_each_vma_range(vmi, vma, end) {
 		if (vma->vm_start > start || vma_munmap_pending(vma))
 			return false;
-		start = vma->vm_end;
+		start = min(vma->vm_end, end);
 	}
 
-	return start >= end;
+	return start == end;
 }
 
 /*
@@ -823,11 +872,13 @@ static bool range_is_live(struct mm_struct *mm, unsigned long start,
  */
 bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
 				 unsigned long len, unsigned long flags,
-				 bool *retried)
+				 struct list_head *uf, bool *retried)
 {
+	if (!ops_in_progress(mm))
+		return false;
 	if (flags & MAP_FIXED && !range_is_live(mm, addr, addr + len))
 		return false;
-	return __munmap_section_retry(mm, retried);
+	return __munmap_section_retry(mm, uf, retried);
 }
 
 /* === munmap() and mremap() ================================================ */

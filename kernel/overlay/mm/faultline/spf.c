@@ -218,7 +218,12 @@ struct fault {
  * The RCU section of a fault.  All grace periods of the machine wait for it.
  * With preemptible RCU they would also wait while the task is preempted, or
  * throttled by cpu.max.  So preemption is off, as in the RCU sections of other
- * kernels, where this adds no code.  MAX_SECTIONS relies on that, too.
+ * kernels, where this adds no code unless preemption is counted.  MAX_SECTIONS
+ * relies on that, too.
+ *
+ * Preemption is enabled last: a pending reschedule must not come inside the
+ * section.  An expedited grace period that waits for the section is reported a
+ * little later for that, by the next reschedule, softirq or tick.
  */
 static __always_inline void enter_rcu(void)
 {
@@ -471,6 +476,8 @@ static bool snapshot_valid(const struct fault *f)
  */
 static enum outcome revalidate_vma(struct fault *f)
 {
+	/* See enter_rcu(). */
+	lockdep_assert_preemption_disabled();
 	if (!spf_enabled())
 		return ABORT_CHANGED;
 	if (spf_broken(SPF_NO_FIND))
@@ -686,8 +693,9 @@ static void unlock_table(struct fault *f)
  * The effects of an allocation that may sleep, which all upstream's may, and
  * the place of each:
  *
- *  reclaim, memory.max, reserves
- *  of realtime tasks, PSI	GFP_SLEEP, after GFP_FAST has failed at the same
+ *  reclaim, memory.max, PSI,
+ *  reserves of realtime tasks,
+ *  OOM victims, PF_MEMALLOC	GFP_SLEEP, after GFP_FAST has failed at the same
  *				watermark or limit
  *  OOM killer			the upstream path, after GFP_SLEEP has failed
  *  vm.zone_reclaim_mode	GFP_SLEEP, without trying GFP_FAST
@@ -734,8 +742,8 @@ alloc_page_folio(struct fault *f, gfp_t gfp, bool zero)
  * A task whose memory cgroup is over memory.high or swap.high reclaims, and
  * sleeps if that is not enough: when it returns to user mode, and also in a
  * charge that may sleep, because one system call can fill any amount of memory.
- * So after a fault in the kernel, do here what try_charge_memcg() has not done
- * for GFP_FAST.
+ * So after a fault in the kernel that has charged memory, do here what
+ * try_charge_memcg() has not done for GFP_FAST.
  */
 static void enforce_high(void)
 {
@@ -859,8 +867,11 @@ static noinline enum outcome get_folio_slow(struct fault *f,
 
 	if (!*folio)
 		return ABORT_NO_MEMORY;
-	if (time_after(jiffies, slept + MAX_SLEEP))
+	if (time_after(jiffies, slept + MAX_SLEEP)) {
+		/* The mapping did not change: do not back off. */
+		f->wasted = false;
 		return ABORT_CHANGED;
+	}
 	return revalidate_vma(f);
 }
 
@@ -1483,7 +1494,8 @@ struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
 	poisoned = f.outcome == DONE_HWPOISON;
 	spf_account_fault(f.mm, regs, address, flags,
 			  poisoned ? VM_FAULT_HWPOISON : 0);
-	if (!(f.flags & FAULT_FLAG_USER))
+	if (!(f.flags & FAULT_FLAG_USER) &&
+	    (f.outcome == DONE_ANON || f.outcome == DONE_COW))
 		enforce_high();
 	return ERR_PTR(poisoned ? -EHWPOISON : -EALREADY);
 }

@@ -279,6 +279,29 @@ static int play(struct world *w, int id)
 
 /* --- a round */
 
+/* Whether everything that a test expects has happened at least once. */
+static bool has_raced(const FIXTURE_DATA(hugetlb_race) *self,
+		      const FIXTURE_VARIANT(hugetlb_race) *variant)
+{
+	struct counters delta = counters_since(&self->before);
+	struct world *w = self->w;
+
+	if (!atomic_load(&w->acts) || !atomic_load(&w->touches) ||
+	    (variant->flip && !atomic_load(&self->flipper.count)))
+		return false;
+	/* Without the switch, there are no counters. */
+	if (!vm_sysctl_exists(HUGETLB_KNOB))
+		return true;
+	if (variant->inject && delta.value[HUGETLB_RETRY] +
+	    delta.value[HUGETLB_BUSY] == 0)
+		return false;
+	if (variant->mode != MODE_VMA_LOCK && !variant->inject &&
+	    !delta.value[HUGETLB_FAST])
+		return false;
+	return variant->flip || variant->mode == MODE_OFF ||
+	       delta.value[HUGETLB_SHARED] > 0;
+}
+
 static void race(struct __test_metadata *_metadata,
 		 FIXTURE_DATA(hugetlb_race) *self,
 		 const FIXTURE_VARIANT(hugetlb_race) *variant,
@@ -316,9 +339,9 @@ static void race(struct __test_metadata *_metadata,
 	/* This process would keep page tables from becoming empty. */
 	if (op->lone)
 		EXPECT_EQ(0, munmap(w->map, LENGTH));
-	/* A slow machine gets up to five minutes, until there is an act. */
+	/* A slow machine gets up to five minutes, until all has happened. */
 	for (i = 0; !atomic_load(&w->cannot) &&
-	     (i < opt_seconds * 10 || (i < 3000 && !atomic_load(&w->acts)));
+	     (i < opt_seconds * 10 || (i < 3000 && !has_raced(self, variant)));
 	     i++)
 		usleep(100000);
 	atomic_store(&w->stop, true);

@@ -7,6 +7,7 @@
  * the kernel has the switch.
  */
 #include <linux/userfaultfd.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
@@ -856,7 +857,8 @@ TEST_F_TIMEOUT(hugetlb, userfaultfd, TIMEOUT)
 {
 	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
 	struct uffdio_copy copy = {};
-	int i, uffd = uffd_open(UFFD_FEATURE_MISSING_HUGETLBFS, NULL);
+	int uffd = uffd_open(UFFD_FEATURE_MISSING_HUGETLBFS, NULL);
+	struct pollfd ready = { .fd = uffd, .events = POLLIN };
 	struct uffd_msg msg = {};
 	pthread_t thread;
 	char *p, *page;
@@ -875,8 +877,8 @@ TEST_F_TIMEOUT(hugetlb, userfaultfd, TIMEOUT)
 	ASSERT_NE(MAP_FAILED, page);
 	word_write(page, huge_word(1));
 	ASSERT_EQ(0, pthread_create(&thread, NULL, touch_second, p));
-	for (i = 0; i < 5000 && read(uffd, &msg, sizeof(msg)) < 0; i++)
-		usleep(2000);
+	ASSERT_EQ(1, poll(&ready, 1, 60000));
+	ASSERT_EQ((ssize_t)sizeof(msg), read(uffd, &msg, sizeof(msg)));
 	EXPECT_EQ(UFFD_EVENT_PAGEFAULT, msg.event);
 	EXPECT_EQ((uintptr_t)p + huge_size(), msg.arg.pagefault.address);
 	copy.dst = (uintptr_t)p + huge_size();

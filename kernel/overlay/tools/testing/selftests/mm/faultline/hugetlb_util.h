@@ -119,14 +119,14 @@ static inline bool hugetlb_usage_same(const struct hugetlb_usage *before,
 
 /*
  * Pages are freed with their last user, and the exit of a reaped process may
- * still be pending in a worker.
+ * still be pending in a worker.  Waits for up to a minute.
  */
 static inline bool hugetlb_usage_returns(const struct hugetlb_usage *before)
 {
 	struct hugetlb_usage now;
 	int i;
 
-	for (i = 0; i < 100; i++) {
+	for (i = 0; i < 3000; i++) {
 		hugetlb_usage_read(&now);
 		if (!memcmp(before, &now, sizeof(now)))
 			return true;

@@ -2308,8 +2308,11 @@ static void kill_test(struct __test_metadata *_metadata, struct state *s,
 		race_acted(&r, !atomic_load(&page->returned));
 		r.rounds++;
 	}
-	/* No range may be lost; other processes may use a little, briefly. */
-	for (tries = 0; tries < 50; tries++) {
+	/*
+	 * No range may be lost; other processes may use a little, briefly.  The
+	 * memory may be freed late: wait for that, up to a minute.
+	 */
+	for (tries = 0; tries < 600; tries++) {
 		if (used_kb() < base + (long)(len / KIB) / 4 &&
 		    meminfo_kb("Committed_AS") <
 		    committed + (long)(len / KIB) / 4)

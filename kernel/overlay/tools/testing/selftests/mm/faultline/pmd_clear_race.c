@@ -614,6 +614,17 @@ FIXTURE_TEARDOWN(pmd_clear_race)
 	pmd_clear_window(0);
 }
 
+/* Whether everything that run() expects has happened at least once. */
+static bool has_raced(const FIXTURE_DATA(pmd_clear_race) *self,
+		      const FIXTURE_VARIANT(pmd_clear_race) *variant)
+{
+	struct world *w = self->w;
+
+	return atomic_load(&w->acts) && atomic_load(&w->walks[0]) &&
+	       atomic_load(&w->walks[1]) &&
+	       (!variant->flip || atomic_load(&self->flipper.count));
+}
+
 /* Runs the processes for the duration of the test. */
 static void run(struct __test_metadata *_metadata,
 		FIXTURE_DATA(pmd_clear_race) *self,
@@ -637,9 +648,10 @@ static void run(struct __test_metadata *_metadata,
 		if (!pids[i])
 			_exit(process[i](w));
 	}
-	/* A slow machine gets up to five minutes, until there is an act. */
+	/* A slow machine gets up to five minutes, until all has happened. */
 	for (i = 0; i < opt_seconds * 10 ||
-	     (i < 3000 && !atomic_load(&w->acts) && !atomic_load(&w->cannot));
+	     (i < 3000 && !has_raced(self, variant) &&
+	      !atomic_load(&w->cannot));
 	     i++)
 		usleep(100000);
 	atomic_store(&w->stop, true);

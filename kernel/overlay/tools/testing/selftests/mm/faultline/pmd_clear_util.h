@@ -94,16 +94,17 @@ static inline void table_usage_read(struct table_usage *u)
 }
 
 /*
- * Tables are freed after a grace period.  The test and other processes may have
- * gained a few tables, and pages for the text of a trace.  A leak would be a
- * table for each operation, or the hundreds of pages that it maps.
+ * Tables are freed after a grace period: waits for up to a minute.  The test and
+ * other processes may have gained a few tables, and pages for the text of a
+ * trace.  A leak would be a table for each operation, or the hundreds of pages
+ * that it maps.
  */
 static inline bool table_usage_returns(const struct table_usage *before)
 {
 	struct table_usage now;
 	int i;
 
-	for (i = 0; i < 200; i++) {
+	for (i = 0; i < 1200; i++) {
 		table_usage_read(&now);
 		if (now.tables <= before->tables + 8 &&
 		    now.anon <= before->anon + 256)

@@ -27,6 +27,8 @@
 /* A test that has not raced gives up after this time, in ns. */
 #define LAST_NS		(240 * 1000000000ULL)
 #define MAX_RACERS	4
+/* More than these flips have to happen beside a race. */
+#define FEW_FLIPS	10
 
 /* FAULTLINE_SECONDS: how long the variant "on" of a race lasts. */
 static long opt_seconds = 8;
@@ -212,11 +214,13 @@ static bool has_enough(struct race *r)
 	return !r->ops || !r->ops->enough || r->ops->enough(r);
 }
 
-/* Whether sections were used, and a racer has acted beside them. */
+/* Whether sections were used, and a racer and the flipper acted beside them. */
 static bool has_raced(const struct state *s, struct race *r)
 {
 	struct counters d = counters_since(&s->before);
 
+	if (s->flip && atomic_load(&s->flipper.count) <= FEW_FLIPS)
+		return false;
 	return d.value[RACE_CALLS] &&
 	       d.value[RACE_SECTIONS] > d.value[RACE_CALLS] &&
 	       atomic_load(&r->hits) && has_enough(r);
@@ -328,7 +332,7 @@ static void expect_raced(struct __test_metadata *_metadata, struct state *s,
 	EXPECT_LT(0, atomic_load(&r->hits));
 	EXPECT_TRUE(has_enough(r));
 	if (s->flip)
-		EXPECT_LT(10, atomic_load(&s->flipper.count));
+		EXPECT_LT(FEW_FLIPS, atomic_load(&s->flipper.count));
 }
 
 static void race_test(struct __test_metadata *_metadata, struct state *s,

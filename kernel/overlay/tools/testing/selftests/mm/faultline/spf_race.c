@@ -74,6 +74,8 @@ struct race {
 	atomic_long wrong;
 	atomic_long acts;
 	atomic_long changes;
+	/* If faults have to succeed: the counters at the start, else NULL. */
+	const struct counters *before;
 	struct thread threads[THREADS];
 	pthread_t ids[THREADS];
 };
@@ -320,15 +322,32 @@ static void finish(struct race *r)
 	}
 }
 
-/* A slow machine gets five minutes, until there is at least one change. */
+/* Whether everything that report() expects of the threads has happened. */
+static bool has_raced(const struct race *r)
+{
+	struct counters delta;
+	long acts = 0;
+	int i;
+
+	for (i = 0; i < THREADS; i++)
+		acts += __atomic_load_n(&r->threads[i].acts, __ATOMIC_RELAXED);
+	if (!acts || !atomic_load(&r->changes))
+		return false;
+	if (!r->before)
+		return true;
+	delta = counters_since(r->before);
+	return spf_successes(&delta) > 0;
+}
+
+/* A slow machine gets five minutes, until all has happened at least once. */
 static bool time_left(const struct race *r, __u64 began)
 {
-	long limit = opt_seconds;
+	__u64 seconds = (now_ns() - began) / 1000000000ULL;
 
-	if (limit < 300 && !atomic_load(&r->changes))
-		limit = 300;
-	return now_ns() - began < limit * 1000000000ULL &&
-	       !atomic_load(&r->wrong);
+	if (atomic_load(&r->wrong))
+		return false;
+	return seconds < (__u64)opt_seconds ||
+	       (seconds < 300 && !has_raced(r));
 }
 
 /* --- keep: changes that preserve the content of memory */
@@ -590,6 +609,8 @@ static void run(struct __test_metadata *_metadata,
 
 	r->len = len;
 	r->pages = len / page_size();
+	if (variant->value && !variant->flip)
+		r->before = &self->before;
 	if (variant->flip)
 		ASSERT_EQ(0, flipper_start(&self->flipper, &spf_flips, 3));
 	pid = fork_bound();
