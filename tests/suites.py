@@ -155,7 +155,8 @@ BOOTS = {boot.title: boot for boot in (
          reason="kernel/flip under KASAN, lockdep and mm's own checks, also with wider race "
          "windows and with failing allocations.  One host thread is too slow for the munmap and "
          "hugetlb programs: debug/races runs them, with the switch changing without going "
-         "through 0."),
+         "through 0.  With more than 4 ns for each instruction, the timer ticks of four CPUs of "
+         "this kernel can take longer than their period, until a soft lockup is reported."),
 
     Boot("ppc64le/kunit", "ppc64le", cpus=2,
          reason="The KUnit suites of mm/faultline, which run when the kernel boots."),
