@@ -56,7 +56,7 @@ void munmap_section_mark(struct munmap_section *op,
 void munmap_section_run(struct munmap_section *op, struct list_head *uf);
 
 bool __munmap_section_busy(struct mm_struct *mm);
-void __munmap_section_wait(struct mm_struct *mm);
+bool __munmap_section_wait(struct mm_struct *mm);
 bool __munmap_section_retry(struct mm_struct *mm, struct list_head *uf,
 			    bool *retried);
 bool __munmap_section_retry_mlock(struct mm_struct *mm, unsigned long *start,
@@ -173,11 +173,11 @@ static inline bool munmap_section_busy(struct mm_struct *mm, long err)
  * munmap_section_wait - wait for the munmaps in progress
  * @mm: The address space, not locked.
  *
- * A fatal signal ends the wait.
+ * Return: true if they have ended, false if a fatal signal came first.
  */
-static inline void munmap_section_wait(struct mm_struct *mm)
+static inline bool munmap_section_wait(struct mm_struct *mm)
 {
-	__munmap_section_wait(mm);
+	return __munmap_section_wait(mm);
 }
 
 /**
@@ -288,8 +288,9 @@ static inline gfp_t vma_munmap_gfp(const struct vm_area_struct *vma)
 #define munmap_section_busy(mm, err)					\
 	((void)(mm), (void)(err), false)
 
-static inline void munmap_section_wait(struct mm_struct *mm)
+static inline bool munmap_section_wait(struct mm_struct *mm)
 {
+	return false;
 }
 
 #define munmap_section_retry(mm, err, uf, retried)			\

@@ -782,10 +782,11 @@ bool __munmap_section_busy(struct mm_struct *mm)
 }
 
 /* See munmap_section_wait(). */
-void __munmap_section_wait(struct mm_struct *mm)
+bool __munmap_section_wait(struct mm_struct *mm)
 {
 	struct section_waiters *waiters = waiters_of(mm);
 	struct section_waiter waiter = { .mm = mm };
+	int killed;
 
 	init_completion(&waiter.done);
 	spin_lock(&waiters->lock);
@@ -800,10 +801,11 @@ void __munmap_section_wait(struct mm_struct *mm)
 	 * For lock ordering this is the same as waiting for mmap_lock, which
 	 * upstream's munmap() would hold, and which the caller has just held.
 	 */
-	wait_for_completion_killable(&waiter.done);
+	killed = wait_for_completion_killable(&waiter.done);
 	spin_lock(&waiters->lock);
 	list_del(&waiter.list);
 	spin_unlock(&waiters->lock);
+	return !killed;
 }
 
 /* See munmap_section_retry(). */
@@ -817,6 +819,7 @@ bool __munmap_section_retry(struct mm_struct *mm, struct list_head *uf,
 	/* The monitor must not wait for the munmaps as well. */
 	if (uf)
 		userfaultfd_unmap_complete(mm, uf);
+	/* After a fatal signal, the call ends at the lock or at the limit. */
 	__munmap_section_wait(mm);
 	return true;
 }
@@ -856,6 +859,9 @@ static bool range_is_live(struct mm_struct *mm, unsigned long start,
 	VMA_ITERATOR(vmi, mm, start);
 	struct vm_area_struct *vma;
 
+	/* The length has not been checked yet. */
+	if (end <= start)
+		return false;
 	for_each_vma_range(vmi, vma, end) {
 		if (vma->vm_start > start || vma_munmap_pending(vma))
 			return false;

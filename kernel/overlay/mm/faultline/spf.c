@@ -868,7 +868,7 @@ static noinline enum outcome get_folio_slow(struct fault *f,
 	if (!*folio)
 		return ABORT_NO_MEMORY;
 	if (time_after(jiffies, slept + MAX_SLEEP)) {
-		/* The mapping did not change: do not back off. */
+		/* That says nothing about writers: do not back off. */
 		f->wasted = false;
 		return ABORT_CHANGED;
 	}
