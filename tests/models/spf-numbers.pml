@@ -21,15 +21,15 @@
  *
  * Mistakes, each of which spin must find:
  *
- *   ONLY_EQUAL    treats the VMA as write-locked if the numbers are equal, but
- *                 not if the VMA's number seems to be ahead
- *   NO_SECTIONS   does not check how far mm_lock_seq has advanced
- *   NO_NUMBER     does not check the number of the VMA at the end
- *   PREEMPT       leaves preemption on in the section before the sleep
- *   PREEMPT_LATER leaves it on in the section after the sleep
- *   LATE_CLOCK    reads the clock after it has left the section
- *   EARLY_CLOCK   reads the clock again before it enters the next section
- *   NO_AGE        does not check the clock
+ *   ONLY_EQUAL     treats the VMA as write-locked if the numbers are equal, but
+ *                  not if the VMA's number seems to be ahead
+ *   NO_SECTIONS    does not check how far mm_lock_seq has advanced
+ *   NO_NUMBER      does not check the number of the VMA at the end
+ *   PREEMPT        leaves preemption on in the section before the sleep
+ *   PREEMPT_LATER  leaves it on in the section after the sleep
+ *   LATE_CLOCK     reads the clock after it has left the section
+ *   EARLY_CLOCK    reads the clock again before it enters the next section
+ *   NO_AGE         does not check the clock
  */
 
 #define TURN		8

@@ -690,13 +690,14 @@ struct section_waiter {
 
 /* Those of the mms with the same hash.  Only a call that is about to fail waits. */
 struct section_waiters {
-	spinlock_t		lock;
+	spinlock_t		lock;	/* also for clearing a bit of munmap_ops */
 	struct list_head	list;
 };
 
 #define WAITERS_BITS		6
 static struct section_waiters section_waiters[BIT(WAITERS_BITS)];
 
+/* Runs before the first process. */
 static int __init section_waiters_init(void)
 {
 	int i;
@@ -707,7 +708,6 @@ static int __init section_waiters_init(void)
 	}
 	return 0;
 }
-/* Before the first process. */
 core_initcall(section_waiters_init);
 
 static struct section_waiters *waiters_of(struct mm_struct *mm)
