@@ -5,8 +5,12 @@
     changelog       CHANGELOG gets an entry for the release
     test            make test
     test-debian-13  make test-debian-13
+
+and for each flavour that hosts install:
+
+    packages        make packages
     test-release    make test-release
-    repo            make repo, for each flavour that hosts install
+    repo            make repo
 
 It stops where a person has to decide, and says what to do; the next run goes on from there.
 A step that was completed for the current commit is skipped.  What is completed is kept in
@@ -26,7 +30,8 @@ from .common import ROOT, Fail, Paths, flag, say, shown, write_atomic
 from .pin import Pin
 from .release import Release, changelog
 
-FLAVOURS = ("generic", "cloud")
+# The one that takes less time is the first.
+FLAVOURS = ("cloud", "generic")
 AGAIN = "then run `make release` again"
 
 
@@ -40,11 +45,16 @@ class Step:
     decide: str
 
 
+CORRECT = f"correct what fails, commit, {AGAIN}"
+# Generic takes hours, so each part that can be kept is a step.
 STEPS = (
-    *(Step(name, (("make", name),), f"correct what fails, commit, {AGAIN}")
-      for name in ("test", "test-debian-13", "test-release")),
-    Step("repo", tuple(("make", "repo", f"FLAVOUR={flavour}") for flavour in FLAVOURS),
-         f"do what the error says, {AGAIN}"),
+    Step("test", (("make", "test"),), CORRECT),
+    Step("test-debian-13", (("make", "test-debian-13"),), CORRECT),
+    *(Step(f"{target}-{flavour}", (("make", target, f"FLAVOUR={flavour}"),), decide)
+      for flavour in FLAVOURS
+      for target, decide in (("packages", f"do what the error says, {AGAIN}"),
+                             ("test-release", CORRECT),
+                             ("repo", f"do what the error says, {AGAIN}"))),
 )
 
 

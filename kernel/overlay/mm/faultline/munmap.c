@@ -102,7 +102,6 @@
 #include <linux/mman.h>
 #include <linux/mmap_lock.h>
 #include <linux/pgtable.h>
-#include <linux/rcupdate_wait.h>
 #include <linux/sched/signal.h>
 #include <linux/secretmem.h>
 #include <linux/sizes.h>
@@ -680,7 +679,7 @@ static void section_finish(struct munmap_section *op, struct list_head *uf)
 	}
 }
 
-/* Waits for operations of an mm. */
+/* A call that waits until the operations of @mm that it saw have ended. */
 struct section_waiter {
 	struct list_head	list;
 	struct mm_struct	*mm;
@@ -688,7 +687,7 @@ struct section_waiter {
 	struct completion	done;
 };
 
-/* Those of the mms with the same hash.  Only a call that is about to fail waits. */
+/* The waiters of the mms with one hash.  Only a call that is about to fail waits. */
 struct section_waiters {
 	spinlock_t		lock;	/* also for clearing a bit of munmap_ops */
 	struct list_head	list;

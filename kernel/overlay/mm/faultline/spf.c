@@ -222,8 +222,9 @@ struct fault {
  * relies on that, too.
  *
  * Preemption is enabled last: a pending reschedule must not come inside the
- * section.  An expedited grace period that waits for the section is reported a
- * little later for that, by the next reschedule, softirq or tick.
+ * section.  So preemptible RCU leaves the section with preemption off, and then
+ * it reports the end of the section to an expedited grace period at the next
+ * reschedule, softirq or tick, which is a little later.
  */
 static __always_inline void enter_rcu(void)
 {
