@@ -5,7 +5,7 @@
 
 # The folder for everything generated.
 BUILD ?= build
-# What to build; see kernel/scripts/faultline/flavour.py.  Empty: microvm, but an
+# What to build; see tools/faultline/flavour.py.  Empty: microvm, but an
 # error for packages, which have to be of a flavour that hosts can use.
 FLAVOUR ?=
 # The build number within one release: packages of REBUILD=2 are newer.
@@ -63,7 +63,7 @@ DEPS_CROSS :=
 IMAGE := arch/x86/boot/bzImage
 SMALL := $(or $(FLAVOUR),microvm)
 ifneq ($(filter ppc64le%,$(FLAVOUR)),)
-CROSS := $(DEPS) ppc64le && kernel/scripts/fl vm busybox ppc64le
+CROSS := $(DEPS) ppc64le && tools/fl vm busybox ppc64le
 IMAGE := vmlinux
 endif
 ifeq ($(FLAVOUR),powerpc64le)
@@ -80,31 +80,31 @@ deps: ## install missing host packages for all but test-ppc64le, test-upstream
 .PHONY: fetch
 fetch: ## download the pinned source (UPSTREAM=latest, UPSTREAM_TARBALL=FILE)
 	@$(DEPS) build
-	@kernel/scripts/fl fetch
+	@tools/fl fetch
 
 .PHONY: tree
 tree: ## make the kernel branch in build/tree: source, overlay, patches
 	@$(DEPS) build
-	@kernel/scripts/fl tree
+	@tools/fl tree
 
 .PHONY: export
 export: ## write the commits of build/tree back to overlay and patches
 	@$(DEPS) build
-	@kernel/scripts/fl export
+	@tools/fl export
 
 .PHONY: rebase
 rebase: ## move the pin to another point release: VERSION=6.12.x (CONTINUE=1, CONFIG=nearest)
 	@$(DEPS) build
-	@kernel/scripts/fl rebase $(VERSION)
+	@tools/fl rebase $(VERSION)
 
 .PHONY: release
 release: ## newest point release: rebase, test, test-release, repo; goes on where it stopped
-	@kernel/scripts/fl release
+	@tools/fl release
 
 .PHONY: kernel
 kernel: tree ## compile FLAVOUR=microvm, microvm-debug, ppc64le, ...
 	@$(CROSS)
-	@kernel/scripts/fl build $(SMALL)
+	@tools/fl build $(SMALL)
 
 # --- Packages
 
@@ -122,15 +122,15 @@ staged = $(BUILD)/stage$(if $(SECUREBOOT_KEY)$(SECUREBOOT_CERT),.signed)/$(varia
 .PHONY: stage
 stage: has-flavour tree ## compile FLAVOUR with modules, perf and headers, ready to package
 	@$(DEPS) package $(DEPS_CROSS)
-	@kernel/scripts/fl stage $(FLAVOUR)
+	@tools/fl stage $(FLAVOUR)
 ifneq ($(SECUREBOOT_KEY)$(SECUREBOOT_CERT),)
-	@kernel/scripts/fl package sign-stage --key '$(SECUREBOOT_KEY)' --cert '$(SECUREBOOT_CERT)' \
+	@tools/fl package sign-stage --key '$(SECUREBOOT_KEY)' --cert '$(SECUREBOOT_CERT)' \
 		$(BUILD)/stage/$(variant) $(staged)
 endif
 
 .PHONY: deb
 deb: stage ## DEB packages of FLAVOUR=generic, cloud or powerpc64le, in build/packages
-	@kernel/scripts/fl package deb $(staged) $(BUILD)/packages/$(variant)/deb
+	@tools/fl package deb $(staged) $(BUILD)/packages/$(variant)/deb
 
 # Not a target to call.
 has-rpm:
@@ -140,7 +140,7 @@ endif
 
 .PHONY: rpm
 rpm: has-rpm stage ## RPM packages of FLAVOUR=generic or cloud, in build/packages
-	@kernel/scripts/fl package rpm $(staged) $(BUILD)/packages/$(variant)/rpm
+	@tools/fl package rpm $(staged) $(BUILD)/packages/$(variant)/rpm
 
 .PHONY: packages
 packages: has-rpm deb rpm ## both formats; REBUILD=2 makes the next build of a release
@@ -148,13 +148,13 @@ packages: has-rpm deb rpm ## both formats; REBUILD=2 makes the next build of a r
 .PHONY: source-packages
 source-packages: tree ## .dsc and .src.rpm, buildable without this repository
 	@$(DEPS) package
-	@kernel/scripts/fl package deb-source $(if $(FLAVOUR),--flavour $(FLAVOUR)) \
+	@tools/fl package deb-source $(if $(FLAVOUR),--flavour $(FLAVOUR)) \
 		$(BUILD)/packages/source/deb
-	@kernel/scripts/fl package rpm-source $(BUILD)/packages/source/rpm
+	@tools/fl package rpm-source $(BUILD)/packages/source/rpm
 
 .PHONY: repo
 repo: packages ## signed apt and dnf repositories of FLAVOUR (REPO_KEY, REPO_URL, REPO_VALID_DAYS)
-	@kernel/scripts/fl package make-repo --out $(BUILD)/repo/$(FLAVOUR) \
+	@tools/fl package make-repo --out $(BUILD)/repo/$(FLAVOUR) \
 		$(if $(REPO_KEY),--key $(REPO_KEY)) $(if $(REPO_URL),--url $(REPO_URL)) \
 		$(if $(REPO_VALID_DAYS),--valid-days $(REPO_VALID_DAYS)) \
 		$(if $(REPO_NEXT_KEY),--next-key $(REPO_NEXT_KEY)) \
@@ -166,29 +166,29 @@ repo: packages ## signed apt and dnf repositories of FLAVOUR (REPO_KEY, REPO_URL
 .PHONY: run
 run: tree ## build microvm, boot it and demonstrate the switches
 	@$(DEPS) vm
-	@kernel/scripts/fl build microvm
+	@tools/fl build microvm
 	@tests/demo
 
 .PHONY: demo-rollout
 demo-rollout: tree ## an A/B experiment on four VMs, with its verdict; a quarter of an hour
 	@$(DEPS) vm test
-	@kernel/scripts/fl build microvm
+	@tools/fl build microvm
 	@tests/demo-rollout
 
 .PHONY: shell
 shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@$(DEPS) vm
 	@$(CROSS)
-	@kernel/scripts/fl build $(SMALL)
-	@kernel/scripts/fl vm shell --kernel $(BUILD)/$(SMALL)/$(IMAGE)
+	@tools/fl build $(SMALL)
+	@tools/fl vm shell --kernel $(BUILD)/$(SMALL)/$(IMAGE)
 
 .PHONY: bench
 bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf, coherence, micro or workloads; PEER=1
 	@$(DEPS) vm $(filter workloads,$(BENCH))
-	@kernel/scripts/fl build microvm-stock
-	@kernel/scripts/fl build microvm
-	@$(if $(PEER),kernel/scripts/fl build microvm-peer)
-	@kernel/scripts/fl bench $(BENCH) $(if $(PEER),--peer)
+	@tools/fl build microvm-stock
+	@tools/fl build microvm
+	@$(if $(PEER),tools/fl build microvm-peer)
+	@tools/fl bench $(BENCH) $(if $(PEER),--peer)
 
 # --- Tests
 
@@ -218,7 +218,7 @@ test-powerpc64le: tree ## cross-build packages for POWER, install and boot them 
 .PHONY: test-debian-13
 test-debian-13: ## the suites that a host's programs matter to, in a Debian 13 made by mmdebstrap
 	@$(DEPS) build image
-	@kernel/scripts/fl userland
+	@tools/fl userland
 
 .PHONY: test-debug
 test-debug: deps tree ## KUnit, selftests and race tests under KASAN, lockdep, DEBUG_VM
@@ -262,8 +262,8 @@ lint: test-lint ## check the style and consistency of all tracked files
 
 .PHONY: clean
 clean: ## remove build output; keep branch, downloads and compiler cache
-	@kernel/scripts/fl clean
+	@tools/fl clean
 
 .PHONY: distclean
 distclean: ## remove everything generated, including the kernel branch
-	@kernel/scripts/fl clean --all
+	@tools/fl clean --all

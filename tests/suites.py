@@ -32,7 +32,7 @@ class Suite:
     opt_in: bool = False
 
 
-FL = "kernel/scripts/fl"
+FL = "tools/fl"
 BUILD = (FL, "build", "microvm")
 SELFTESTS = ("tests/lib/selftests", "microvm")
 # The flavour whose packages are installed in VMs; the package suite tests microvm.

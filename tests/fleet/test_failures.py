@@ -53,7 +53,7 @@ def fixture_found() -> Iterator[vm_fleet.Fleet]:
     """A fleet for both tests."""
     build = Paths.from_env().build
     os.environ["PYTHONPATH"] = ":".join(
-        str(vm_fleet.ROOT / name) for name in ("kernel/scripts", "rollout/fleet", "tests"))
+        str(vm_fleet.ROOT / name) for name in ("tools", "rollout/fleet", "tests"))
     with vm_fleet.fleet(build / "fleet", build / "microvm/arch/x86/boot/bzImage",
                         demo.GUESTS) as found:
         yield found

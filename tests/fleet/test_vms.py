@@ -58,7 +58,7 @@ def fixture_ran() -> Iterator[Ran]:
     """The experiment of the demo, also seen by a Prometheus that is killed meanwhile."""
     build = Paths.from_env().build
     os.environ["PYTHONPATH"] = ":".join(
-        str(vm_fleet.ROOT / name) for name in ("kernel/scripts", "rollout/fleet", "tests"))
+        str(vm_fleet.ROOT / name) for name in ("tools", "rollout/fleet", "tests"))
     with vm_fleet.fleet(build / "fleet", build / "microvm/arch/x86/boot/bzImage",
                         demo.GUESTS) as found:
         path = demo.write_plan(found)

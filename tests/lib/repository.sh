@@ -12,7 +12,7 @@ mkdir -p "$HOME"
 # Debian's rpm has its database below ~, also in an installroot.
 printf '%%_dbpath /var/lib/rpm\n' >"$HOME/.rpmmacros"
 # shellcheck disable=SC2034 # used by the tests
-make_repo=("$TOP/kernel/scripts/fl" package make-repo)
+make_repo=("$TOP/tools/fl" package make-repo)
 repo=$tmp/repo
 arch=$(dpkg --print-architecture)
 

@@ -20,7 +20,7 @@ selftests_of() {
 }
 
 # in_vm FLAVOUR NAME [--selftests "PROGRAM..."] [OPTION...] -- COMMAND...: calls
-# kernel/scripts/fl vm run with the kernel of the flavour, and with selftests from
+# tools/fl vm run with the kernel of the flavour, and with selftests from
 # tests/lib/selftests and ktap-all in the guest; logs go to build/vm/NAME.
 in_vm() {
 	local flavour=$1 name=$2 program files=()
@@ -32,6 +32,6 @@ in_vm() {
 		done
 		shift 2
 	fi
-	kernel/scripts/fl vm run --kernel "$(image "$flavour")" --name "$name" \
+	tools/fl vm run --kernel "$(image "$flavour")" --name "$name" \
 		--out "$BUILD/vm/$name" "${files[@]}" "$@"
 }

@@ -181,7 +181,7 @@ def fixture_cves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(cves: Path, out: Path, **env: str) -> subprocess.CompletedProcess[str]:
     """Run the program."""
-    return subprocess.run([ROOT / "kernel/scripts/fl", "package", "vex", "--cves", cves,
+    return subprocess.run([ROOT / "tools/fl", "package", "vex", "--cves", cves,
                            "--out", out], env={**os.environ, **env}, check=False,
                           capture_output=True, text=True)
 

@@ -24,7 +24,7 @@ from typing import Any
 from rollout import prometheus_lab
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FL = ROOT / "kernel/scripts/fl"
+FL = ROOT / "tools/fl"
 SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
 SWITCH = "vm.munmap_section_kbytes"
 # Of the range that is unmapped, and of a guest, in MiB.
@@ -106,8 +106,8 @@ class Fleet:
     def prepare(self) -> None:
         """Find and make what the guests need."""
         if not self.kernel.is_file():
-            raise Problem(f"there is no kernel {self.kernel}: run 'kernel/scripts/fl tree' and "
-                          "'kernel/scripts/fl build microvm'")
+            raise Problem(f"there is no kernel {self.kernel}: run 'tools/fl tree' and "
+                          "'tools/fl build microvm'")
         flock = shutil.which("flock")
         if not flock:
             raise Problem("flock is missing: install util-linux")

@@ -25,7 +25,7 @@ import pytest
 
 from faultline.common import ROOT, Paths
 
-FL = ROOT / "kernel/scripts/fl"
+FL = ROOT / "tools/fl"
 RUN = (FL, "vm", "run")
 SHELL = (FL, "vm", "shell")
 DEBUG_KERNEL = Paths.from_env().build / "microvm-debug/arch/x86/boot/bzImage"

@@ -16,7 +16,7 @@ import suites
 ROOT = Path(__file__).resolve().parents[2]
 PASS = 'printf "1..1\\nok 1 - a\\n"'
 COPIED = ("pyproject.toml", "tests/run", "tests/boot",
-          "tests/lib/selftests", "kernel/scripts/faultline",
+          "tests/lib/selftests", "tools/faultline",
           *(f"tests/{name}.py" for name in ("conftest", "programs", "suites")))
 
 
@@ -164,7 +164,7 @@ def test_failed_build(repo: Repository) -> None:
     rows = sum(title.startswith("kernel/") for title in suites.BOOTS)
     said = repo.ends(f"1 passed, {2 + rows} failed, 0 skipped")
     assert "tests/lint/it PASSED: 1 passed" in said
-    assert "not run: kernel/scripts/fl build microvm failed" in said
+    assert "not run: tools/fl build microvm failed" in said
     assert not (repo.folder / "build/test/kernel-it.tap").exists()
 
 
@@ -234,7 +234,7 @@ def test_list(repo: Repository) -> None:
 
 def test_progress(repo: Repository) -> None:
     """A long run is not silent."""
-    common = repo.folder / "kernel/scripts/faultline/common.py"
+    common = repo.folder / "tools/faultline/common.py"
     common.write_text(re.sub("LOG_SECONDS = .*", "LOG_SECONDS = 0.5", common.read_text()))
     repo.program("tests/lint/it", f"{PASS}; sleep 2")
     repo.put("tests/lint/test_it.py", "import time\ndef test_it():\n    time.sleep(2)\n")

@@ -308,7 +308,7 @@ def test_dynamic_busybox(tmp_path: Path) -> None:
 
 def test_busybox_of_another_machine(tmp_path: Path) -> None:
     with mock.patch.dict(os.environ, BUILD=str(tmp_path)):
-        with pytest.raises(RunnerError, match="not run on ppc64le; run 'kernel/scripts/fl"):
+        with pytest.raises(RunnerError, match="not run on ppc64le; run 'tools/fl"):
             guest.busybox(PPC)
         elf = bytearray(guest.busybox(X86).read_bytes())
         elf[18:20] = b"\x15\x00"

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from source.fake import SCRIPTS, Result
+from source.fake import TOP, Result
 from faultline.common import Paths
 
-TOP = SCRIPTS.parents[1]
 TREE = Paths.from_env().tree
 # Enough of the kernel to try changes on.
 COPIED = ("include/linux/mm.h", "include/linux/mmap_lock.h", "include/asm-generic/tlb.h",

@@ -148,7 +148,7 @@ def test_entry(tmp_path: Path) -> None:
 
 def test_table() -> None:
     """The steps are targets of the Makefile."""
-    top = Path(make_release.__file__).resolve().parents[3]
+    top = Path(make_release.__file__).resolve().parents[2]
     targets = {line.partition(":")[0] for line in (top / "Makefile").read_text().splitlines()
                if line[:1].isalpha()}
     for step in make_release.STEPS:

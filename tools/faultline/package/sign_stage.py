@@ -136,7 +136,7 @@ class Owner:
 
 
 class Stage:
-    """An output folder of kernel/scripts/fl stage, and the copy where signed files go."""
+    """An output folder of tools/fl stage, and the copy where signed files go."""
 
     def __init__(self, path: pathlib.Path, copy: pathlib.Path) -> None:
         self.path = path
@@ -148,12 +148,12 @@ class Stage:
             raise Fail(f"{shown(path)} is for {self.env['ARCH']}, where Secure Boot is not that of "
                        "UEFI: package it without SECUREBOOT_KEY and SECUREBOOT_CERT")
         if not self.vmlinuz.is_file():
-            raise Fail(f"{shown(path)} has no vmlinuz: make it again with kernel/scripts/fl stage")
+            raise Fail(f"{shown(path)} has no vmlinuz: make it again with tools/fl stage")
         try:
             self.config = (path / "config").read_text(encoding="utf-8")
         except FileNotFoundError:
             raise Fail(f"{shown(path)} has no config: make it again with "
-                       "kernel/scripts/fl stage") from None
+                       "tools/fl stage") from None
 
     def write(self, path: pathlib.Path, data: bytes) -> None:
         """Write a file of the stage to the copy."""
@@ -198,7 +198,7 @@ class Stage:
                        f"kernel with a larger CONFIG_{ROOM}_SIZE")
         if not (self.path / "System.map").is_file():
             raise Fail(f"{shown(self.path)} has no System.map: make it again with "
-                       "kernel/scripts/fl stage")
+                       "tools/fl stage")
 
     @property
     def hash(self) -> str:
@@ -343,7 +343,7 @@ def main() -> None:
     """Parse the command line and do it."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", metavar="STAGE", help="a folder made by kernel/scripts/fl stage")
+    parser.add_argument("stage", metavar="STAGE", help="a folder made by tools/fl stage")
     parser.add_argument("signed", metavar="SIGNED", help="output folder; it is replaced")
     parser.add_argument("--key", required=True, help="private key: PEM without a passphrase, or "
                         "pkcs11:... with pin-source")

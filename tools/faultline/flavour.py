@@ -240,8 +240,8 @@ def tree_state(flavour: Flavour) -> TreeState:
     """Get the state of the flavour's source tree; cheap (0.1 s)."""
     tree = flavour.tree
     if not (tree / "Makefile").exists():
-        command = ("kernel/scripts/fl tree --peer" if flavour.peer else
-                   "kernel/scripts/fl tree --stock" if flavour.stock else "make tree")
+        command = ("tools/fl tree --peer" if flavour.peer else
+                   "tools/fl tree --stock" if flavour.stock else "make tree")
         raise Fail(f"no kernel tree at {shown(tree)}: run '{command}'")
     if tree == KERNEL_TREE:
         # There is no way to tell what has changed in it, so make has to check.

@@ -153,7 +153,7 @@ HEADER = """\
 #
 # Then rewrite the list:
 #
-#    kernel/scripts/fl audit --update
+#    tools/fl audit --update
 
 """
 
@@ -265,7 +265,7 @@ def list_of(paths: Paths) -> Path:
 def read(path: Path) -> list[str]:
     """Read a list."""
     if not path.exists():
-        raise Fail(f"there is no {shown(path)}: write it with kernel/scripts/fl audit --update")
+        raise Fail(f"there is no {shown(path)}: write it with tools/fl audit --update")
     text = path.read_text(encoding="utf-8")
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 

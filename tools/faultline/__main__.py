@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Run a program of Faultline: kernel/scripts/fl VERB [ARGUMENT...]."""
+"""Run a program of Faultline: tools/fl VERB [ARGUMENT...]."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Userland:
         cache = self.build / "cache"
         if not cache.is_symlink():
             cache.symlink_to(self.paths.cache)
-        for command in (["kernel/scripts/fl", "tree"], ["tests/run", *suites]):
+        for command in (["tools/fl", "tree"], ["tests/run", *suites]):
             status = subprocess.run(self._inside(*command), check=False).returncode
             if status:
                 break

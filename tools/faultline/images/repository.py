@@ -84,7 +84,7 @@ def prepare(good: Path, third: Path, package_format: str, image: str, folder: Pa
         _link(good / package_format, folder / kind / package_format)
     if package_format == "rpm":
         if not third.is_dir():
-            raise Fail(f"no {third}: run kernel/scripts/fl images packages")
+            raise Fail(f"no {third}: run tools/fl images packages")
         _link(third, folder / "next")
     if package_format == "deb":
         for path in (folder / "unsigned").rglob("InRelease"):
@@ -101,7 +101,7 @@ def prepare(good: Path, third: Path, package_format: str, image: str, folder: Pa
             _change(path, b"<revision>", b"<revision>1")
     changed = list((folder / "poisoned").rglob(image))
     if not changed:
-        raise Fail(f"no {image} below {good}: run kernel/scripts/fl images packages")
+        raise Fail(f"no {image} below {good}: run tools/fl images packages")
     for path in changed:
         _flip(path)
     (folder / "foreign").mkdir()

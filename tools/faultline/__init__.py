@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The programs of Faultline, which kernel/scripts/fl runs.
+"""The programs of Faultline, which tools/fl runs.
 
 Shared code, from the pin to a git branch and back:
 

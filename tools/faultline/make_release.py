@@ -89,7 +89,7 @@ class Place:
 
 def rebase(dry: bool) -> None:
     """Move to the newest point release."""
-    words = [str(ROOT / "kernel/scripts/fl"), "rebase", "latest"] + (["--dry-run"] if dry else [])
+    words = [str(ROOT / "tools/fl"), "rebase", "latest"] + (["--dry-run"] if dry else [])
     if subprocess.run(words, cwd=ROOT, check=False).returncode:
         raise Fail(f"the rebase stopped: do what its error says, commit, {AGAIN}")
 

@@ -60,7 +60,7 @@ def busybox(arch: Arch) -> Path:
     """Return a statically linked busybox for arch: the host's or a fetched one."""
     hint = "install busybox-static (Debian) or busybox (Fedora)"
     if os.uname().machine != arch.name:
-        hint = f"run 'kernel/scripts/fl vm busybox {arch.name}', or put one first in PATH"
+        hint = f"run 'tools/fl vm busybox {arch.name}', or put one first in PATH"
     found = "busybox is missing"
     for path in (shutil.which("busybox"), fetched_busybox(arch)):
         if path is None or not Path(path).is_file():

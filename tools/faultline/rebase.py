@@ -187,7 +187,7 @@ def check_sites(paths: Paths, repo: Repo, folder: Path, old: Old) -> str:
         where = f" in {shown(path_of_diff)}"
     return (f"{shown(path)} differs in {len(differences)} places; nothing was changed: review "
             f"them{where} as described at its top, run "
-            f"`kernel/scripts/fl audit --update --tree {shown(folder)}`, then `make rebase "
+            f"`tools/fl audit --update --tree {shown(folder)}`, then `make rebase "
             "CONTINUE=1`")
 
 

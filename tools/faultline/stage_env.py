@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What packages and tests read of a stage, the output of kernel/scripts/fl stage."""
+"""What packages and tests read of a stage, the output of tools/fl stage."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ FORMS = {
 PARTS = ("config", "System.map", "headers/Module.symvers",
          "tools/faultline-perf", "tools/faultline-perf.1", "selftests/run",
          "bench/micro", "bench/munmap", "doc/sbom.spdx.json")
-MAKE_ONE = "make one with kernel/scripts/fl stage FLAVOUR"
-AGAIN = "make the stage again with kernel/scripts/fl stage"
+MAKE_ONE = "make one with tools/fl stage FLAVOUR"
+AGAIN = "make the stage again with tools/fl stage"
 
 
 # Debian installs the kernel itself on POWER, whose boot loaders read no other format.

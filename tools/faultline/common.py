@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # The top of the repository, or of its copy in a source package.
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 CHUNK = 1 << 20
 TTY_SECONDS = 0.2
 LOG_SECONDS = 10.0

@@ -31,7 +31,7 @@ def builds(paths: Paths, names: tuple[str, ...], flavour: str) -> dict[str, str]
     for number, name in enumerate(names, 1):
         folder = paths.build / "stage" / name
         if not folder.is_dir():
-            raise Fail(f"no {folder}: run 'kernel/scripts/fl images packages {flavour}'")
+            raise Fail(f"no {folder}: run 'tools/fl images packages {flavour}'")
         env = read_env(folder)
         found[f"KVER{number}"] = env["KVER"]
         found[f"VERSION{number}"] = f"{env['UPSTREAM']}-{env['RELEASE']}"

@@ -21,7 +21,7 @@ from ..package import deb, make_repo, rpm
 from ..stage import inputs_file, make_stage
 
 # Folders whose files are in the packages, besides the stage, or make them.
-INPUTS = ("packaging", "sysctl", "rollout", "kernel/scripts/faultline/package")
+INPUTS = ("packaging", "sysctl", "rollout", "tools/faultline/package")
 
 
 def state_of(digests: list[str]) -> str:

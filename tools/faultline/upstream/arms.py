@@ -80,7 +80,7 @@ def boot(arm: Arm, name: str, command: list[str], options: list[str]) -> Boot:
     kernel = BUILD / arm.flavour / "arch/x86/boot/bzImage"
     # A process of its own, because machines run in parallel: ^C ends each of them.
     done = subprocess.run(
-        [str(ROOT / "kernel/scripts/fl"), "vm", "run", "--quiet", "--kernel", str(kernel),
+        [str(ROOT / "tools/fl"), "vm", "run", "--quiet", "--kernel", str(kernel),
          "--name", name, "--out", str(folder), "--append", arm.parameters,
          "--file", str(HERE / "guest/arm"), *options, "--", "arm", *command],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -33,7 +33,7 @@ from .debtree import SOURCE, maintainer, write_debian
 
 # What the build needs of this repository.  Its sysctl/ and rollout/ are there in any case.
 CARRIED = ("CHANGELOG", "CONTRIBUTING.md", "COPYING", "README.md", "SECURITY.md", "kernel",
-           "packaging", "tests/bench")
+           "packaging", "tests/bench", "tools")
 ROOM = 1 << 30
 SUFFIXES = {b"\xfd7zXZ": "xz", b"\x1f\x8b": "gz"}
 
