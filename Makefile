@@ -188,7 +188,7 @@ bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf, coherence, micro o
 	@tools/fl build microvm-stock
 	@tools/fl build microvm
 	@$(if $(PEER),tools/fl build microvm-peer)
-	@tools/fl bench $(BENCH) $(if $(PEER),--peer)
+	@tests/lab bench $(BENCH) $(if $(PEER),--peer)
 
 # --- Tests
 
@@ -218,7 +218,7 @@ test-powerpc64le: tree ## cross-build packages for POWER, install and boot them 
 .PHONY: test-debian-13
 test-debian-13: ## the suites that a host's programs matter to, in a Debian 13 made by mmdebstrap
 	@$(DEPS) build image
-	@tools/fl userland
+	@tests/lab userland
 
 .PHONY: test-debug
 test-debug: deps tree ## KUnit, selftests and race tests under KASAN, lockdep, DEBUG_VM

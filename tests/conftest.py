@@ -24,6 +24,10 @@ from programs import Program
 from faultline.common import LOG_SECONDS
 
 
+# Stands for the rows of its tables.
+ROWS = suites.TESTS / "suites.py"
+
+
 class Failure(Exception):
     """A program that failed; the text says how."""
 
@@ -54,16 +58,15 @@ class ProgramItem(pytest.Item):
 
 
 class ProgramFile(pytest.File):
-    """A program, or tests/boot with a program for each row of its table."""
+    """A program, or suites.py with a program for each row of its tables."""
 
     def collect(self) -> Iterator[ProgramItem]:
         """Make an item for each program."""
-        for title in suites.BOOTS if self.path == suites.BOOT else [suites.title(self.path)]:
-            command = [str(self.path)]
-            nodeid = self.nodeid
-            if self.path == suites.BOOT:
-                command.append(title)
-                nodeid += f"::{title}"
+        rows = {f"{self.nodeid}::{title}": (title, command)
+                for title, command in suites.ROWS.items()}
+        if self.path != ROWS:
+            rows = {self.nodeid: (suites.title(self.path), (str(self.path),))}
+        for nodeid, (title, command) in rows.items():
             item: ProgramItem = ProgramItem.from_parent(self, name=title, nodeid=nodeid)
             item.program = Program(title, command)
             yield item
@@ -77,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> ProgramFile | None:
     """Collect test programs."""
-    if suites.is_program(file_path) or file_path == suites.BOOT:
+    if suites.is_program(file_path) or file_path == ROWS:
         file: ProgramFile = ProgramFile.from_parent(parent, path=file_path)
         return file
     return None

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from faultline.vm.ktap import Summary, parse
@@ -26,9 +27,9 @@ REMARK = re.compile(r" *#")
 class Program:
     """A test program and its output files, build/test/SUITE-NAME.tap and .err."""
 
-    def __init__(self, title: str, command: list[str]) -> None:
+    def __init__(self, title: str, command: Sequence[str]) -> None:
         self._title = title
-        self._command = command
+        self._command = tuple(command)
         results = Paths.from_env().build / "test"
         stem = title.replace("/", "-")
         self.tap = results / f"{stem}.tap"

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The test suites, and the table of tests that boot a kernel and run its selftests.
+"""The test suites, and the tables of tests that need no program of their own.
 
 A suite is a folder below tests/.  Its tests are the executables in it, which print TAP (or KTAP,
-with subtests) and run at the top of the repository, the files test_*.py, and its rows in BOOTS.
+with subtests) and run at the top of the repository, the files test_*.py, and its rows in BOOTS and
+CALLS.
 """
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 # The program that boots a row of BOOTS.
-BOOT = TESTS / "boot"
+BOOT = "tests/boot"
 # Seconds until a test is killed.
 LIMIT = 30 * 60
 
@@ -33,6 +34,7 @@ class Suite:
 
 
 FL = "tools/fl"
+LAB = "tests/lab"
 BUILD = (FL, "build", "microvm")
 SELFTESTS = ("tests/lib/selftests", "microvm")
 # The flavour whose packages are installed in VMs; the package suite tests microvm.
@@ -49,15 +51,15 @@ SUITES = {suite.name: suite for suite in (
     Suite("package", ((FL, "stage", "microvm"),)),
     Suite("rollout", (BUILD,), jobs=2),
     # One virtual machine does not keep two CPUs busy.
-    Suite("images", ((FL, "images", "packages", FLAVOUR),), jobs=2),
+    Suite("images", ((LAB, "hosts", "packages", FLAVOUR),), jobs=2),
     # A virtual machine on one host thread (icount) keeps one CPU busy.
     Suite("kernel", (BUILD, SELFTESTS), jobs=2,
           alone=("bench", "boot", "demo", "hugetlb-fixes", "races")),
     # VMs that share the CPUs with nothing else: changes of a switch have to be on time.
     Suite("fleet", (BUILD, (FL, "stage", "microvm")), opt_in=True),
-    Suite("host-failures", ((FL, "images", "packages", FLAVOUR),), jobs=2, opt_in=True),
+    Suite("host-failures", ((LAB, "hosts", "packages", FLAVOUR),), jobs=2, opt_in=True),
     # It needs what the configurations of Debian have and that of microvm has not.
-    Suite("release", ((FL, "images", "packages", "--first", FLAVOUR),), opt_in=True),
+    Suite("release", ((LAB, "hosts", "packages", "--first", FLAVOUR),), opt_in=True),
     # A kernel of its own, and VMs that start one after the other.
     Suite("signing", ((FL, "stage", "microvm"), (FL, "stage", "tiny")), opt_in=True),
     Suite("debug", ((FL, "build", "microvm-debug"), SELFTESTS), opt_in=True),
@@ -180,6 +182,28 @@ BOOTS = {boot.title: boot for boot in (
 )}
 
 
+# Tests that are one call of a tool, which prints TAP.
+CALLS = {
+    # A host installs, boots, uses, upgrades, rolls back and removes our kernel.
+    "images/deb-lifecycle": (LAB, "hosts", "test", "deb", "lifecycle"),
+    "images/rpm-lifecycle": (LAB, "hosts", "test", "rpm", "lifecycle"),
+    # A host survives power cuts, full disks, bad repositories and kernels that fail to boot.
+    "host-failures/deb": (LAB, "hosts", "test", "deb", "failures"),
+    "host-failures/rpm": (LAB, "hosts", "test", "rpm", "failures"),
+    # faultline-boot with systemd-boot and GRUB: trials that pass, trials that fail, power cuts.
+    "host-failures/loaders": (LAB, "hosts", "test", "deb", "loaders"),
+    "host-failures/loaders-12": (LAB, "hosts", "test", "deb", "loaders-12"),
+    # A host builds a module with DKMS, reads BTF, takes and opens a dump, and boots with dracut.
+    "release/deb": (LAB, "hosts", "test", "deb", "release"),
+    # Upstream's tests give the same results as on stock.
+    "upstream/mm": (LAB, "upstream", "mm"),
+    "upstream/stress-ng": (LAB, "upstream", "stress-ng"),
+}
+
+# The command of each test that is a row of a table.
+ROWS: dict[str, tuple[str, ...]] = {title: (BOOT, title) for title in BOOTS} | CALLS
+
+
 def title(path: Path) -> str:
     """The name of a program or test_NAME.py: SUITE/NAME."""
     return f"{path.parent.name}/{path.stem.removeprefix('test_')}"
@@ -195,5 +219,5 @@ def tests_of(suite: Suite) -> list[tuple[str, str]]:
     """The suite's tests, those that run alone first: title and argument for pytest."""
     found = [(title(path), str(path)) for path in (TESTS / suite.name).glob("*")
              if is_program(path) or path.match("test_*.py")]
-    found += [(name, f"{BOOT}::{name}") for name in BOOTS if name.startswith(f"{suite.name}/")]
+    found += [(name, f"{__file__}::{name}") for name in ROWS if name.startswith(f"{suite.name}/")]
     return sorted(found, key=lambda test: (test[0].partition("/")[2] not in suite.alone, test))

@@ -13,7 +13,7 @@
  *	sample SCENE_WHAT windows ARM HOW-MANY
  *
  * An arm is a value of vm.speculative_page_fault, or a name for the kernel as
- * it is (see --arms).  The host side is `fl bench coherence`.
+ * it is (see --arms).  The host side is `lab bench coherence`.
  */
 #include <errno.h>
 #include <pthread.h>

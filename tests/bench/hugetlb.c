@@ -9,7 +9,7 @@
  * An arm is a value of vm.hugetlb_pmd_sharing, or a name for the kernel as it
  * is (see --arms).  The arms take turns within a round, in alternating order,
  * so that any drift on the host affects all of them equally.  The host side,
- * `fl bench`, computes medians, tables and verdicts.
+ * `lab bench`, computes medians, tables and verdicts.
  *
  * A mapping keeps the mode that it was created with, so each turn makes new
  * mappings; the file and its pages stay.

@@ -8,7 +8,7 @@
  *
  * An arm is a value of vm.pmd_clear_ipi_free, or a name for the kernel as it
  * is (see --arms).  The arms take turns within a round, in alternating order.
- * The host side, `fl bench`, computes medians, tables and verdicts.
+ * The host side, `lab bench`, computes medians, tables and verdicts.
  *
  * Broadcasts are counted by the kernel function that they run on other CPUs
  * (trace event csd:csd_queue_cpu), and interrupts by /proc/interrupts.  These

@@ -8,7 +8,7 @@
  *
  * An arm is a value of vm.speculative_page_fault, or a name for the kernel as
  * it is (see --arms).  The arms take turns within a round, in alternating
- * order.  The host side, `fl bench`, computes medians, tables and
+ * order.  The host side, `lab bench`, computes medians, tables and
  * verdicts.
  */
 #include <errno.h>

@@ -26,7 +26,7 @@ in_vm() {
 	local flavour=$1 name=$2 program files=()
 	shift 2
 	if [ "$1" = --selftests ]; then
-		files=(--file packaging/tools/run-selftests:ktap-all)
+		files=(--file packaging/share/run-selftests:ktap-all)
 		for program in $2; do
 			files+=(--file "$BUILD/$(selftests_of "$flavour")/$program")
 		done

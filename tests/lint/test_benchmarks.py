@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The benchmarks compile together with the helpers of the selftests."""
 
+from pathlib import Path
+
 import pytest
 
-from faultline.bench import guest
+from bench import guest
 from faultline.common import ROOT
 
-BENCH = ROOT / "tests/bench"
-PROGRAMS = sorted({*BENCH.glob("*.c")} - {BENCH / "bench_util.c"})
+PROGRAMS = sorted(path for folder in ("rollout/bench", "tests/bench")
+                  for path in (ROOT / folder).glob("*.c") if path.stem != "bench_util")
 
 
-@pytest.mark.parametrize("name", [path.stem for path in PROGRAMS])
-def test_benchmark_compiles(name: str) -> None:
+@pytest.mark.parametrize("path", PROGRAMS, ids=[path.stem for path in PROGRAMS])
+def test_benchmark_compiles(path: Path) -> None:
     """Without a warning; else the error is the compiler's."""
-    guest.compile_program(BENCH / f"{name}.c", *BENCH.glob(f"{name}/*.h"))
+    guest.compile_program(path, *path.parent.glob(f"{path.stem}/*.h"))

@@ -16,7 +16,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 
-from faultline.testing import fetched
+from lib import fetched
 
 
 def programs() -> pathlib.Path:

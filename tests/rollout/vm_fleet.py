@@ -38,9 +38,9 @@ class Problem(Exception):
 
 
 def build_load(folder: pathlib.Path) -> pathlib.Path:
-    """Compile the load of tests/bench."""
+    """Compile the load of rollout/bench."""
     program = folder / "munmap"
-    bench = ROOT / "tests/bench"
+    bench = ROOT / "rollout/bench"
     subprocess.run(["cc", "-D_GNU_SOURCE", "-O2", "-Wall", "-static", "-pthread", "-I", SELFTESTS,
                     "-I", bench, "-o", program, bench / "munmap.c", bench / "bench_util.c",
                     SELFTESTS / "faultline_util.c"], check=True)

@@ -6,9 +6,9 @@ from unittest import mock
 
 import pytest
 
-from faultline.bench import guest, micro
-from faultline.bench.guest import Boot, Kernels, Sample
-from faultline.bench.report import Report
+from bench import guest, micro
+from bench.guest import Boot, Kernels, Sample
+from bench.report import Report
 
 OURS, THEIRS = Path("ours"), Path("stock")
 

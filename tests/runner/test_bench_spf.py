@@ -8,9 +8,9 @@ from unittest import mock
 
 import pytest
 
-from faultline.bench import cli, guest, spf
-from faultline.bench.guest import BenchError, Boot, Kernels, Sample
-from faultline.bench.report import Report
+from bench import cli, guest, spf
+from bench.guest import BenchError, Boot, Kernels, Sample
+from bench.report import Report
 
 KERNELS = Kernels(Path("ours"), Path("stock"), None)
 UNITS = {"locks": "of_eligible", "throughput": "touches/s", "cost": "ticks"}

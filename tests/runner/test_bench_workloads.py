@@ -14,8 +14,8 @@ from unittest import mock
 import pytest
 
 from faultline.apt import Apt
-from faultline.bench import cli, guest, loads, rootfs, workloads
-from faultline.bench.guest import BenchError, Kernels, Sample
+from bench import cli, guest, loads, rootfs, workloads
+from bench.guest import BenchError, Kernels, Sample
 from faultline.common import ROOT, Fail, Paths
 from faultline.vm import cli as vm
 
@@ -406,7 +406,7 @@ def test_peer_is_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     for name in ("ours", "stock"):
         (tmp_path / name).touch()
     monkeypatch.setattr("sys.argv", [
-        "fl bench", "workloads", "--scenes", "compile_c", "--rounds", "2", "--kernel",
+        "lab bench", "workloads", "--scenes", "compile_c", "--rounds", "2", "--kernel",
         f"{tmp_path}/ours", "--stock", f"{tmp_path}/stock", "--peer", f"{tmp_path}/peer"])
     assert cli.main() == 1
     assert "no kernel" in capsys.readouterr().err
@@ -469,9 +469,9 @@ def test_no_download_is_one_error(monkeypatch: pytest.MonkeyPatch,
         raise Fail(f"no {packages[0]}")
 
     monkeypatch.setattr(rootfs, "image", image)
-    monkeypatch.setattr("sys.argv", ["fl bench", "workloads", "--quick", "--kernel", str(kernel)])
+    monkeypatch.setattr("sys.argv", ["lab bench", "workloads", "--quick", "--kernel", str(kernel)])
     assert cli.main() == 1
-    assert capsys.readouterr().err == "fl bench: no coreutils\n"
+    assert capsys.readouterr().err == "lab bench: no coreutils\n"
 
 
 def test_unknown_scene(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
@@ -479,7 +479,7 @@ def test_unknown_scene(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     """Refused before anything is downloaded."""
     kernel = tmp_path / "kernel"
     kernel.touch()
-    monkeypatch.setattr("sys.argv", ["fl bench", "workloads", "--quick", "--kernel", str(kernel),
+    monkeypatch.setattr("sys.argv", ["lab bench", "workloads", "--quick", "--kernel", str(kernel),
                                      "--scenes", "redis_slush"])
     assert cli.main() == 1
     assert "no 'redis_slush' in redis_flush" in capsys.readouterr().err
@@ -604,7 +604,7 @@ def test_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     """One CPU that counts instructions; the report and its file say so."""
     booted = fake_vms(tmp_path, monkeypatch)
     (tmp_path / "ours").touch()
-    words = ["fl bench", "workloads", "--kernel", f"{tmp_path}/ours", "--scenes", "compile_c",
+    words = ["lab bench", "workloads", "--kernel", f"{tmp_path}/ours", "--scenes", "compile_c",
              "--rounds", "1", "--virtual-time"]
     monkeypatch.setattr("sys.argv", words)
     assert cli.main() == 0
@@ -615,7 +615,7 @@ def test_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         assert arguments.count("--cpus") == 1
         assert arguments[arguments.index("--cpus") + 1] == "1"
     for wrong, error in (([*words, "--cpus", "2"], "takes no --cpus"),
-                         (["fl bench", "spf", *words[2:4], "--virtual-time"], "not for spf")):
+                         (["lab bench", "spf", *words[2:4], "--virtual-time"], "not for spf")):
         monkeypatch.setattr("sys.argv", wrong)
         assert cli.main() == 1
         assert error in capsys.readouterr().err

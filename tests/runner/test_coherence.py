@@ -9,9 +9,9 @@ from unittest import mock
 
 import pytest
 
-from faultline.bench import cli, coherence, qemu_plugin
-from faultline.bench.coherence import CHECKS, Phase, Symbols, check_phase, parse_results
-from faultline.bench.guest import BenchError
+from bench import cli, coherence, qemu_plugin
+from bench.coherence import CHECKS, Phase, Symbols, check_phase, parse_results
+from bench.guest import BenchError
 from faultline.common import Fail
 
 MAP = """\

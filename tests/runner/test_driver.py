@@ -31,7 +31,7 @@ class Repository:
                 shutil.copytree(ROOT / name, folder / name)
             else:
                 shutil.copy2(ROOT / name, folder / name)
-        for name in (suites.FL, "tests/lib/selftests"):
+        for name in (suites.FL, suites.LAB, "tests/lib/selftests"):
             self.program(name, "exit 1")
         self.env = {key: value for key, value in os.environ.items()
                     if not key.startswith("PYTEST_")} | {"BUILD": str(folder / "build")}
@@ -161,7 +161,7 @@ def test_failed_build(repo: Repository) -> None:
     repo.program("tests/kernel/it", PASS)
     repo.put("tests/runner/test_it.py", "def test_it():\n    pass\n")
     # it, test_it, and the rows of the kernel suite.
-    rows = sum(title.startswith("kernel/") for title in suites.BOOTS)
+    rows = sum(title.startswith("kernel/") for title in suites.ROWS)
     said = repo.ends(f"1 passed, {2 + rows} failed, 0 skipped")
     assert "tests/lint/it PASSED: 1 passed" in said
     assert "not run: tools/fl build microvm failed" in said
@@ -229,7 +229,7 @@ def test_list(repo: Repository) -> None:
     repo.put("tests/kernel/test_them.py", "")
     repo.put("tests/kernel/settings", "")
     assert set(repo.run("--list", "kernel").stdout.split()) == {"kernel/it", "kernel/them"} | {
-        title for title in suites.BOOTS if title.startswith("kernel/")}
+        title for title in suites.ROWS if title.startswith("kernel/")}
 
 
 def test_progress(repo: Repository) -> None:

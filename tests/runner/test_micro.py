@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from faultline.bench import guest
+from bench import guest
 from faultline.common import ROOT
 
 TESTS = ("page_fault1", "page_fault2", "page_fault3", "mmap1", "mmap2", "malloc1", "malloc2",
@@ -21,7 +21,7 @@ NOT_IN = {"threads": {"brk1"}, "processes": {"case-anon-w-seq-mt"}}
 @pytest.fixture(scope="module", name="program")
 def _program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with mock.patch.object(guest, "BUILD", tmp_path_factory.mktemp("build")):
-        return guest.compile_program(ROOT / "tests/bench/micro.c")
+        return guest.compile_program(ROOT / "rollout/bench/micro.c")
 
 
 def ran(program: Path, *words: str) -> subprocess.CompletedProcess[str]:

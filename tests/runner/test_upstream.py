@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from faultline.upstream.arms import STOCK, Arm, Boot, ours
-from faultline.upstream.compare import Load, compare
-from faultline.upstream.results import Result, read_stressors, read_vmtests
+from upstream.arms import STOCK, Arm, Boot, ours
+from upstream.compare import Load, compare
+from upstream.results import Result, read_stressors, read_vmtests
 
 
 def outcomes(results: dict[str, Result]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from faultline.common import Fail
-from faultline.testing import fetched
+from lib import fetched
 from source.fake import PACKAGE, Archive, Host
 
 DAY = 24 * 3600

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""fl userland: the sources of its Debian 13, and how it fails; mmdebstrap has a stand-in.
+"""lab userland: the sources of its Debian 13, and how it fails; mmdebstrap has a stand-in.
 
 `make test-debian-13` is the test with the real one.
 """
@@ -34,7 +34,7 @@ def archive(place: Path) -> Archive:
 def machine(tmp_path: Path, archive: Archive) -> Host:
     """A Debian 12 with the stand-in."""
     if os.geteuid():
-        pytest.skip("fl userland needs root")
+        pytest.skip("lab userland needs root")
     fresh = Host(tmp_path / "machine")
     fresh.use(archive, f"file:{archive.top}")
     programs = tmp_path / "bin"

@@ -17,13 +17,10 @@ stage_env   what packages and tests read of a stage
 flavour     the flavours of the kernel: their definitions and configuration
 sysroot     libraries for cross-compiled programs
 sbom        the bill of materials of a stage
+verbs       the command line of fl
 
 Programs: fetch, tree, export, rebase, audit, configure, build, stage, clean.
 
 package     DEB and RPM packages, repositories, signing
 vm          a kernel in a VM
-bench       benchmarks in VMs
-images      hosts with disks, which install our packages
-upstream    upstream's tests on several kernels
-testing     shared code of test programs
 """

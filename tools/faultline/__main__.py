@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import importlib
-import signal
 import sys
 
-from .common import run_main
+from .verbs import dispatch
 
 # The module and function of each verb, and what it does.
 VERBS = {
@@ -32,42 +30,7 @@ VERBS = {
     "vm shell": ("vm.cli:shell", "boot a kernel in a VM with a shell"),
     "vm kunit": ("vm.kunit:main", "boot a kernel in a VM and print its KUnit results"),
     "vm busybox": ("vm.busybox:main", "download busybox for another architecture"),
-    "userland": ("testing.userland:main", "run test suites on a Debian 13"),
-    "bench": ("bench.cli:main", "measure a feature in VMs"),
-    "images build": ("images.build:main", "build the disks of the test hosts"),
-    "images packages": ("images.packages:main", "make the repositories for the test hosts"),
-    "images shell": ("images.shell:main", "open a shell on a test host"),
-    "images test": ("images.story:main", "test packages on a test host"),
-    "upstream mm": ("upstream.mm:main", "compare upstream's mm selftests on stock and on ours"),
-    "upstream stress-ng": ("upstream.stress_ng:main", "compare stress-ng on stock and on ours"),
 }
 
-
-def usage() -> str:
-    """The list of all verbs."""
-    lines = [f"  {verb:20}{text}" for verb, (_, text) in VERBS.items()]
-    return "\n".join(["usage: fl VERB [ARGUMENT...]", "", *lines, "",
-                      "fl VERB --help describes the arguments."])
-
-
-def main() -> int:
-    """Run the program that the first one or two arguments name."""
-    words = sys.argv[1:]
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0
-    for count in (1, 2):
-        verb = " ".join(words[:count])
-        if verb in VERBS:
-            module, _, function = VERBS[verb][0].partition(":")
-            # As ^C: undo what is half done.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-            sys.argv = [f"fl {verb}", *words[count:]]
-            program = importlib.import_module(f".{module}", __package__)
-            return run_main(sys.argv[0], getattr(program, function))
-    print(f"fl: error: no verb '{' '.join(words[:2])}': `fl help` lists them", file=sys.stderr)
-    return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(dispatch("fl", VERBS, "faultline."))

@@ -42,7 +42,8 @@ BUILD_ID_NOTE = struct.pack("<III4s", 4, BUILD_ID_SIZE, 3, b"GNU")
 SELFTESTS = "tools/testing/selftests/mm/faultline"
 BENCH = ("micro", "munmap")
 BENCH_SELFTESTS = lib.PATHS.kernel / "overlay" / SELFTESTS
-BENCH_COMMON = (ROOT / "tests/bench/bench_util.c", BENCH_SELFTESTS / "faultline_util.c")
+BENCH_SOURCES = ROOT / "rollout/bench"
+BENCH_COMMON = (BENCH_SOURCES / "bench_util.c", BENCH_SELFTESTS / "faultline_util.c")
 # Warnings are errors where the programs are tested, not with every compiler.
 BENCH_FLAGS = ("-D_GNU_SOURCE", "-D_FORTIFY_SOURCE=2", "-O2", "-Wall", "-fPIE", "-pie", "-pthread",
                "-fstack-protector-strong", "-Wl,-z,relro,-z,now,--build-id=none")
@@ -245,7 +246,7 @@ def install_tools(flavour: lib.Flavour, stage: pathlib.Path, perf: bool,
     if perf:
         install_perf(flavour, tools, log)
     for name in ("faultline-perf", "faultline-perf.1"):
-        shutil.copyfile(ROOT / "packaging/tools" / name, tools / name)
+        shutil.copyfile(ROOT / "packaging/share" / name, tools / name)
     (tools / "faultline-perf").chmod(0o755)
     selftests = stage / "scratch"
     selftests.mkdir()
@@ -259,7 +260,7 @@ def install_tools(flavour: lib.Flavour, stage: pathlib.Path, perf: bool,
             run("the selftests", log, lib.tool(flavour, "strip"), "--strip-unneeded", "-o",
                 target / path.name, path)
     shutil.rmtree(selftests)
-    shutil.copyfile(ROOT / "packaging/tools/run-selftests", target / "run")
+    shutil.copyfile(ROOT / "packaging/share/run-selftests", target / "run")
     (target / "run").chmod(0o755)
 
 
@@ -272,8 +273,8 @@ def install_bench(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) 
     bench.mkdir()
     for name in BENCH:
         run("the programs of faultline-bench", log, *lib.cc(flavour).split(), *BENCH_FLAGS,
-            f"-ffile-prefix-map={ROOT}=.", f"-I{ROOT / 'tests/bench'}", f"-I{BENCH_SELFTESTS}",
-            "-o", bench / name, ROOT / f"tests/bench/{name}.c", *BENCH_COMMON)
+            f"-ffile-prefix-map={ROOT}=.", f"-I{BENCH_SOURCES}", f"-I{BENCH_SELFTESTS}",
+            "-o", bench / name, BENCH_SOURCES / f"{name}.c", *BENCH_COMMON)
         run("the programs of faultline-bench", log, lib.tool(flavour, "strip"),
             "--strip-unneeded", "--remove-section=.comment", "--remove-section=.note", bench / name)
 
@@ -302,8 +303,8 @@ def inputs(flavour: lib.Flavour, env: dict[str, str]) -> str:
     """A digest of everything that determines the contents of the stage."""
     folders = [lib.PATHS.kernel / "patches", lib.PATHS.kernel / "overlay"]
     files = [flavour.config, flavour.image, pathlib.Path(__file__), ROOT / "CHANGELOG",
-             *sorted((ROOT / "packaging/tools").iterdir()),
-             *sorted((ROOT / "tests/bench").glob("*.[ch]")),
+             *sorted((ROOT / "packaging/share").iterdir()),
+             *sorted(BENCH_SOURCES.glob("*.[ch]")),
              pathlib.Path(sbom.__file__), lib.PATHS.kernel / "upstream",
              flavour.out / "Module.symvers", flavour.out / "modules.order",
              *(path for folder in folders for path in sorted(folder.rglob("*"))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What the Python programs share: a timed loop, and the files with its results.
 
-The names of the files begin with OUT; `fl bench workloads` reads them.
+The names of the files begin with OUT; `lab bench workloads` reads them.
 """
 
 import threading

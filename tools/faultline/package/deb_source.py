@@ -33,7 +33,7 @@ from .debtree import SOURCE, maintainer, write_debian
 
 # What the build needs of this repository.  Its sysctl/ and rollout/ are there in any case.
 CARRIED = ("CHANGELOG", "CONTRIBUTING.md", "COPYING", "README.md", "SECURITY.md", "kernel",
-           "packaging", "tests/bench", "tools")
+           "packaging", "tools")
 ROOM = 1 << 30
 SUFFIXES = {b"\xfd7zXZ": "xz", b"\x1f\x8b": "gz"}
 
@@ -80,7 +80,7 @@ def carry(debian: pathlib.Path) -> None:
         path, new = ROOT / name, debian / "faultline" / name
         if path.is_dir():
             shutil.copytree(path, new,
-                            ignore=shutil.ignore_patterns("__pycache__", "*~", "results"))
+                            ignore=shutil.ignore_patterns("__pycache__", "*~"))
         else:
             shutil.copy(path, new)
     bases = debian / "base-configs"

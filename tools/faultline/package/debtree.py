@@ -144,8 +144,5 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
     names = ("KVER", "RELEASE", "FLAVOUR", "DEBUG", "PERF", "SOURCE_DATE_EPOCH", "IMAGE")
     (target / "release").write_text("".join(f"{name}={values[name]}\n" for name in names))
     shutil.copytree(sysctl, target / "faultline" / "sysctl")
-    shutil.copytree(ROOT / "rollout" / "host", target / "faultline" / "rollout" / "host")
-    shutil.copytree(ROOT / "rollout" / "fleet", target / "faultline" / "fleet",
+    shutil.copytree(ROOT / "rollout", target / "faultline" / "rollout",
                     ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("ansible", "bench", "monitoring"):
-        shutil.copytree(ROOT / "rollout" / name, target / "faultline" / name)

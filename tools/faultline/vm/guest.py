@@ -10,13 +10,13 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..common import ROOT, Paths
+from ..common import Paths
 
 from .arch import Arch
 from .errors import RunnerError
 from .initramfs import Archive, FileSet, elf_facts
 
-_INIT = ROOT / "tests/vm/init"
+_INIT = Path(__file__).with_name("init")
 
 _DIRECTORIES = (
     "/bin", "/sbin", "/usr/bin", "/usr/sbin", "/etc", "/root", "/run", "/var",

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The program `lab bench`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from . import coherence, hugetlb, micro, munmap, pmd_clear, spf, workloads
+from .guest import BUILD, BenchError, Kernels
+
+_ABOUT = """\
+Measure a feature in VMs and print a table. The numbers also go to
+build/bench/NAME.json (--quick: NAME-quick.json; --scenes: NAME-SCENE.json). A
+missed aim is marked in the table, but is not an error.
+"""
+
+_MORE = """\
+Every figure is a median with its range. Without KVM, times are those of an
+emulated machine on this host: compare arms within a run, not runs. Ratios
+(stall to the time of the munmap itself), costs (instructions, counted on one
+emulated CPU) and waits in "virtual" time (instructions of all emulated CPUs,
+which take turns) do not depend on the load of the host. Throughput does: if its
+range is as wide as its median, a verdict on it is a guess.
+
+spf: p99 is over the actual operations; if each of them waits for a second,
+these are few. any_p99 also includes the operations that other writers would
+have started meanwhile, one after each pause of the writer. Throughput uses no
+more virtual CPUs than the host has real ones: with more, results of the same
+kernel vary by a factor of two. It needs an idle host.
+
+coherence: a QEMU plugin counts the cache lines that a page fault moves from one
+CPU to another, in a model with unlimited caches; a transfer is a read miss, a
+write miss or an upgrade, and a dirty one is of a modified line. CPUs take turns
+to fault, in one VMA or in one each. Faults with an interrupt in them are left
+out. The plugin is compiled with a header from QEMU's source package, which is
+downloaded once (34 MB on Debian 12), or with QEMU_PLUGIN_HEADER=path. Each boot
+first checks the plugin with lines whose transfers are known.
+
+micro: our own programs with the metrics of will-it-scale, pft and vm-scalability
+by their names; rollout/bench/micro.c describes them. In each round, stock, all
+switches off and all switches on are booted once, in alternating order. cost is the
+number of instructions per operation, on one emulated CPU.
+
+workloads: programs of the host's Debian release (Redis, Python with numpy, gcc,
+PostgreSQL, a JVM, QEMU), which are downloaded once (some 350 MB; delete
+build/bench/rootfs to get newer ones), a Go program that the host's Go compiles,
+DuckDB and polars from PyPI (24 and 35 MB), and a few files of the kernel in
+build/tree, which the guest compiles. The latency is the program's own; p99.9 takes
+1000 requests. "on" is every switch at once. pgfault, and the shares of it, are those of
+the VM. safepoint: how long the JVM stops its threads, from its own log, its start
+included. --virtual-time compares how much work the programs do per instruction of
+the CPU: a loss of throughput shows, but no stall, as one CPU runs everything. What
+else the host does matters only for waits of an idle CPU, which take real time. Each
+second of --ms takes about ten seconds.
+
+examples:
+  lab bench munmap
+  lab bench hugetlb --procs 16 --mem 12288
+  lab bench hugetlb --quick
+  lab bench pmd_clear
+  lab bench spf --ms 8000
+  lab bench spf --scenes cost
+  lab bench coherence --cpus 4,16
+  lab bench micro --rounds 6
+  lab bench micro --scenes cost --peer
+  lab bench workloads --scenes redis_flush,compile_c
+  lab bench workloads --scenes redis_bgsave --virtual-time --ms 5000 --mib 128
+"""
+
+_BENCHMARKS = {
+    "munmap": munmap,
+    "hugetlb": hugetlb,
+    "pmd_clear": pmd_clear,
+    "spf": spf,
+    "coherence": coherence,
+    "micro": micro,
+    "workloads": workloads,
+}
+
+# Fields of a Plan that the command line can change.
+_SIZES = {
+    "mem": ("MIB", "memory of the guest"),
+    "cpus": ("N", "virtual CPUs; spf: for memcg and locks; coherence: N[,N...]"),
+    "mib": ("MIB", "munmap: memory to unmap; spf: to fault in; workloads: data"),
+    "procs": ("N", "hugetlb: processes in shared, unshared and tables"),
+    "gib": ("GIB", "hugetlb: size of the file that they map"),
+    "ms": ("MS", "duration of a turn: hugetlb (shared, unshared), spf (waits, throughput), "
+           "micro, workloads"),
+    "storm-procs": ("N", "hugetlb: processes in exit_storm"),
+    "storm-gib": ("GIB", "hugetlb: mapping size of each of them"),
+    "areas": ("N", "pmd_clear: huge pages per turn"),
+    "forks": ("N", "pmd_clear: children per turn"),
+    "threads": ("N,...", "spf: threads in throughput, at most as many as the host has CPUs"),
+    "pages": ("N", "coherence: faults of each CPU per phase"),
+}
+
+_IMAGE = "arch/x86/boot/bzImage"
+_PEER = BUILD / "microvm-peer" / _IMAGE
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise BenchError(f"{message}; see lab bench --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(description=_ABOUT, epilog=_MORE,
+                     formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument("benchmark", choices=list(_BENCHMARKS))
+    parser.add_argument("--kernel", metavar="IMAGE", type=Path,
+                        default=BUILD / "microvm" / _IMAGE, help="our kernel (default: microvm)")
+    parser.add_argument("--stock", metavar="IMAGE", type=Path,
+                        help="the same configuration of upstream's tree (default: "
+                        "microvm-stock, if it is built)")
+    parser.add_argument("--peer", metavar="IMAGE", nargs="?", type=Path, const=_PEER,
+                        help="the newest upstream kernel as another arm (without IMAGE: "
+                        "microvm-peer)")
+    parser.add_argument("--config-n", metavar="IMAGE", type=Path,
+                        help="munmap, spf: our tree with CONFIG_FAULTLINE=n")
+    parser.add_argument("--scenes", metavar="SCENE,...", type=lambda text: tuple(text.split(",")),
+                        help=f"only some; spf: {', '.join(spf.SCENES)}; "
+                        f"micro: {', '.join(micro.SCENES)}; "
+                        f"workloads: {', '.join(workloads.SCENES)}")
+    parser.add_argument("--rounds", metavar="N", type=_numbers, help="rounds of each measurement")
+    for name, (metavar, text) in _SIZES.items():
+        parser.add_argument(f"--{name}", metavar=metavar, type=_numbers, help=text)
+    parser.add_argument("--virtual-time", action="store_true",
+                        help="workloads: one emulated CPU, an instruction per nanosecond")
+    parser.add_argument("--quick", action="store_true",
+                        help="one small round as a smoke test; the figures mean little")
+    return parser
+
+
+def _kernels(options: argparse.Namespace) -> Kernels:
+    stock = options.stock
+    if stock is None and not options.quick:
+        built = BUILD / "microvm-stock" / _IMAGE
+        stock = built if built.exists() else None
+        if stock is None:
+            print("# no stock kernel (--stock): comparisons with it are left out",
+                  file=sys.stderr)
+    for kernel in (options.kernel, stock, options.peer, options.config_n):
+        if kernel is not None and not kernel.is_file():
+            raise BenchError(f"no kernel {kernel}; build it with make kernel, or name another one")
+    return Kernels(options.kernel, stock, options.config_n, options.peer)
+
+
+def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coherence.Plan |
+            micro.Plan | workloads.Plan, options: argparse.Namespace) -> None:
+    """Change the fields of PLAN given on the command line."""
+    fields = {field.name for field in dataclasses.fields(plan)}
+    for option in ("rounds", *_SIZES):
+        name = option.replace("-", "_")
+        values = getattr(options, name)
+        if values is None:
+            continue
+        if min(values) < 1:
+            raise BenchError(f"--{option} must be 1 or more")
+        if name not in fields:
+            raise BenchError(f"--{option} is not for {options.benchmark}")
+        if isinstance(getattr(plan, name), tuple):
+            setattr(plan, name, values)
+            continue
+        if len(values) > 1:
+            raise BenchError(f"--{option} takes one number for {options.benchmark}")
+        setattr(plan, name, values[0])
+    if options.scenes is not None:
+        if not isinstance(plan, (spf.Plan, micro.Plan, workloads.Plan)):
+            raise BenchError(f"--scenes is not for {options.benchmark}")
+        unknown = [scene for scene in options.scenes if scene not in plan.scenes]
+        if unknown:
+            raise BenchError(f"--scenes: no '{unknown[0]}' in {', '.join(plan.scenes)}")
+        plan.scenes = tuple(scene for scene in plan.scenes if scene in options.scenes)
+    if options.virtual_time:
+        if not isinstance(plan, workloads.Plan):
+            raise BenchError(f"--virtual-time is not for {options.benchmark}")
+        if options.cpus is not None:
+            raise BenchError("--virtual-time uses one CPU and takes no --cpus")
+        plan.virtual_time = True
+    if options.rounds is not None and "cost_rounds" in fields:
+        setattr(plan, "cost_rounds", plan.rounds)
+
+
+def _run(arguments: list[str]) -> None:
+    options = _parser().parse_args(arguments)
+    benchmark = _BENCHMARKS[options.benchmark]
+    plan = benchmark.QUICK if options.quick else benchmark.Plan()
+    _resize(plan, options)
+    if options.config_n and benchmark not in (munmap, spf):
+        raise BenchError(f"--config-n is not for {options.benchmark}")
+    report = benchmark.run(_kernels(options), plan)
+    if options.quick:
+        # One small round does not allow a verdict.
+        report.aims.clear()
+    name = "-".join([options.benchmark, *(plan.scenes if options.scenes else ()),
+                     *(["virtual"] if options.virtual_time else []),
+                     *(["quick"] if options.quick else [])])
+    path = BUILD / "bench" / f"{name}.json"
+    report.write(path)
+    print(report.text())
+    print(f"\nwritten to {path}")
+
+
+def main() -> int:
+    """Run the program and return its exit code."""
+    try:
+        _run(sys.argv[1:])
+    except BenchError as err:
+        print(f"lab bench: {err}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("lab bench: interrupted", file=sys.stderr)
+        return 130
+    return 0

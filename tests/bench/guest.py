@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Compile a guest program, boot a kernel with it, collect its samples."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from faultline.common import ROOT, Paths
+from faultline.vm import cli as vm
+
+BUILD = Paths.from_env().build
+# Every guest program is compiled with these; the second is shared with the selftests.
+SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
+_BENCH = ROOT / "rollout/bench"
+_UTILS = (_BENCH / "bench_util.c", SELFTESTS / "faultline_util.c")
+
+
+class BenchError(Exception):
+    """An error that the user has to fix; the text says what."""
+
+
+@dataclass
+class Kernels:
+    """The kernels to compare; all but OURS may be missing."""
+
+    ours: Path
+    stock: Path | None
+    config_n: Path | None
+    # The newest upstream kernel.
+    peer: Path | None = None
+
+    def others(self) -> list[tuple[str, Path]]:
+        """Arm and image of the kernels without our switches that are there."""
+        return [(arm, kernel) for arm, kernel in ((STOCK, self.stock), (PEER, self.peer))
+                if kernel]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One line "sample METRIC UNIT ARM VALUE" of a guest program."""
+
+    metric: str
+    unit: str
+    arm: str
+    value: float
+
+
+@dataclass
+class Boot:
+    """The results of one boot."""
+
+    samples: list[Sample] = field(default_factory=list)
+    release: str = ""
+    accel: str = ""
+
+
+def compile_program(source: Path, *headers: Path) -> Path:
+    """Link SOURCE statically, so that it runs in any initramfs; return the program.
+
+    HEADERS are its includes besides the common ones.
+    """
+    compiler = os.environ.get("CC") or "cc"
+    if not shutil.which(compiler.split()[0]):
+        raise BenchError(f"no C compiler '{compiler}'; run packaging/build-deps/install, or set CC")
+    program = BUILD / "bench" / source.stem
+    program.parent.mkdir(parents=True, exist_ok=True)
+    newest = max(path.stat().st_mtime for path in (
+        source, *headers, *_UTILS, *(util.with_suffix(".h") for util in _UTILS)))
+    if program.exists() and program.stat().st_mtime > newest:
+        return program
+    made = program.with_suffix(".new")
+    command = [*compiler.split(), "-D_GNU_SOURCE", "-O2", "-Wall", "-Werror", "-static",
+               "-pthread", f"-I{SELFTESTS}", f"-I{_BENCH}", "-o", str(made), str(source),
+               *map(str, _UTILS)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise BenchError(f"cannot compile {source.relative_to(ROOT)}:\n{result.stderr.strip()}")
+    made.rename(program)
+    return program
+
+
+def parse_samples(text: str) -> list[Sample]:
+    """Extract the samples from the output of a guest program."""
+    samples = []
+    for line in text.splitlines():
+        words = line.split()
+        if words[:1] != ["sample"]:
+            continue
+        try:
+            metric, unit, arm, value = words[1:]
+            samples.append(Sample(metric, unit, arm, float(value)))
+        except ValueError as err:
+            raise BenchError(f"the guest program printed a bad sample: '{line}'") from err
+    return samples
+
+
+class _Output(io.BytesIO):
+    """The output of a guest program; a terminal shows how many samples it has."""
+
+    def flush(self) -> None:
+        """Called after each write."""
+        if sys.stderr.isatty():
+            count = self.getvalue().count(b"\nsample ")
+            print(f"\r# {count} samples", end="", file=sys.stderr, flush=True)
+
+
+def boot(kernel: Path, program: Path, commands: list[list[str]], *, name: str,
+         options: list[str]) -> Boot:
+    """Boot KERNEL, run COMMANDS one after another, return all samples."""
+    out = BUILD / "bench/vm" / name
+    script = " && ".join(shlex.join(command) for command in commands)
+    print(f"# {name}: {kernel}", file=sys.stderr, flush=True)
+    output = _Output()
+    status = vm.call(["--kernel", str(kernel), "--out", str(out), "--quiet",
+                      "--file", str(program), *options, "--", "sh", "-c", script], output)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    if status:
+        raise BenchError(f"{name}: the VM ended with exit status {status}; logs are in {out}")
+    samples = parse_samples(output.getvalue().decode(errors="replace"))
+    if not samples:
+        raise BenchError(f"{name}: the guest program printed no samples; logs are in {out}")
+    result = json.loads((out / "result.json").read_text("utf-8"))
+    return Boot(samples, result.get("release") or "", result.get("accel") or "")
+
+
+STOCK = "stock"
+PEER = "peer"
+CONFIG_N = "config-n"
+ALONE = "alone_"
+
+
+def with_stock(kernels: Kernels, arms: str, off: str,
+               booted: Callable[[Path, str, str], Boot]) -> list[Sample]:
+    """Return samples of all ARMS in one boot, and of OFF and stock in a separate boot each.
+
+    BOOTED takes the kernel, the arms and the suffix of the boot's name.  The second kind has its
+    own metrics, which must not be mixed with those of the first boot.
+    """
+    samples = booted(kernels.ours, arms, "").samples
+    others = kernels.others()
+    if others:
+        for arm, kernel in ((off, kernels.ours), *others):
+            samples += [replace(sample, metric=ALONE + sample.metric)
+                        for sample in booted(kernel, arm, f"-{arm}").samples]
+    return samples

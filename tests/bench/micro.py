@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Micro-benchmarks under their public names: stock, all switches off, all on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from faultline.common import ROOT
+from . import guest
+from .guest import STOCK
+from .report import Report, rows_of
+
+OFF, ON = "off", "on"
+
+THROUGHPUT, INSTRUCTIONS = "throughput", "cost"
+SCENES = (THROUGHPUT, INSTRUCTIONS)
+
+# Aims of all features together: throughput against stock, and instructions per operation.
+LEAST_ON, LEAST_OFF = 0.98, 0.995
+MOST_ON, MOST_OFF = 1 / LEAST_ON, 1 / LEAST_OFF
+
+COST = "_instructions"
+# Time counts instructions, so that two boots of a kernel give the same values.
+_COST_VM = ["--icount", "0", "--cpus", "1", "--append", "norandmaps"]
+
+_SOURCE = ROOT / "rollout/bench/micro.c"
+
+
+@dataclass
+class Plan:
+    """Sizes of a run: in each round, every kernel is booted once."""
+
+    rounds: int = 4
+    cpus: int = 2
+    mem: int = 2048
+    ms: int = 1000
+    turns: int = 3
+    # Of a turn that counts instructions.
+    cost_ms: int = 100
+    scenes: tuple[str, ...] = SCENES
+
+
+QUICK = Plan(rounds=1, ms=100, turns=1, cost_ms=20)
+
+
+def _commands(arm: str, turns: int, ms: int, *tasks: int) -> list[list[str]]:
+    return [["micro", "--arms", arm, "--rounds", str(turns), "--ms", str(ms),
+             "--mode", mode, "--tasks", str(count), "all"]
+            for mode in ("threads", "processes") for count in dict.fromkeys(tasks)]
+
+
+def _cost(arm: str, kernel: Path, program: Path, plan: Plan) -> guest.Boot:
+    """Instructions per operation: throughput depends on where an emulator has put the code."""
+    vm = [*_COST_VM, "--mem", str(plan.mem), "--timeout", "7200", "--append", "hugepages=4"]
+    boot = guest.boot(kernel, program, _commands(arm, plan.turns, plan.cost_ms, 1),
+                      name=f"micro-cost-{arm}", options=vm)
+    return replace(boot, samples=[guest.Sample(sample.metric + COST, "instr", arm,
+                                               1e9 / sample.value) for sample in boot.samples])
+
+
+def run(kernels: guest.Kernels, plan: Plan) -> Report:
+    """Boot the kernels, measure, and return the report."""
+    program = guest.compile_program(_SOURCE)
+    vm = ["--cpus", str(plan.cpus), "--mem", str(plan.mem), "--timeout", "7200",
+          "--append", f"hugepages={4 * plan.cpus}"]
+    turns = [*kernels.others(), (OFF, kernels.ours), (ON, kernels.ours)]
+    samples: list[guest.Sample] = []
+    ours = guest.Boot()
+    for number in range(plan.rounds if THROUGHPUT in plan.scenes else 0):
+        for arm, kernel in turns if number % 2 == 0 else turns[::-1]:
+            boot = guest.boot(kernel, program, _commands(arm, plan.turns, plan.ms, 1, plan.cpus),
+                              name=f"micro-{number + 1}-{arm}", options=vm)
+            samples += boot.samples
+            ours = boot if kernel == kernels.ours else ours
+    for arm, kernel in turns if INSTRUCTIONS in plan.scenes else []:
+        boot = _cost(arm, kernel, program, plan)
+        samples += boot.samples
+        ours = boot if kernel == kernels.ours else ours
+    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {ours.accel.upper()}"
+    report = Report(ours.release, machine, rows_of(samples))
+    for metric in dict.fromkeys(sample.metric for sample in samples):
+        if metric.endswith(COST):
+            report.aim_ratio(metric, ON, STOCK, MOST_ON)
+            report.aim_ratio(metric, OFF, STOCK, MOST_OFF)
+        else:
+            report.aim_least(metric, ON, STOCK, LEAST_ON)
+            report.aim_least(metric, OFF, STOCK, LEAST_OFF)
+    return report

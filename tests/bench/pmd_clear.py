@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Removing page tables without IPIs: broadcasts, interruptions, cost."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from faultline.common import ROOT
+from . import guest
+from .report import Report, rows_of
+
+OFF, ON = "0", "1"
+STOCK = guest.STOCK
+
+# Aims of the feature.
+GUP_COST = 0.005
+
+_SOURCE = ROOT / "tests/bench/pmd_clear.c"
+_ARMS = f"{OFF},{ON}"
+
+# On one CPU without randomness, two boots of the same kernel give the same counts.
+_COST_VM = ["--icount", "0", "--cpus", "1", "--mem", "1024", "--append", "norandmaps",
+            "--timeout", "7200"]
+
+
+@dataclass
+class Plan:
+    """Sizes of a run."""
+
+    rounds: int = 5
+    cost_rounds: int = 9
+    cpu_counts: tuple[int, ...] = (2, 4, 8)
+    areas: int = 64
+    forks: int = 30
+    mem: int = 1536
+
+
+QUICK = Plan(rounds=1, cost_rounds=1, cpu_counts=(2,), areas=8, forks=3, mem=1024)
+
+
+def _command(arms: str, rounds: int, plan: Plan, *words: str) -> list[str]:
+    return ["pmd_clear", "--arms", arms, "--rounds", str(rounds), "--areas", str(plan.areas),
+            "--forks", str(plan.forks), *words]
+
+
+def _broadcasts(kernels: guest.Kernels, plan: Plan) -> tuple[list[guest.Sample], guest.Boot]:
+    """Count interruptions of other CPUs, on machines of several sizes.
+
+    The last CPU is isolated.  The CPUs take turns on one host thread: counts are reproducible,
+    and QEMU can patch code (trace events, the switch) that other CPUs are about to run.
+    """
+    program = guest.compile_program(_SOURCE)
+    samples = []
+    boots = []
+    for cpus in plan.cpu_counts:
+        last = cpus - 1
+        vm = ["--icount", "4", "--cpus", str(cpus), "--mem", str(plan.mem), "--timeout", "7200",
+              "--append", f"isolcpus={last}"]
+        turns = [(kernels.ours, _ARMS)]
+        turns += [(kernel, arm) for arm, kernel in kernels.others()]
+        for kernel, arms in turns:
+            commands = [_command(arms, plan.rounds, plan, "--isolated", str(last), "collapse",
+                                 "collapse_busy", "zap", "unshare", "isolated")]
+            name = f"pmd_clear-{cpus}-cpus" + ("" if kernel == kernels.ours else f"-{arms}")
+            boots.append(guest.boot(kernel, program, commands, name=name, options=vm))
+            samples += [replace(sample, metric=f"cpus{cpus}_{sample.metric}")
+                        for sample in boots[-1].samples]
+    return samples, boots[0]
+
+
+def _cost(kernels: guest.Kernels, plan: Plan) -> list[guest.Sample]:
+    """Count instructions: both values in one boot; off and stock in a separate boot each."""
+    program = guest.compile_program(_SOURCE)
+
+    def booted(kernel: Path, arms: str, name: str) -> guest.Boot:
+        return guest.boot(kernel, program, [_command(arms, plan.cost_rounds, plan, "gup")],
+                          name=f"pmd_clear-cost{name}", options=_COST_VM)
+
+    return guest.with_stock(kernels, _ARMS, OFF, booted)
+
+
+def run(kernels: guest.Kernels, plan: Plan) -> Report:
+    """Boot the kernels, measure, and return the report."""
+    samples, first = _broadcasts(kernels, plan)
+    samples += _cost(kernels, plan)
+    machine = (f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {first.accel.upper()}; "
+               "cost: TCG that counts instructions")
+    report = Report(first.release, machine, rows_of(samples))
+    _aims(report, plan)
+    return report
+
+
+def _aims(report: Report, plan: Plan) -> None:
+    for cpus in plan.cpu_counts:
+        for scene in ("collapse", "unshare"):
+            metric = f"cpus{cpus}_{scene}_walkers"
+            for arm in (OFF, STOCK):
+                report.aim_exact(metric, arm, cpus - 1)
+            report.aim_exact(metric, ON, 0)
+        for arm in (OFF, ON, STOCK):
+            report.aim_exact(f"cpus{cpus}_zap_walkers", arm, 0)
+        for what in ("cal", "any"):
+            report.aim_exact(f"cpus{cpus}_isolated_last_cpu_{what}", ON, 0)
+    for what in ("get_1", "pin_1", "get_512"):
+        report.aim_excess(f"gup_{what}", ON, OFF, GUP_COST)
+        report.aim_excess(f"{guest.ALONE}gup_{what}", OFF, STOCK, GUP_COST)

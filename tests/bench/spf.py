@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Speculative page faults: waits of writers, locks, throughput, cost."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from faultline.common import ROOT
+from . import guest
+from .guest import CONFIG_N, STOCK, BenchError
+from .report import Report, rows_of
+
+OFF, ON = "0", "1"
+
+# Aims of the feature.
+WRITER_WAIT = 0.1
+LOCK_FREE = 0.99
+TOUCHES = 1.0
+RECORDS = 1.25
+COST_ON = 0.95
+COST_OFF = 0.001
+
+# In the order in which they run; in the first ones a writer waits.
+WAITS = ("idle", "memcg", "cpu_max")
+SCENES = (*WAITS, "locks", "throughput", "cost")
+
+_SOURCE = ROOT / "tests/bench/spf.c"
+_ARMS = f"{OFF},{ON}"
+
+# Waits and counts: the clock counts the instructions of the CPUs, which take
+# turns on one host thread, so results do not depend on the load of the host.  And
+# QEMU can patch code (the switch, trace events) that other CPUs may run.
+_TURNS_VM = ["--icount", "4", "--append", "norandmaps"]
+# On one CPU without randomness, two boots of the same kernel give the same counts.
+_COST_VM = ["--icount", "0", "--cpus", "1", "--append", "norandmaps"]
+
+
+@dataclass
+class Plan:
+    """Sizes of a run; defaults are those of the guest program's options."""
+
+    scenes: tuple[str, ...] = SCENES
+    rounds: int = 5
+    cost_rounds: int = 9
+    cpus: int = 4
+    mem: int = 1024
+    ms: int = 4000
+    mib: int = 32
+    # For throughput; locks has one thread per virtual CPU.
+    threads: tuple[int, ...] = (1, 2)
+
+
+QUICK = Plan(rounds=1, cost_rounds=1, mem=512, ms=200, mib=8)
+
+
+# In these scenes threads rarely run and do little in a turn, so turns are longer by this factor.
+# They also have few CPUs; with more, only these threads would keep the writer waiting.
+_RARE = ("idle", "cpu_max")
+_RARE_TURN = 5
+_RARE_CPUS = 2
+
+
+def _command(arms: str, rounds: int, plan: Plan, scene: str, threads: int = 1) -> list[str]:
+    return ["spf", "--arms", arms, "--rounds", str(rounds), "--ms", str(plan.ms),
+            "--mib", str(plan.mib), "--threads", str(threads), scene]
+
+
+def _waits_and_locks(kernels: guest.Kernels, program: Path, plan: Plan,
+                     scene: str) -> list[guest.Boot]:
+    vm = [*_TURNS_VM, "--mem", str(plan.mem), "--timeout", "7200"]
+    turns = [(kernels.ours, _ARMS), *((kernel, arm) for arm, kernel in kernels.others())]
+    cpus = plan.cpus
+    if scene in _RARE:
+        plan, cpus = replace(plan, ms=plan.ms * _RARE_TURN), _RARE_CPUS
+    return [guest.boot(kernel, program, [_command(arms, plan.rounds, plan, scene, cpus)],
+                       name=f"spf-{scene}" + ("" if kernel == kernels.ours else f"-{arms}"),
+                       options=[*vm, "--cpus", str(cpus)])
+            for kernel, arms in turns]
+
+
+def real_cpus() -> int:
+    """Return the number of host CPUs that this program may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def throughput_threads(plan: Plan) -> list[int]:
+    """Return the thread counts that do not exceed the number of host CPUs.
+
+    With more virtual CPUs than real ones, the host may preempt a virtual CPU that holds a lock,
+    and figures of the same kernel vary by a factor of two.
+    """
+    cpus = real_cpus()
+    threads = sorted({number for number in plan.threads if number <= cpus})
+    if not threads:
+        raise BenchError(f"--threads: throughput needs as many host CPUs, this host has {cpus}")
+    if len(threads) < len(set(plan.threads)):
+        print(f"# throughput with more than {cpus} threads is left out: the host has {cpus} CPUs",
+              file=sys.stderr)
+    return threads
+
+
+def _throughput(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Boot]:
+    """Run the scene that needs CPUs running in parallel: each arm in a separate boot.
+
+    Rounds alternate the order of the arms.  The switch is set on the kernel command line: QEMU
+    cannot reliably patch code that other CPUs may run.
+    """
+    threads = throughput_threads(plan)
+    vm = ["--cpus", str(max(threads)), "--mem", str(plan.mem), "--timeout", "7200"]
+    turns = [(kernels.ours, arm, ["--append", f"sysctl.vm.speculative_page_fault={arm}"])
+             for arm in (OFF, ON)]
+    turns += [(kernel, arm, []) for arm, kernel in kernels.others()]
+    boots = []
+    for number in range(plan.rounds):
+        for kernel, arm, append in turns if number % 2 == 0 else turns[::-1]:
+            boots.append(guest.boot(kernel, program,
+                                    [_command(arm, 1, plan, "throughput", n) for n in threads],
+                                    name=f"spf-throughput-{number + 1}-{arm}",
+                                    options=[*vm, *append]))
+    return boots
+
+
+def _cost(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Boot]:
+    """Count instructions: both values in one boot; all kernels in a separate boot each."""
+    vm = [*_COST_VM, "--mem", str(plan.mem), "--timeout", "7200"]
+
+    def booted(kernel: Path, arms: str, name: str) -> guest.Boot:
+        return guest.boot(kernel, program, [_command(arms, plan.cost_rounds, plan, "cost")],
+                          name=f"spf-cost{name}", options=vm)
+
+    boots = [booted(kernels.ours, _ARMS, "")]
+    others = [(kernel, arm) for arm, kernel in kernels.others()]
+    if kernels.config_n:
+        others.append((kernels.config_n, CONFIG_N))
+    for kernel, arm in [(kernels.ours, OFF), (kernels.ours, ON), *others] if others else []:
+        boot = booted(kernel, arm, f"-{arm}")
+        boot.samples = [replace(sample, metric=guest.ALONE + sample.metric)
+                        for sample in boot.samples]
+        boots.append(boot)
+    return boots
+
+
+def _virtual(boot: guest.Boot) -> None:
+    boot.samples = [replace(sample, metric=f"virtual_{sample.metric}") if sample.unit == "us"
+                    else sample for sample in boot.samples]
+
+
+def run(kernels: guest.Kernels, plan: Plan) -> Report:
+    """Boot the kernels, measure, and return the report."""
+    if "throughput" in plan.scenes:
+        throughput_threads(plan)
+    program = guest.compile_program(_SOURCE)
+    boots: list[guest.Boot] = []
+    accel = ""
+    for scene in SCENES:
+        if scene not in plan.scenes:
+            continue
+        if scene == "throughput":
+            found = _throughput(kernels, program, plan)
+            accel = f", QEMU {found[0].accel.upper()}"
+        elif scene == "cost":
+            found = _cost(kernels, program, plan)
+        else:
+            found = _waits_and_locks(kernels, program, plan, scene)
+            for boot in found:
+                _virtual(boot)
+        boots += found
+    machine = (f"{platform.machine()}, {os.cpu_count()} CPUs{accel}; "
+               "waits, locks, cost: QEMU TCG that counts instructions")
+    report = Report(boots[0].release, machine,
+                    rows_of(sample for boot in boots for sample in boot.samples))
+    others = [arm for arm, kernel in ((STOCK, kernels.stock), (CONFIG_N, kernels.config_n))
+              if kernel]
+    _aims(report, plan, others or [STOCK])
+    return report
+
+
+COSTS = ("zero", "anon", "cow", "reuse", "kernel")
+# Faults taken by the kernel have no cost aim: their aim is to avoid mmap_lock.
+COSTS_ON = COSTS[:-1]
+
+
+def _aims(report: Report, plan: Plan, others: list[str]) -> None:
+    for scene in WAITS:
+        if scene in plan.scenes:
+            for what in ("p99", "any_p99", "max"):
+                report.aim_ratio(f"virtual_{scene}_same_{what}", ON, STOCK, WRITER_WAIT)
+    if "locks" in plan.scenes:
+        for who in ("user", "kernel"):
+            report.aim_best(f"{who}_lock_free", [ON], LOCK_FREE)
+    if "throughput" in plan.scenes:
+        for metric, aim in (("one_vma", TOUCHES), ("own_vma", TOUCHES), ("records", RECORDS)):
+            for threads in throughput_threads(plan):
+                report.aim_least(f"{metric}_{threads}", ON, STOCK, aim)
+    if "cost" in plan.scenes:
+        for cost in COSTS_ON:
+            report.aim_ratio(f"{guest.ALONE}cost_{cost}", ON, STOCK, COST_ON)
+        for cost in COSTS:
+            for other in others:
+                report.aim_excess(f"{guest.ALONE}cost_{cost}", OFF, other, COST_OFF)

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Debian's programs in VMs: their own latency and throughput, and what the switches did.
+
+Arms are stock, off and on (every switch on). Each round boots a VM for each program and arm; the
+order of the arms is turned round from one round to the next.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from faultline.common import ROOT, Fail
+from faultline.vm import cli as vm
+from . import guest, loads, rootfs
+from .guest import PEER, STOCK, BenchError, Sample
+from .report import EVENTS, Report, rows_of
+
+OFF, ON = "off", "on"
+
+SCENES = ("redis_flush", "redis_purge", "redis_bgsave", "arrays_mapped", "arrays_freed",
+          "compile_c", "kernel_tiny", "postgres_huge", "postgres_plain", "jvm_g1", "jvm_zgc",
+          "go_scavenge", "duckdb_query", "polars_mapped", "polars_computed", "qemu_shared",
+          "qemu_private", "qemu_hugetlb")
+# No scene may get less than this fraction of its throughput on stock.
+LEAST_RATE = 0.95
+
+# The packages of each program, and those of all.
+_COMMON = ("coreutils", "dash")
+PACKAGES = {
+    "redis": ("redis-server", "redis-tools"),
+    "arrays": ("python3-numpy",),
+    "compile": ("gcc", "libc6-dev"),
+    # What the kernel's own build runs besides.
+    "kernel": ("bc", "gcc", "make", "diffutils", "findutils", "grep", "gzip", "mawk", "sed", "tar"),
+    "postgres": ("postgresql",),
+    "jvm": ("default-jre-headless",),
+    # Its program is static.
+    "go": (),
+    "duckdb": ("python3", "libstdc++6"),
+    "polars": ("python3",),
+    "qemu": ("python3", "qemu-system-x86"),
+}
+
+_FOLDER = ROOT / "tests/bench/workloads"
+# What a program takes along besides its packages: files for the guest's folder /test.
+_MADE: dict[str, Callable[[], Path]] = {
+    "redis": lambda: guest.compile_program(_FOLDER / "client.c"),
+    "kernel": loads.kernel,
+    "jvm": lambda: loads.java(_FOLDER / "Load.java"),
+    "go": lambda: loads.go(_FOLDER / "load.go"),
+    "duckdb": lambda: loads.wheel(_FOLDER / "duckdb.requirements"),
+    "polars": lambda: loads.wheel(_FOLDER / "polars.requirements"),
+}
+
+# A percentile is left out if fewer requests than this were made.
+PERCENTILES = {"p50": (0.5, 2), "p99": (0.99, 100), "p99.9": (0.999, 1000)}
+
+# Virtual time: one emulated CPU, an instruction per nanosecond.  It sleeps while it waits for
+# the disk: skipping to the next timer would take seconds of virtual time.
+_VIRTUAL_VM = ["--icount", "0", "--icount-sleep", "--cpus", "1"]
+_VIRTUAL_SLOWER = 10
+
+# The kernel's counters that belong to a switch.
+_COUNTERS = ("munmap_section_", "madvise_section_", "hugetlb_pmd_", "pmd_clear_", "spf_")
+# Page faults that took no lock; the others that were tried are spf_abort_*.
+_LOCK_FREE = ("spf_zero", "spf_anon", "spf_cow", "spf_reuse", "spf_access", "spf_raced",
+              "spf_hwpoison")
+_NOT_TRIED = "not_tried"
+# What a JVM writes about a safepoint at its end.
+_SAFEPOINT = re.compile(r" Safepoint .* Total: +(\d+) ns$")
+
+
+@dataclass
+class Plan:
+    """Sizes of a run."""
+
+    rounds: int = 3
+    ms: int = 15000
+    mib: int = 768
+    cpus: int = 2
+    mem: int = 4096
+    virtual_time: bool = False
+    scenes: tuple[str, ...] = SCENES
+
+
+QUICK = Plan(rounds=1, ms=5000, mib=128)
+
+
+def programs(scenes: tuple[str, ...]) -> dict[str, list[str]]:
+    """The scenes of each program."""
+    found: dict[str, list[str]] = {}
+    for scene in scenes:
+        found.setdefault(scene.partition("_")[0], []).append(scene)
+    return found
+
+
+def boots(kernels: guest.Kernels, rounds: int) -> list[tuple[int, Path, str]]:
+    """The round, kernel and arm of each boot; every second round is the other way round.
+
+    Off and on share no boot: off runs on a kernel whose switches were never on.
+    """
+    found = []
+    for number in range(rounds):
+        turn = [(kernel, arm) for arm, kernel in kernels.others()]
+        turn += [(kernels.ours, OFF), (kernels.ours, ON)]
+        found += [(number, *boot) for boot in (reversed(turn) if number % 2 else turn)]
+    return found
+
+
+def percentile(ordered: list[float], fraction: float) -> float:
+    """The smallest value that at least FRACTION of the values do not exceed."""
+    return ordered[max(0, math.ceil(fraction * len(ordered)) - 1)]
+
+
+def latencies(scene: str, arm: str, text: str) -> list[Sample]:
+    """Percentiles of the latencies in microseconds, one per line."""
+    try:
+        ordered = sorted(float(line) for line in text.splitlines())
+    except ValueError as err:
+        raise BenchError(f"{scene}: the program wrote a bad latency ({err})") from err
+    if not ordered:
+        raise BenchError(f"{scene}: the program made no request in arm {arm}; give it more "
+                         "time with --ms")
+    found = [Sample(f"{scene}_{name}", "ms", arm, percentile(ordered, fraction) / 1000)
+             for name, (fraction, least) in PERCENTILES.items() if len(ordered) >= least]
+    return [*found, Sample(f"{scene}_max", "ms", arm, ordered[-1] / 1000)]
+
+
+def rate(scene: str, arm: str, text: str) -> Sample:
+    """The throughput; the text is the number of requests and the seconds they took."""
+    try:
+        requests, seconds = (float(word) for word in text.split())
+        return Sample(f"{scene}_rate", "per_s", arm, requests / seconds)
+    except (ValueError, ZeroDivisionError) as err:
+        raise BenchError(f"{scene}: the program wrote a bad amount of work: "
+                         f"'{text.strip()}'") from err
+
+
+def safepoints(scene: str, arm: str, text: str) -> list[Sample]:
+    """Percentiles of how long the JVM's safepoints took, with the way to them, from its log."""
+    found = []
+    for line in text.splitlines():
+        match = _SAFEPOINT.search(line)
+        if not match:
+            raise BenchError(f"{scene}: the JVM wrote a bad line about a safepoint: '{line}'")
+        found.append(f"{int(match[1]) / 1000}\n")
+    return latencies(f"{scene}_safepoint", arm, "".join(found)) if found else []
+
+
+def facts(scene: str, text: str) -> dict[str, int]:
+    """What the program counted itself: a name and a number per line."""
+    try:
+        return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
+    except ValueError as err:
+        raise BenchError(f"{scene}: the program wrote a bad count ({err})") from err
+
+
+def vmstat(text: str) -> dict[str, int]:
+    """The counters of /proc/vmstat."""
+    try:
+        return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
+    except ValueError as err:
+        raise BenchError(f"the guest returned a bad /proc/vmstat ({err})") from err
+
+
+def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """What the counters of the switches, and that of all page faults, have grown by."""
+    return {name: value - before.get(name, 0) for name, value in after.items()
+            if name == "pgfault" or name.startswith(_COUNTERS)}
+
+
+def with_locks(counts: dict[str, int]) -> dict[str, int]:
+    """The faults that took locks, by reason."""
+    groups = {name: value for name, value in counts.items()
+              if name.startswith("spf_abort_") or name == "spf_skipped"}
+    tried = sum(groups.values()) + sum(counts.get(name, 0) for name in _LOCK_FREE)
+    groups[_NOT_TRIED] = max(0, counts.get("pgfault", 0) - tried)
+    return groups
+
+
+def fault_samples(scene: str, arm: str, rounds: list[dict[str, int]]) -> list[Sample]:
+    """The shares of faults without locks and of the largest other group, per round."""
+    groups: defaultdict[str, int] = defaultdict(int)
+    for counts in rounds:
+        for name, value in with_locks(counts).items():
+            groups[name] += value
+    largest = max(groups, key=lambda name: groups[name])
+    found = []
+    for counts in rounds:
+        free, locked = sum(counts.get(name, 0) for name in _LOCK_FREE), with_locks(counts)
+        total = free + sum(locked.values())
+        if not total:
+            continue
+        found.append(Sample(f"{scene}_lock_free", "of_faults", arm, free / total))
+        found.append(Sample(f"{scene}_largest_other:{largest.removeprefix('spf_')}", "of_faults",
+                            arm, locked.get(largest, 0) / total))
+    return found
+
+
+def in_order(samples: list[Sample], scenes: tuple[str, ...]) -> list[Sample]:
+    """By scene, figure and arm, though some arms may lack a percentile."""
+    arms = (STOCK, PEER, OFF, ON)
+    figures = (*PERCENTILES, "max", "rate",
+               *(f"safepoint_{name}" for name in (*PERCENTILES, "max")))
+
+    def place(sample: Sample) -> tuple[int, int, int]:
+        scene = next(scene for scene in scenes if sample.metric.startswith(scene))
+        figure = sample.metric[len(scene) + 1:]
+        return (scenes.index(scene), arms.index(sample.arm) if figure not in figures else
+                figures.index(figure) - len(figures), arms.index(sample.arm))
+
+    return sorted(samples, key=place)
+
+
+class _Lines:
+    """The guest's output: what it runs now, on standard error."""
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def write(self, data: bytes) -> int:
+        """Print whole lines as comments."""
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        for line in lines:
+            print(f"#   {line.decode(errors='replace')}", file=sys.stderr)
+        return len(data)
+
+    def flush(self) -> None:
+        """Called after each write."""
+        sys.stderr.flush()
+
+
+def _boot(kernel: Path, disk: Path, made: list[Path], scenes: list[str], arm: str,
+          name: str, plan: Plan) -> tuple[Path, dict[str, str]]:
+    """Boot KERNEL and run SCENES; return the folder with their results, and the boot's facts."""
+    out = guest.BUILD / "bench/vm" / name
+    print(f"# {name}: {kernel}", file=sys.stderr, flush=True)
+    # A minute for each start of a program on an emulated CPU of a busy host.
+    slower = _VIRTUAL_SLOWER if plan.virtual_time else 1
+    limit = 600 + len(scenes) * slower * (240 + 2 * plan.ms // 1000)
+    cpus = _VIRTUAL_VM if plan.virtual_time else ["--cpus", str(plan.cpus)]
+    status = vm.call(
+        ["--kernel", str(kernel), "--out", str(out), "--quiet", *cpus,
+         "--mem", str(plan.mem), "--timeout", str(limit),
+         *(word for path in made for word in ("--file", str(path))),
+         "--file", f"{_FOLDER}:/test/workloads",
+         "--file", f"{_FOLDER.parent}:/test/sources",
+         "--file", f"{guest.SELFTESTS / 'faultline_util.h'}:/test/sources/",
+         "--qemu-arg=-drive", f"--qemu-arg=file={disk},if=none,id=disk,format=raw,readonly=on",
+         "--qemu-arg=-device", "--qemu-arg=virtio-blk-pci,drive=disk",
+         "--", "sh", "workloads/run", ",".join(scenes), arm, str(plan.ms), str(plan.mib)],
+        cast(BinaryIO, _Lines()))
+    if status:
+        raise BenchError(f"{name}: the VM ended with exit status {status}; logs are in {out}")
+    facts = json.loads((out / "result.json").read_text("utf-8"))
+    return out / "files", {key: facts.get(key) or "" for key in ("release", "accel")}
+
+
+def _read(folder: Path, name: str) -> str:
+    try:
+        return (folder / name).read_text("ascii")
+    except (OSError, UnicodeDecodeError) as err:
+        raise BenchError(f"the guest did not return {name} ({err})") from err
+
+
+def read_results(folder: Path, scene: str, arm: str) -> tuple[list[Sample], dict[str, int]]:
+    """The samples of one turn, and what its counters have grown by."""
+    texts = {what: _read(folder, f"{scene}.{arm}.{what}")
+             for what in ("latency", "work", "before", "after")}
+    samples = [*latencies(scene, arm, texts["latency"]), rate(scene, arm, texts["work"])]
+    growth = grown(vmstat(texts["before"]), vmstat(texts["after"]))
+    if (folder / f"{scene}.{arm}.safepoints").exists():
+        samples += safepoints(scene, arm, _read(folder, f"{scene}.{arm}.safepoints"))
+    if (folder / f"{scene}.{arm}.facts").exists():
+        growth |= facts(scene, _read(folder, f"{scene}.{arm}.facts"))
+    return samples, growth
+
+
+def run(kernels: guest.Kernels, plan: Plan) -> Report:
+    """Boot the kernels, measure, and return the report."""
+    try:
+        disks = {name: rootfs.image((*_COMMON, *PACKAGES[name]))
+                 for name in programs(plan.scenes)}
+        made = {name: [_MADE[name]()] if name in _MADE else []
+                for name in programs(plan.scenes)}
+    except Fail as err:
+        raise BenchError(str(err)) from err
+    samples: list[Sample] = []
+    counts: dict[tuple[str, str], list[dict[str, int]]] = {}
+    ours: dict[str, str] = {}
+    for name, scenes in programs(plan.scenes).items():
+        for number, kernel, arm in boots(kernels, plan.rounds):
+            folder, facts = _boot(kernel, disks[name], made[name], scenes, arm,
+                                  f"workloads-{name}-{number}-{arm}", plan)
+            ours = facts if kernel == kernels.ours else ours
+            for scene in scenes:
+                found, growth = read_results(folder, scene, arm)
+                samples += found
+                counts.setdefault((scene, arm), []).append(growth)
+    for (scene, arm), rounds in counts.items():
+        samples += fault_samples(scene, arm, rounds) if arm == ON else []
+        samples += [Sample(f"{scene} {counter}", EVENTS, arm, value)
+                    for growth in rounds for counter, value in growth.items()]
+    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {ours['accel'].upper()}"
+    if plan.virtual_time:
+        machine += ", virtual time"
+    report = Report(ours["release"], machine, rows_of(in_order(samples, plan.scenes)))
+    for scene in plan.scenes:
+        report.aim_least(f"{scene}_rate", ON, STOCK, LEAST_RATE)
+    return report
