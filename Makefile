@@ -167,13 +167,13 @@ repo: packages ## signed apt and dnf repositories of FLAVOUR (REPO_KEY, REPO_URL
 run: tree ## build microvm, boot it and demonstrate the switches
 	@$(DEPS) vm
 	@tools/fl build microvm
-	@tests/demo
+	@tests/demo/run.sh
 
 .PHONY: demo-rollout
 demo-rollout: tree ## an A/B experiment on four VMs, with its verdict; a quarter of an hour
 	@$(DEPS) vm test
 	@tools/fl build microvm
-	@tests/demo-rollout
+	@tests/demo/rollout.sh
 
 .PHONY: shell
 shell: tree ## a shell in a VM with the kernel of FLAVOUR

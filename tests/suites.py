@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The test suites, and the tables of tests that need no program of their own.
 
-A suite is a folder below tests/.  Its tests are the executables in it, which print TAP (or KTAP,
+A suite is a folder in tests/.  Its tests are the executables in it, which print TAP (or KTAP,
 with subtests) and run at the top of the repository, the files test_*.py, and its rows in BOOTS and
 CALLS.
 """
@@ -12,8 +12,6 @@ import os
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-# The program that boots a row of BOOTS.
-BOOT = "tests/boot"
 # Seconds until a test is killed.
 LIMIT = 30 * 60
 
@@ -25,6 +23,8 @@ class Suite:
     name: str
     # Commands of this repository, with their arguments.
     needs: tuple[tuple[str, ...], ...] = ()
+    # Its place in tests/, if that is not its name.
+    folder: str = ""
     # How many of its programs run in parallel.
     jobs: int = 1
     # Programs that run alone because they measure time or need all CPUs.
@@ -36,7 +36,7 @@ class Suite:
 FL = "tools/fl"
 LAB = "tests/lab"
 BUILD = (FL, "build", "microvm")
-SELFTESTS = ("tests/lib/selftests", "microvm")
+SELFTESTS = ("tests/lib/selftests.sh", "microvm")
 # The flavour whose packages are installed in VMs; the package suite tests microvm.
 FLAVOUR = os.environ.get("FLAVOUR") or "microvm"
 
@@ -56,20 +56,22 @@ SUITES = {suite.name: suite for suite in (
     Suite("kernel", (BUILD, SELFTESTS), jobs=2,
           alone=("bench", "boot", "demo", "hugetlb-fixes", "races")),
     # VMs that share the CPUs with nothing else: changes of a switch have to be on time.
-    Suite("fleet", (BUILD, (FL, "stage", "microvm")), opt_in=True),
+    Suite("fleet", (BUILD, (FL, "stage", "microvm")), folder="rollout/fleet", opt_in=True),
     Suite("host-failures", ((LAB, "hosts", "packages", FLAVOUR),), jobs=2, opt_in=True),
     # It needs what the configurations of Debian have and that of microvm has not.
-    Suite("release", ((LAB, "hosts", "packages", "--first", FLAVOUR),), opt_in=True),
+    Suite("release", ((LAB, "hosts", "packages", "--first", FLAVOUR),), folder="hosts/release",
+          opt_in=True),
     # A kernel of its own, and VMs that start one after the other.
-    Suite("signing", ((FL, "stage", "microvm"), (FL, "stage", "tiny")), opt_in=True),
+    Suite("signing", ((FL, "stage", "microvm"), (FL, "stage", "tiny")), folder="hosts/signing",
+          opt_in=True),
     Suite("debug", ((FL, "build", "microvm-debug"), SELFTESTS), opt_in=True),
-    Suite("kcsan", ((FL, "build", "microvm-kcsan"), SELFTESTS), opt_in=True),
+    Suite("kcsan", ((FL, "build", "microvm-kcsan"), SELFTESTS), folder="kernel/kcsan", opt_in=True),
     Suite("ppc64le", ((FL, "build", "ppc64le"),
                       (FL, "build", "ppc64le-stock"), (FL, "vm", "busybox", "ppc64le"),
-                      ("tests/lib/selftests", "ppc64le")), opt_in=True),
+                      ("tests/lib/selftests.sh", "ppc64le")), folder="power/kernel", opt_in=True),
     # A kernel of Debian's configuration, cross-compiled, and a Debian userland for it.
     Suite("powerpc64le", ((FL, "stage", "powerpc64le"), (FL, "vm", "busybox", "ppc64le")),
-          opt_in=True),
+          folder="power/packages", opt_in=True),
     Suite("upstream", (BUILD, (FL, "build", "microvm-stock")), opt_in=True),
 )}
 
@@ -101,7 +103,7 @@ class Boot:
     reason: str = ""
 
 
-FILES = {"mmu": TESTS / "ppc64le/guest/mmu"}
+FILES = {"mmu": TESTS / "power/kernel/guest/mmu"}
 
 # Tests that patch kernel text run on one host thread: QEMU's multi-threaded TCG cannot patch code
 # that other CPUs are running, with any kernel ("Oops: int3" in the patched code).  Text is patched
@@ -201,23 +203,26 @@ CALLS = {
 }
 
 # The command of each test that is a row of a table.
-ROWS: dict[str, tuple[str, ...]] = {title: (BOOT, title) for title in BOOTS} | CALLS
+ROWS: dict[str, tuple[str, ...]] = {title: (LAB, "boot", title) for title in BOOTS} | CALLS
+
+
+_SUITE_OF = {TESTS / (suite.folder or name): name for name, suite in SUITES.items()}
 
 
 def title(path: Path) -> str:
     """The name of a program or test_NAME.py: SUITE/NAME."""
-    return f"{path.parent.name}/{path.stem.removeprefix('test_')}"
+    return f"{_SUITE_OF[path.parent]}/{path.stem.removeprefix('test_')}"
 
 
 def is_program(path: Path) -> bool:
     """Whether a file is a test program of a suite."""
-    return (path.parent.parent == TESTS and path.parent.name in SUITES and path.suffix != ".py"
-            and path.is_file() and os.access(path, os.X_OK))
+    return (path.parent in _SUITE_OF and not path.match("test_*.py") and path.is_file()
+            and os.access(path, os.X_OK))
 
 
 def tests_of(suite: Suite) -> list[tuple[str, str]]:
     """The suite's tests, those that run alone first: title and argument for pytest."""
-    found = [(title(path), str(path)) for path in (TESTS / suite.name).glob("*")
+    found = [(title(path), str(path)) for path in (TESTS / (suite.folder or suite.name)).glob("*")
              if is_program(path) or path.match("test_*.py")]
     found += [(name, f"{__file__}::{name}") for name in ROWS if name.startswith(f"{suite.name}/")]
     return sorted(found, key=lambda test: (test[0].partition("/")[2] not in suite.alone, test))

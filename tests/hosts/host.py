@@ -24,7 +24,7 @@ from faultline.vm.arch import Arch, identify
 from faultline.vm.errors import RunnerError
 from faultline.vm.qemu import Machine, channel_options
 
-# Debian's and Fedora's names; without Secure Boot, which tests/signing/secureboot tests.
+# Debian's and Fedora's names; without Secure Boot, which tests/hosts/signing/secureboot.sh tests.
 FIRMWARE = (("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
             ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"))
 

@@ -58,7 +58,7 @@ class Images:
         return self.folder / ("base" if release == RELEASE else f"base-{release}")
 
     def disk(self, name: str) -> Path:
-        """The disk of a package format, or the one of tests/release."""
+        """The disk of a package format, or the one of the suite release."""
         return self.folder / f"{name}.raw"
 
     def kernel(self) -> Path:
@@ -157,7 +157,7 @@ class Images:
         folder = self.folder / "shim"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self._run("rpm shim", [ROOT / "tests/package/shim/build", folder, self.base()])
+        self._run("rpm shim", [ROOT / "tests/package/shim/build.sh", folder, self.base()])
         return folder
 
     @functools.cached_property

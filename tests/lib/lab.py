@@ -10,6 +10,7 @@ from faultline.verbs import dispatch
 # The module and function of each verb, and what it does.
 VERBS = {
     "bench": ("bench.cli:main", "measure a feature in VMs"),
+    "boot": ("lib.boot:main", "boot a kernel and run its selftests: a row of suites.py"),
     "hosts build": ("hosts.build:main", "build the disks of the test hosts"),
     "hosts packages": ("hosts.packages:main", "make the repositories for the test hosts"),
     "hosts shell": ("hosts.shell:main", "open a shell on a test host"),

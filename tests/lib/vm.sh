@@ -21,7 +21,7 @@ selftests_of() {
 
 # in_vm FLAVOUR NAME [--selftests "PROGRAM..."] [OPTION...] -- COMMAND...: calls
 # tools/fl vm run with the kernel of the flavour, and with selftests from
-# tests/lib/selftests and ktap-all in the guest; logs go to build/vm/NAME.
+# tests/lib/selftests.sh and ktap-all in the guest; logs go to build/vm/NAME.
 in_vm() {
 	local flavour=$1 name=$2 program files=()
 	shift 2

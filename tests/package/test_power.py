@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Packages of flavour powerpc64le: their debian/ folder, and what there is none of.
 
-No kernel is compiled; tests/powerpc64le installs real packages.
+No kernel is compiled; tests/power/packages installs real packages.
 """
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=sh
 #
-# In the guest of tests/rollout/ab-vm: faultline-ab against the kernel's own
+# In the guest of tests/rollout/ab-vm.sh: faultline-ab against the kernel's own
 # switches.  It prints TAP.
 set -u
 export FAULTLINE_LIB=/test FAULTLINE_RUN=/run/faultline FAULTLINE_TEXTFILE=/tmp/textfile \

@@ -15,8 +15,7 @@ import suites
 
 ROOT = Path(__file__).resolve().parents[2]
 PASS = 'printf "1..1\\nok 1 - a\\n"'
-COPIED = ("pyproject.toml", "tests/run", "tests/boot",
-          "tests/lib/selftests", "tools/faultline",
+COPIED = ("pyproject.toml", "tests/run", "tests/lib/selftests.sh", "tools/faultline",
           *(f"tests/{name}.py" for name in ("conftest", "programs", "suites")))
 
 
@@ -31,7 +30,7 @@ class Repository:
                 shutil.copytree(ROOT / name, folder / name)
             else:
                 shutil.copy2(ROOT / name, folder / name)
-        for name in (suites.FL, suites.LAB, "tests/lib/selftests"):
+        for name in (suites.FL, suites.LAB, "tests/lib/selftests.sh"):
             self.program(name, "exit 1")
         self.env = {key: value for key, value in os.environ.items()
                     if not key.startswith("PYTEST_")} | {"BUILD": str(folder / "build")}
@@ -171,7 +170,7 @@ def test_failed_build(repo: Repository) -> None:
 def test_parallel(repo: Repository) -> None:
     """A program that must run alone does, others run beside each other; kernels are built once."""
     repo.program(suites.FL, f"echo built >>{repo.folder}/builds")
-    repo.program("tests/lib/selftests", "")
+    repo.program("tests/lib/selftests.sh", "")
     names = ("boot", "bench", "vma", "other")
     for name in names:
         repo.program(f"tests/kernel/{name}", f"mkdir -p on; touch on/{name}; sleep 1.5; echo 1..1; "

@@ -133,7 +133,7 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     Flavour("microvm-debug",
             ("flavour-microvm.config", *FAULTLINE_X86, "kunit.config", "debug.config"), "-debug"),
     Flavour("microvm-kcsan", ("flavour-microvm.config", *FAULTLINE_X86, "kcsan.config"), "-kcsan"),
-    # The two that tests/build/objects compares: ours switched off, and upstream
+    # The two whose object code the suite `build` compares: ours switched off, and upstream
     # (allnoconfig is the base, so options that are not named are off).
     Flavour("microvm-off", ("flavour-microvm.config",), "-off"),
     Flavour("microvm-stock", ("flavour-microvm.config",), "-stock", stock=True),

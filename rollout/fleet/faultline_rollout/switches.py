@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The switches of the Faultline kernel, and which of their values may alternate.
 
-This is the only table of that kind; tests/rollout compares it with the kernel's.
+A test compares it with the kernel's.
 """
 from __future__ import annotations
 

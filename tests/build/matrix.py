@@ -1,0 +1,216 @@
+#!/usr/bin/env -S python3 -B
+# SPDX-License-Identifier: GPL-2.0-only
+"""Our files, and those that our patches touch, compile in other configurations.
+
+Each row is the configuration of microvm or ppc64le with a few options changed,
+with another compiler or for another architecture.  Warnings are errors.  The
+options that a row is about are checked in the .config that Kconfig makes: where
+dependencies force an option, the row says what else to change.
+
+Each row has its own O= folder.  The first row builds the host programs, which
+the others copy; objtool is neither built nor run.  Nothing is linked.
+
+    PYTHONPATH=tools tests/build/matrix.py [REGEX]    only rows whose title matches
+"""
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+import pathlib
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from faultline import flavour as lib
+from faultline.common import Fail
+from lib.touched import configured, touched
+
+WORK = lib.PATHS.build / "test" / "matrix"
+SHOWN_LINES = 30
+FAULT = re.compile(r"\b(error|warning):|No rule to make")
+FAULTLINE = ("flavour-microvm.config", "faultline.config", "faultline-x86.config")
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A compiler and the base configuration of its rows."""
+
+    name: str
+    # The name of the folder below arch/.
+    arch: str
+    cc: str
+    fragments: tuple[str, ...] = FAULTLINE
+    variables: tuple[str, ...] = ()
+
+
+X86 = Target("x86-64 gcc", "x86", "gcc")
+CLANG = Target("x86-64 clang", "x86", "clang")
+# x86-only options of flavour-microvm.config are unknown there and ignored.
+ARM64 = Target("arm64 gcc", "arm64", "aarch64-linux-gnu-gcc",
+               variables=("ARCH=arm64", "CROSS_COMPILE=aarch64-linux-gnu-"))
+PPC64LE = Target("ppc64le gcc", "powerpc", "powerpc64le-linux-gnu-gcc",
+                 ("flavour-ppc64le.config", "faultline.config", "faultline-ppc64le.config"),
+                 ("ARCH=powerpc", "CROSS_COMPILE=powerpc64le-linux-gnu-"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A configuration."""
+
+    target: Target
+    # The tested options, "OPTION=value ...": checked in the result.
+    about: str
+    # Other options needed to get there.
+    also: str = ""
+    # The title, if not the tested options.
+    title: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the test."""
+        return f"{self.target.name}, {self.title or self.about}"
+
+    @property
+    def out(self) -> pathlib.Path:
+        """Its O= folder."""
+        return WORK / re.sub(r"[^\w=-]+", "-", self.name)
+
+    def config(self) -> str:
+        """The input for Kconfig; the last line for an option wins."""
+        lines = [(lib.FRAGMENTS / name).read_text(encoding="utf-8")
+                 for name in self.target.fragments]
+        for setting in f"{self.also} {self.about}".split():
+            option, _, value = setting.partition("=")
+            lines.append(f"# CONFIG_{option} is not set\n" if value == "n" else
+                         f"CONFIG_{option}={value}\n")
+        return "".join(lines)
+
+
+# The features, where all are available.
+ALL = "FAULTLINE_MUNMAP=y FAULTLINE_PMD_CLEAR=y "
+HUGETLB = "FAULTLINE_HUGETLB=y FAULTLINE_HUGETLB_REVALIDATE=y "
+SPF = "FAULTLINE_SPF=y "
+
+ROWS = (
+    Row(X86, ALL + HUGETLB + SPF + "MMU_NOTIFIER=n", title="all features"),
+    # arm64 does not call speculative page faults.
+    Row(ARM64, ALL + HUGETLB + "FAULTLINE_SPF=n", title="all features"),
+    Row(PPC64LE, ALL + SPF + "FAULTLINE_SPF_TORTURE=y", title="all features"),
+    Row(CLANG, ALL + HUGETLB + SPF, title="all features"),
+    Row(X86, "NUMA=n"),
+    Row(CLANG, "NUMA=n"),
+    Row(X86, "TRANSPARENT_HUGEPAGE=n FAULTLINE_PMD_CLEAR=n"),
+    Row(X86, "MEMCG=n"),
+    Row(X86, "KSM=n"),
+    Row(X86, "SWAP=n"),
+    Row(X86, "HUGETLB_PAGE=n FAULTLINE_HUGETLB=n", "HUGETLBFS=n"),
+    Row(X86, "USERFAULTFD=n"),
+    Row(X86, "ADVISE_SYSCALLS=n FAULTLINE_MADVISE=n", "EXPERT=y"),
+    Row(X86, "LRU_GEN=n"),
+    Row(X86, "SMP=n"),
+    Row(X86, "PREEMPT=y", "PREEMPT_VOLUNTARY=n"),
+    Row(X86, "PREEMPT_RT=y FAULTLINE_SPF=n"),
+    # FAULTLINE_SPF_TORTURE selects MMU_NOTIFIER, which nothing else in microvm does.
+    Row(X86, "MMU_NOTIFIER=y FAULTLINE_SPF_TORTURE=y FAULTLINE_PMD_CLEAR_TORTURE=y "
+             "FAULTLINE_MUNMAP_TORTURE=y FAULTLINE_HUGETLB_FAULT_INJECTION=y "
+             "FAULTLINE_HUGETLB_TORTURE=y FAULTLINE_KUNIT_TEST=y",
+        "DEBUG_VM=y FAULT_INJECTION=y FAULT_INJECTION_DEBUG_FS=y KUNIT=y",
+        title="MMU_NOTIFIER=y and all test options"),
+    # Not for x86, which selects it.
+    Row(PPC64LE, "PERF_EVENTS=n"),
+)
+
+
+def run(row: Row, log: pathlib.Path, *arguments: str) -> bool:
+    """Run the kernel's make."""
+    command = ["make", "-C", str(lib.PATHS.tree), f"O={row.out}", "--no-print-directory", "-k",
+               f"CC={'ccache ' if shutil.which('ccache') else ''}{row.target.cc}",
+               "CONFIG_OBJTOOL=", *row.target.variables, *arguments]
+    with open(log, "ab") as sink:
+        return subprocess.run(command, env=lib.environment(), stdin=subprocess.DEVNULL,
+                              stdout=sink, stderr=subprocess.STDOUT, check=False).returncode == 0
+
+
+def said(log: pathlib.Path) -> list[str]:
+    """The complaints in a log."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line for line in lines if FAULT.search(line)][:SHOWN_LINES] or lines[-SHOWN_LINES:]
+
+
+def compile_row(row: Row, jobs: int) -> list[str]:
+    """Configure and compile; return the problems."""
+    row.out.mkdir(parents=True, exist_ok=True)
+    log, wanted = row.out / "log", row.out / "wanted"
+    log.unlink(missing_ok=True)
+    wanted.write_text(row.config(), encoding="utf-8")
+    if not run(row, log, f"KCONFIG_ALLCONFIG={wanted}", "allnoconfig"):
+        return said(log)
+    log.unlink()
+    config = lib.read_config(row.out / ".config")
+    problems = [f"CONFIG_{option} is {have}: check what selects it or what it depends on"
+                for option, value in (one.split("=") for one in row.about.split())
+                if (have := config.get(option, "n")) != value]
+    if problems:
+        return problems
+    sources = [name for name in touched(row.target.arch)
+               if configured(name, lib.PATHS.tree, config)]
+    objects = [str(pathlib.Path(name).with_suffix(".o")) for name in sources]
+    if not run(row, log, f"-j{jobs}", *objects, "mm/faultline/"):
+        return said(log)
+    missing = [name for name in (*objects, "mm/faultline/toggles.o")
+               if not (row.out / name).exists()]
+    return [f"{name} was not made" for name in missing]
+
+
+def copy_prepared(row: Row) -> None:
+    """Copy the host programs from the first row."""
+    for folder in ("scripts", f"arch/{row.target.arch}/include/generated"):
+        if (ROWS[0].out / folder).exists():
+            shutil.copytree(ROWS[0].out / folder, row.out / folder, symlinks=True)
+
+
+def timed(row: Row, jobs: int) -> tuple[list[str], float]:
+    """Compile a row; return its problems and the time taken."""
+    began = time.monotonic()
+    if row != ROWS[0]:
+        copy_prepared(row)
+    return compile_row(row, jobs), time.monotonic() - began
+
+
+def main() -> int:
+    """Compile, print TAP."""
+    rows = [row for row in ROWS if not sys.argv[1:] or re.search(sys.argv[1], row.name)]
+    print(f"TAP version 13\n1..{len(rows)}", flush=True)
+    cpus = os.cpu_count() or 1
+    shutil.rmtree(WORK, ignore_errors=True)
+    failed = 0
+    with concurrent.futures.ThreadPoolExecutor(cpus) as pool:
+        def results() -> Iterator[tuple[list[str], float]]:
+            # The others copy from the first.
+            if rows[:1] == [ROWS[0]]:
+                yield timed(rows.pop(0), cpus)
+            yield from pool.map(lambda row: timed(row, 1), rows)
+
+        for number, (row, (problems, seconds)) in enumerate(zip(list(rows), results()), 1):
+            failed += bool(problems)
+            print(f"{'not ok' if problems else 'ok'} {number} - {row.name}")
+            for problem in problems:
+                print(f"# {problem}")
+            print(f"# {seconds:.0f} s", flush=True)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"# {used.ru_utime + used.ru_stime:.0f} CPU-s")
+    shutil.rmtree(WORK, ignore_errors=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Fail as fault:
+        print(f"Bail out! {fault}")
+        sys.exit(1)

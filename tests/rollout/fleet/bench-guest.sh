@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# shellcheck shell=sh
+#
+# In the guest of tests/rollout/fleet/bench-vm.sh: faultline-bench as it is installed, against the
+# kernel's own switches.  It prints TAP.
+set -u
+export FAULTLINE_LIB=/test FAULTLINE_TEXTFILE=/tmp/textfile FAULTLINE_SYSTEMCTL=true \
+	FAULTLINE_TICK=0 FAULTLINE_CLOCK=/tmp/clock TZ=UTC
+mkdir -p /run /tmp/textfile
+count=0
+names='munmap_section_kbytes madvise_section_kbytes hugetlb_pmd_sharing pmd_clear_ipi_free
+	speculative_page_fault'
+before=/run/faultline/bench.before
+
+result() { # STATUS NAME
+	count=$((count + 1))
+	if [ "$1" -eq 0 ]; then
+		echo "ok $count - $2"
+	else
+		sed 's/^/# /' /tmp/said
+		echo "not ok $count - $2"
+	fi
+}
+
+bench() {
+	/usr/sbin/faultline-bench "$@" >/tmp/said 2>&1
+}
+
+values() {
+	for name in $names; do
+		echo "$name $(cat "/proc/sys/vm/$name")"
+	done
+}
+
+as_before() {
+	values | diff /tmp/values - >>/tmp/said 2>&1 && [ ! -e $before ]
+}
+
+# wait_until COMMAND...
+wait_until() {
+	tries=0
+	until "$@" 2>/dev/null; do
+		tries=$((tries + 1))
+		if [ $tries = 600 ]; then
+			echo "not within a minute: $*" >>/tmp/said
+			return 1
+		fi
+		sleep 0.1
+	done
+}
+
+reads() { # SWITCH VALUE
+	[ "$(cat "/proc/sys/vm/$1")" = "$2" ]
+}
+
+# Neither the stock values nor those of arm on: values of an administrator.
+echo 4096 >/proc/sys/vm/munmap_section_kbytes
+echo 2 >/proc/sys/vm/hugetlb_pmd_sharing
+echo 1 >/proc/sys/vm/speculative_page_fault
+values >/tmp/values
+
+bench --dry-run && grep -qx 'Nothing was changed.' /tmp/said && as_before
+result $? 'a dry run'
+
+# --- An experiment
+
+{
+	printf 'format=1\nname=real\nswitch=vm.pmd_clear_ipi_free\na=0\nb=1\nstart=1000\nslot=60\n'
+	printf 'washout=10\nexpires=9000\nhost=guest\narms=ab\n'
+	printf 'plan=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n'
+} >/tmp/plan
+printf 'sum=%s\n' "$(sha256sum </tmp/plan | cut -d ' ' -f 1)" >>/tmp/plan
+echo 1000 >/tmp/clock
+sh /test/faultline-ab start /tmp/plan >/tmp/said 2>&1
+result $? 'an experiment of faultline-ab begins'
+! bench && grep -q 'error: experiment real runs on this host' /tmp/said &&
+	[ "$(wc -l </tmp/said)" = 1 ] && [ ! -e $before ]
+result $? 'it refuses a host with an experiment'
+sh /test/faultline-ab stop --all >/tmp/said 2>&1 && as_before
+result $? 'the experiment is over'
+
+# --- A run, whose result goes to the host
+
+# shellcheck disable=SC2086 # options
+bench $FAULTLINE_BENCH --output /out/result.json --plot /out/plot.svg
+result $? 'a run'
+cp /tmp/said /out/table.txt
+as_before
+result $? 'every switch is as before'
+[ -s /out/result.json ] && grep -q '<svg ' /out/plot.svg &&
+	grep -qE '^mmap1_threads_2 .* [0-9.]+ +ops/s +[0-9.]+  [0-9.]+ to [0-9.]+' /tmp/said &&
+	grep -qE '^stall_256m_4k_mmap_max .* [0-9.]+ +ms +[0-9.]+  [0-9.]+ to [0-9.]+' /tmp/said
+result $? 'a table with intervals, a plot and JSON'
+: >/tmp/said
+for name in $names; do
+	dmesg | grep -q "faultline: vm.$name: .* by " || echo "vm.$name was not flipped" >>/tmp/said
+done
+flipped=0
+[ ! -s /tmp/said ] || flipped=1
+result $flipped 'the kernel logged changes of each switch'
+
+# --- Ended in the middle
+
+# begin: a run that does not end soon, in arm on.
+begin() {
+	/usr/sbin/faultline-bench --tests mmap1 --seconds 300 --rounds 1 >/tmp/said 2>&1 &
+	main=$!
+	wait_until test -e $before && wait_until reads munmap_section_kbytes 0 &&
+		wait_until reads speculative_page_fault 0
+}
+
+begin
+result $? 'a run begins'
+! sh /test/faultline-ab start /tmp/plan >/tmp/ab 2>&1 && grep -q 'changes switches on this host' /tmp/ab
+result $? 'faultline-ab begins no experiment meanwhile'
+! /usr/sbin/faultline-bench >/tmp/second 2>&1 && grep -q "process $main, runs on this host" /tmp/second
+result $? 'no second one begins'
+kill -TERM $main
+wait $main
+status=$?
+[ $status = 143 ] && as_before
+result $? 'SIGTERM: every switch is as before'
+begin && kill -KILL $main
+wait $main
+wait_until as_before
+result $? 'SIGKILL: every switch is as before'
+wait_until eval '! pidof micro >/dev/null'
+result $? 'and the guest program has ended'
+# It ends even if this happens before it can ask for a signal.
+! /usr/libexec/faultline-bench/micro --arms as-is --parent 4194304 mmap1 >/tmp/said 2>&1 &&
+	[ "$(cat /tmp/said)" = 'micro: the process that started this one has ended' ]
+result $? 'or does not begin'
+
+# Both processes: nobody is left who could do it.
+begin
+watcher=$(for status in /proc/[0-9]*/status; do
+	awk -v parent=$main '/^Pid:/ { pid = $2 } /^PPid:/ && $2 == parent { found = 1 }
+		/^Name:/ { name = $2 } END { if (found && name != "micro") print pid }' "$status"
+done 2>/dev/null)
+# shellcheck disable=SC2086 # one, or none if the test fails
+kill -KILL $main $watcher
+wait $main
+[ -e $before ] && reads munmap_section_kbytes 0
+result $? 'both killed: the switches stay as they are'
+! sh /test/faultline-ab start /tmp/plan >/tmp/ab 2>&1 && grep -q 'run: faultline-bench restore' /tmp/ab
+result $? 'faultline-ab refuses, and says what to do'
+bench restore && as_before
+result $? 'restore: every switch is as before'
+echo "1..$count"
