@@ -44,6 +44,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENTER = """
 root=$1
 shift
+# pivot_root asks for a mount.
+mount --bind "$root" "$root"
 mount --rbind /dev "$root/dev"
 mount --rbind /sys "$root/sys"
 mount -t proc proc "$root/proc"
@@ -54,9 +56,14 @@ while [ "$1" != -- ]; do
     shift
 done
 shift
+# Not chroot: tests make mount and user namespaces, for which / has to be a mount, and that of
+# this namespace.  The old root ends up on top of the new one.
+cd "$root"
+pivot_root . .
+umount -l .
 # Not exec: this shell is process 1, and reaps what tests leave behind.
 status=0
-chroot "$root" "$@" || status=$?
+"$@" || status=$?
 exit $status
 """
 
@@ -96,6 +103,8 @@ class Userland:
         self.stamp.unlink(missing_ok=True)
         if self.root.exists():
             shutil.rmtree(self.root)
+        # mmdebstrap makes only the last folder of the path.
+        self.folder.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         say(f"making {shown(self.root)}: a minimal Debian 13 with {FRESH} ...")
         self._logged("mmdebstrap cannot make a Debian 13", [

@@ -14,10 +14,13 @@ import pytest
 from source.fake import Archive, Host, has
 
 VERSION = "6.12.117-1"
-# Keeps what it is given, and fails.
+# Keeps what it is given, and fails.  Like the real one, it makes only the last folder of a path.
 STAND_IN = """#!/bin/sh
 cat >{folder}/sources
 printf '%s\\n' "$@" >{folder}/arguments
+for word; do
+    case $word in */userland) mkdir "$word" || exit ;; esac
+done
 echo 'E: no space for base-files' >&2
 exit 1
 """
