@@ -131,9 +131,21 @@ lost_and_next() {
 		is 0 "$(sed -n s/^value=//p "$work/run/ab/next.before")"
 }
 
-# waits_for_lock PID: until that process waits for the lock of the host, which this shell holds.
+# hold_lock: take the lock of the host, until fd 8 is closed.
+hold_lock() {
+	local end=$((SECONDS + 60))
+	# In a PID namespace, /proc/locks has no lock whose process has ended, and nobody who waits
+	# for it.  This flock stays until cat ends.
+	exec 8> >(exec flock "$work/run/lock" cat)
+	while flock -n "$work/run/lock" true; do
+		[ "$SECONDS" -lt "$end" ] || { echo 'the lock was not taken'; return 1; }
+		sleep 0.05
+	done
+}
+
+# waits_for_lock PID: until that process waits for the lock of the host, which hold_lock has taken.
 waits_for_lock() {
-	local inode end=$((SECONDS + 20))
+	local inode end=$((SECONDS + 60))
 	inode=$(stat -c %i "$work/run/lock")
 	until grep -q -- "-> FLOCK .*:$inode " /proc/locks; do
 		kill -0 "$1" 2>/dev/null || { echo 'it ended, and did not wait for the lock'; return 1; }
@@ -146,9 +158,7 @@ waits_for_lock() {
 stop_during_start() {
 	local pid status=0
 	started && at 1001200 && ab apply spf-1 && mkdir "$work/run/later" &&
-		mv "$work"/run/ab/spf-1.* "$work/run/later" || return 1
-	exec 8>>"$work/run/lock"
-	flock 8
+		mv "$work"/run/ab/spf-1.* "$work/run/later" && hold_lock || return 1
 	ab stop --all 8>&- &
 	pid=$!
 	waits_for_lock "$pid" && mv "$work"/run/later/* "$work/run/ab/" || status=1
