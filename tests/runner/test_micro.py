@@ -16,6 +16,8 @@ TESTS = ("page_fault1", "page_fault2", "page_fault3", "mmap1", "mmap2", "malloc1
          "case-hugetlb")
 # They cannot run in that mode.
 NOT_IN = {"threads": {"brk1"}, "processes": {"case-anon-w-seq-mt"}}
+# Each task has to get a CPU in this time, with other programs on it.
+MS = "300"
 
 
 @pytest.fixture(scope="module", name="program")
@@ -32,7 +34,7 @@ def ran(program: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("mode", NOT_IN)
 def test_all(program: Path, mode: str) -> None:
-    result = ran(program, "--arms", "here", "--mode", mode, "--tasks", "2", "--ms", "50",
+    result = ran(program, "--arms", "here", "--mode", mode, "--tasks", "2", "--ms", MS,
                  "--rounds", "2", "all")
     assert (result.returncode, result.stderr) == (0, "")
     skipped = set(re.findall(r"^skipped: (\S+): .+$", result.stdout, re.MULTILINE))
@@ -45,7 +47,8 @@ def test_all(program: Path, mode: str) -> None:
 
 
 def test_order_of_arms(program: Path) -> None:
-    result = ran(program, "--arms", "a,b", "--ms", "10", "--rounds", "2", "mmap1")
+    result = ran(program, "--arms", "a,b", "--ms", MS, "--rounds", "2", "mmap1")
+    assert (result.returncode, result.stderr) == (0, "")
     assert [sample.arm for sample in guest.parse_samples(result.stdout)] == ["a", "b", "b", "a"]
 
 
