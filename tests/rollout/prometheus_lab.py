@@ -21,12 +21,15 @@ from lib import fetched
 
 def programs() -> pathlib.Path:
     """The folder with Debian's prometheus and promtool; a package would start a service."""
-    if found := shutil.which("promtool"):
+    if (found := shutil.which("prometheus")) and shutil.which("promtool"):
         return pathlib.Path(found).parent
-    return fetched.folder_of(
-        "prometheus", platform.freedesktop_os_release()["VERSION_CODENAME"],
-        {"prometheus": ("./usr/bin/prometheus", "./usr/bin/promtool")}, 20,
-        "install prometheus") / "usr/bin"
+    suite = platform.freedesktop_os_release()["VERSION_CODENAME"]
+    packages = {"prometheus": ["./usr/bin/prometheus"]}
+    # It has a package of its own since Debian 13.
+    packages.setdefault("prometheus" if suite == "bookworm" else "promtool", []).append(
+        "./usr/bin/promtool")
+    return fetched.folder_of("prometheus", suite, packages, 20 * len(packages),
+                             "install prometheus") / "usr/bin"
 
 
 def node_exporter() -> pathlib.Path:
