@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ANSIBLE = ROOT / "rollout/ansible"
@@ -204,6 +205,31 @@ def test_syntax(name: str) -> None:
     """Each playbook can be read, and its roles are there."""
     subprocess.run(["ansible-playbook", "--syntax-check", "-i", "localhost,", ANSIBLE / name],
                    check=True, stdout=subprocess.DEVNULL)
+
+
+def defined(part: object) -> Iterator[str]:
+    """The variables that tasks define."""
+    if isinstance(part, list):
+        for one in part:
+            yield from defined(one)
+    elif isinstance(part, dict):
+        for key, value in part.items():
+            if key == "register":
+                yield value
+            elif key in ("vars", "ansible.builtin.set_fact"):
+                yield from value
+            else:
+                yield from defined(value)
+
+
+def test_variables() -> None:
+    """The names of all variables begin with that of the project, as .ansible-lint promises."""
+    names = [name for path in ANSIBLE.glob("roles/*/defaults/*.yml")
+             for name in yaml.safe_load(path.read_text())]
+    for path in (*ANSIBLE.glob("*.yml"), *ANSIBLE.glob("roles/*/tasks/*.yml")):
+        names += defined(yaml.safe_load(path.read_text()))
+    assert {"faultline_kernel", "faultline_suffix", "faultline_after"} < set(names)
+    assert not [name for name in names if not name.startswith("faultline_")]
 
 
 def test_lint(tmp_path: pathlib.Path) -> None:
