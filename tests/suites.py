@@ -93,6 +93,8 @@ class Boot:
     timeout: int = 600
     # Kernel parameters.
     append: str = ""
+    # The preemption mode, of a flavour with PREEMPT_DYNAMIC: none, voluntary or full.
+    preempt: str = ""
     # FAULTLINE_SECONDS, the length of a race; the environment variable EACH overrides it.
     seconds: int = 1
     # Other variables for the programs.
@@ -149,9 +151,12 @@ BOOTS = {boot.title: boot for boot in (
          "a single thread is too slow (a third was done after 20 minutes).  pmd_clear_semantics is "
          "in debug/flip."),
     Boot("debug/races", "microvm-debug", ("munmap_race", "munmap_stress", *RACES[1:]),
-         mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", env=("FAULTLINE_COUNT=100",),
+         mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", preempt="full",
+         env=("FAULTLINE_COUNT=100",),
          reason="kernel/races under KASAN, lockdep and mm's own checks, also with wider race "
-         "windows and with failing allocations."),
+         "windows and with failing allocations.  With preempt=full a thread can lose its CPU at "
+         "any place where preemption is not off, even inside an RCU section; the other rows have "
+         "the default of Debian's kernels, voluntary."),
     Boot("debug/flip", "microvm-debug",
          ("pmd_clear_semantics", "pmd_clear_race -v flip", "spf_race -v flip"),
          2, mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", seconds=2,

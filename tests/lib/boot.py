@@ -13,7 +13,7 @@ from suites import AWAKE, BOOTS, FILES, Boot
 
 from faultline.common import ROOT, Fail, Paths
 from faultline.vm.cli import run as run_vm
-from faultline.vm.console import kunit_lines
+from faultline.vm.console import kunit_lines, message
 
 BUILD = Paths.from_env().build
 
@@ -24,6 +24,8 @@ def options(row: Boot) -> list[str]:
     image = "vmlinux" if power else "arch/x86/boot/bzImage"
     words = ["--quiet", "--kernel", f"{BUILD}/{row.flavour}/{image}", "--cpus", str(row.cpus),
              "--mem", str(row.mem), "--timeout", str(row.timeout), "--append", row.append]
+    if row.preempt:
+        words += ["--append", f"preempt={row.preempt}"]
     if row.icount is not None:
         words += ["--icount", str(row.icount)]
         # One CPU must not keep another one from running; ppc64le has AWAKE instead.
@@ -58,7 +60,14 @@ def main() -> int:
         words += ["--append", "kunit.enable=1"]
     status = run_vm([*words, "--", *command(row)])
     log = out / "console.log"
-    if not row.programs and log.exists():
-        for line in kunit_lines(log.read_text("utf-8", "replace")):
+    console = log.read_text("utf-8", "replace") if log.exists() else ""
+    if not row.programs:
+        for line in kunit_lines(console):
             print(line)
+    # A kernel without PREEMPT_DYNAMIC ignores the parameter.
+    if row.preempt and not any(message(line) == f"Dynamic Preempt: {row.preempt}"
+                               for line in console.splitlines()):
+        print(f"tests/boot: error: the kernel does not say that preemption is {row.preempt}",
+              file=sys.stderr)
+        return 1
     return status
