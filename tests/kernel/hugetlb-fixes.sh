@@ -36,10 +36,14 @@ for mode in 0 1 2; do
 		fixed microvm "sysctl.vm.hugetlb_pmd_sharing=$mode" own
 	check "truncation does not wait for page faults of other files, mode $mode" \
 		fixed microvm "sysctl.vm.hugetlb_pmd_sharing=$mode" other
+	check "a page fault does not spin while a truncation cannot run, mode $mode" \
+		fixed microvm "sysctl.vm.hugetlb_pmd_sharing=$mode" starved
 done
 # userfaultfd works the same in every mode.
 check "UFFDIO_COPY beyond the end of a truncated file uses no reservation" \
 	fixed microvm "" copy
+check "UFFDIO_COPY does not spin while a truncation cannot run" \
+	fixed microvm "" starved-copy
 # This fix only matters with sharing.
 check "unsharing flushes a page table from an idle CPU" \
 	fixed microvm "sysctl.vm.hugetlb_pmd_sharing=1" lazy

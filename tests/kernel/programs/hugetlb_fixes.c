@@ -9,6 +9,8 @@
  *   hugetlb_fixes copy      the same, with UFFDIO_COPY instead of touching
  *   hugetlb_fixes own       truncate a file with a page fault in flight
  *   hugetlb_fixes other     truncate a file with one of another file in flight
+ *   hugetlb_fixes starved   page fault while a woken truncation cannot run
+ *   hugetlb_fixes starved-copy  the same, with UFFDIO_COPY
  *   hugetlb_fixes lazy      unshare a page table that an idle CPU has cached
  *
  * Exit code: 0 fixed, 1 not fixed, 2 not testable.
@@ -203,12 +205,12 @@ static void *toucher(void *arg)
 static int uffd;
 static char *source;
 
-/* Opens a userfaultfd for map, and fills a page to copy from. */
-static bool copier_prepare(void)
+/* Opens a userfaultfd for @len bytes of map, and fills a page to copy from. */
+static bool copier_prepare(size_t len)
 {
 	struct uffdio_api api = { .api = UFFD_API };
 	struct uffdio_register range = {
-		.range = { (uintptr_t)map, PAGES * HUGE },
+		.range = { (uintptr_t)map, len },
 		.mode = UFFDIO_REGISTER_MODE_MISSING,
 	};
 
@@ -265,7 +267,7 @@ static int test_truncate(void *(*thread)(void *))
 		   0);
 	if (map == MAP_FAILED)
 		return 2;
-	if (thread == copier && !copier_prepare())
+	if (thread == copier && !copier_prepare(PAGES * HUGE))
 		return 2;
 	sigaction(SIGBUS, &sa, NULL);
 	for (i = 0; i < TOUCHERS; i++)
@@ -303,7 +305,7 @@ static int test_truncate(void *(*thread)(void *))
 	return left || st.st_blocks || pool("resv_hugepages") != reserved;
 }
 
-/* --- own, other */
+/* --- own, other, starved */
 
 /*
  * A process that is preempted while it clears a huge page in a page fault holds
@@ -311,7 +313,8 @@ static int test_truncate(void *(*thread)(void *))
  * priority below that of the hog, which preempts it for as long as it is told.
  */
 #define HELD_CPU	1
-#define HELD_PRIORITY	1
+#define STARVED_PRIORITY	1
+#define HELD_PRIORITY	2
 #define HOG_PRIORITY	50
 #define HELD_PAGES	4
 #define FILE_PAGES	8
@@ -322,23 +325,29 @@ static struct {
 	atomic_bool run;	/* the hog must run */
 	atomic_bool running;	/* the hog does */
 	atomic_bool hold;	/* the process must add no further page */
+	atomic_bool keep;	/* and then keep its CPU busy */
+	atomic_bool keeping;	/* it adds no further page */
 } *shared_state;
 static int hog_pipe[2];
 static pid_t held, hog;
 
-static bool run_real_time(int priority)
+/* For another process, or 0. */
+static bool run_real_time(pid_t pid, int priority)
 {
 	struct sched_param param = { .sched_priority = priority };
+	cpu_set_t set;
 
-	run_on(HELD_CPU);
-	return !sched_setscheduler(0, SCHED_FIFO, &param);
+	CPU_ZERO(&set);
+	CPU_SET(HELD_CPU, &set);
+	return !sched_setaffinity(pid, sizeof(set), &set) &&
+	       !sched_setscheduler(pid, SCHED_FIFO, &param);
 }
 
 static void hog_main(void)
 {
 	char c;
 
-	if (!run_real_time(HOG_PRIORITY))
+	if (!run_real_time(0, HOG_PRIORITY))
 		_exit(2);
 	while (read(hog_pipe[0], &c, 1) == 1) {
 		atomic_store(&shared_state->running, true);
@@ -355,6 +364,14 @@ static void on_bus_exit(int sig)
 	_exit(0);
 }
 
+static void held_end(void)
+{
+	atomic_store(&shared_state->keeping, true);
+	while (atomic_load(&shared_state->keep))
+		;
+	_exit(0);
+}
+
 /* Adds pages to the file, and punches them out, again and again. */
 static void held_main(int fd)
 {
@@ -362,17 +379,17 @@ static void held_main(int fd)
 		       MAP_SHARED, fd, 0);
 	size_t i;
 
-	if (p == MAP_FAILED || !run_real_time(HELD_PRIORITY))
+	if (p == MAP_FAILED || !run_real_time(0, HELD_PRIORITY))
 		_exit(2);
 	signal(SIGBUS, on_bus_exit);
 	for (;;) {
 		for (i = 0; i < HELD_PAGES; i++) {
 			if (atomic_load(&shared_state->hold))
-				_exit(0);
+				held_end();
 			*(volatile char *)(p + i * HUGE) = 1;
 		}
 		if (atomic_load(&shared_state->hold))
-			_exit(0);
+			held_end();
 		if (madvise(p, HELD_PAGES * HUGE, MADV_REMOVE))
 			_exit(2);
 	}
@@ -407,8 +424,8 @@ static void print_stack(pid_t pid)
 		fclose(f);
 }
 
-/* Does the process sleep uninterruptibly? */
-static bool is_blocked(pid_t pid)
+/* D: sleeps uninterruptibly, R: runs or could run */
+static char state_of(pid_t pid)
 {
 	char path[64], state = 0;
 	FILE *f;
@@ -419,7 +436,12 @@ static bool is_blocked(pid_t pid)
 		state = 0;
 	if (f)
 		fclose(f);
-	return state == 'D';
+	return state;
+}
+
+static bool is_blocked(pid_t pid)
+{
+	return state_of(pid) == 'D';
 }
 
 /* Has the child ended?  It stays a zombie. */
@@ -626,6 +648,101 @@ static int test_other(void)
 	return !returned;
 }
 
+/* Copies to a page that the held process does not touch. */
+static pid_t start_copy(void)
+{
+	struct uffdio_copy copy = {
+		.dst = (uintptr_t)map + HELD_PAGES * HUGE,
+		.len = HUGE,
+	};
+	pid_t pid = fork();
+
+	if (!pid) {
+		if (!copier_prepare(FILE_PAGES * HUGE))
+			_exit(2);
+		copy.src = (uintptr_t)source;
+		_exit(ioctl(uffd, UFFDIO_COPY, &copy) && errno != EFAULT);
+	}
+	return pid;
+}
+
+/* Is the process in the queue of a rwsem? */
+static bool waits_in_line(pid_t pid)
+{
+	return is_blocked(pid) && stack_has(pid, "down_read");
+}
+
+/*
+ * A truncation that was woken to take invalidate_lock cannot run as long as a
+ * real-time process keeps its CPU.  Until it runs, down_read() gets the lock, and
+ * down_read_trylock() fails.  So a page fault must not drop the lock that it has
+ * waited for and try again: it would spin until the truncation runs.
+ *
+ * The held process is the reader for which the truncation waits.  When it has
+ * dropped the lock, it keeps the CPU.
+ */
+static int test_starved(pid_t (*start)(void))
+{
+	long reserved = pool("resv_hugepages");
+	int fd = new_file(FILE_PAGES * HUGE);
+	pid_t truncation, fault;
+	struct stat st;
+	bool spins;
+
+	if (fd < 0)
+		return 2;
+	map = mmap(NULL, FILE_PAGES * HUGE, PROT_READ | PROT_WRITE,
+		   MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (map == MAP_FAILED || !hold_fault(fd))
+		return 2;
+	truncation = start_truncation(fd);
+	if (truncation < 0 ||
+	    !WAIT_FOR(has_ended(truncation) || is_blocked(truncation)))
+		return 2;
+	if (!is_blocked(truncation)) {
+		printf("# the truncation does not wait for the page fault\n");
+		return 2;
+	}
+	/*
+	 * Not earlier, because a real-time task that waits for the lock asks
+	 * for a handoff, and then readers do not get the lock either.  With the
+	 * default policy, it would get a share of the CPU.
+	 */
+	if (!run_real_time(truncation, STARVED_PRIORITY))
+		return 2;
+	atomic_store(&shared_state->keep, true);
+	atomic_store(&shared_state->hold, true);
+	if (!hog_stop() || !WAIT_FOR(atomic_load(&shared_state->keeping)) ||
+	    !WAIT_FOR(state_of(truncation) == 'R'))
+		return 2;
+	fault = start();
+	if (fault < 0)
+		return 2;
+	/*
+	 * It waits in line if the truncation did not go to sleep at once, and
+	 * has asked for a handoff.
+	 */
+	spins = !WAIT_FOR(has_ended(fault) || waits_in_line(fault));
+	if (spins)
+		printf("# the page fault is in state %c\n", state_of(fault));
+	else
+		printf("# the page fault %s\n",
+		       has_ended(fault) ? "has ended" : "waits in line");
+	if (state_of(truncation) != 'R' || has_ended(held)) {
+		printf("# the truncation was not kept from running\n");
+		return 2;
+	}
+	atomic_store(&shared_state->keep, false);
+	if (!release_fault() || !WAIT_FOR(has_ended(truncation)) ||
+	    !reap(truncation) || !WAIT_FOR(has_ended(fault)) || !reap(fault))
+		return 2;
+	if (fstat(fd, &st))
+		return 2;
+	printf("# %ld blocks are left; reserved pages: %ld before, %ld after\n",
+	       (long)st.st_blocks, reserved, pool("resv_hugepages"));
+	return spins || st.st_blocks || pool("resv_hugepages") != reserved;
+}
+
 /* --- lazy */
 
 #define LAZY_ROUNDS	20
@@ -762,9 +879,13 @@ int main(int argc, char **argv)
 		return test_own();
 	if (!strcmp(what, "other"))
 		return test_other();
+	if (!strcmp(what, "starved"))
+		return test_starved(start_fault);
+	if (!strcmp(what, "starved-copy"))
+		return test_starved(start_copy);
 	if (!strcmp(what, "lazy"))
 		return test_lazy();
 	fprintf(stderr,
-		"usage: hugetlb_fixes move|truncate|copy|own|other|lazy\n");
+		"usage: hugetlb_fixes move|truncate|copy|own|other|starved|starved-copy|lazy\n");
 	return 2;
 }
