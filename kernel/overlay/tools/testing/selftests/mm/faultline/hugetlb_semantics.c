@@ -201,6 +201,8 @@ TEST_F_TIMEOUT(hugetlb, mapped_before_mode_0, TIMEOUT)
 /* With FIND_WINDOW at its maximum, a fault takes 25 ms on average. */
 #define SLOW_FAULTS	400
 #define BUSY_PAGES	8
+/* Bound on the start of a thread that waits for mmap_lock. */
+#define BLOCKED_SECONDS	30
 
 struct busy {
 	struct rendezvous *meet;
@@ -274,8 +276,9 @@ TEST_F_TIMEOUT(hugetlb, unshare_busy, TIMEOUT)
 {
 	struct rendezvous *m = self->meet;
 	pid_t sharer, busy;
+	__u64 until;
+	bool waits;
 	char *p;
-	int i;
 
 	if (!self->have || variant->mode == MODE_OFF)
 		SKIP(return, "starts from another mode");
@@ -300,8 +303,14 @@ TEST_F_TIMEOUT(hugetlb, unshare_busy, TIMEOUT)
 	ASSERT_LE(0, busy);
 	if (!busy)
 		_exit(hold_mmap_lock(m, self->fd));
-	for (i = 0; i < 10000 && !blocked(busy, atomic_load(&m->tid)); i++)
+	until = now_ns() + BLOCKED_SECONDS * 1000000000ULL;
+	while (!(waits = blocked(busy, atomic_load(&m->tid))) &&
+	       now_ns() < until)
 		usleep(1000);
+	EXPECT_TRUE(waits) {
+		TH_LOG("no thread waits for mmap_lock after %d s",
+		       BLOCKED_SECONDS);
+	}
 	EXPECT_EQ(-EBUSY, vm_sysctl_write(HUGETLB_TRIGGER, 1));
 	/* The others were not left out. */
 	EXPECT_EQ(self->usage.tables_shared,

@@ -476,15 +476,17 @@ static bool change_pin(struct race *r, __u64 dice)
 	return true;
 }
 
+#define KSM		"/sys/kernel/mm/ksm/"
+
 /* Equal pages are merged; writes of the threads unmerge them. */
 static bool change_merge(struct race *r, __u64 dice)
 {
 	static bool told;
 
 	if (!told) {
-		write_text("/sys/kernel/mm/ksm/sleep_millisecs", "0");
-		write_text("/sys/kernel/mm/ksm/pages_to_scan", "1000");
-		write_text("/sys/kernel/mm/ksm/run", "1");
+		write_text(KSM "sleep_millisecs", "0");
+		write_text(KSM "pages_to_scan", "1000");
+		write_text(KSM "run", "1");
 		told = true;
 	}
 	usleep(1000);
@@ -664,7 +666,22 @@ KEEP(migrate, node)
 KEEP_PAGES(collapse, huge, true)
 KEEP(mlock, lock)
 KEEP(pin, pin)
-KEEP(ksm, merge)
+
+static void keep_ksm(struct race *r)
+{
+	static const change table[] = { change_merge };
+
+	many_changes(r, table, 1);
+}
+
+TEST_F_TIMEOUT(spf_race, keep_ksm, TIMEOUT)
+{
+	if (access(KSM "run", F_OK))
+		SKIP(return, "this kernel has no KSM");
+	if (access(KSM "run", W_OK))
+		SKIP(return, "needs root to start KSM");
+	run(_metadata, self, variant, pmd_size(), keep, keep_ksm);
+}
 
 static void keep_collapse_writing(struct race *r)
 {
