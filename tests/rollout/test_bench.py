@@ -262,18 +262,46 @@ def test_emulated(program: ModuleType) -> None:
     assert program.table(run).splitlines()[0].startswith("Emulated (QEMU TCG)")
 
 
+def problems(path: Path) -> list[str]:
+    """What a collected result or its page lacks."""
+    run = json.loads(path.read_text("utf-8"))
+    page = path.with_suffix(".md")
+    text = page.read_text("utf-8") if page.exists() else ""
+    shown = subprocess.run([PROGRAM, "show", path], capture_output=True, text=True, check=True)
+    emulated = run["virtualisation"] == "qemu"
+    checks = {"note": ("note" in run) == emulated and (not emulated or next(iter(run)) == "note"),
+              "table in the page": textwrap.indent(shown.stdout, "    ") in text,
+              "first line of the page": not emulated or text.startswith(run["note"])}
+    return [name for name, holds in checks.items() if not holds]
+
+
+@pytest.mark.parametrize("kind", ["none", "qemu"])
+def test_rule_for_results(host: Host, kind: str) -> None:
+    """A result is collected with its table; one of an emulated machine says so first."""
+    detect = host.folder / "bin/systemd-detect-virt"
+    detect.parent.mkdir()
+    detect.write_text(f"#!/bin/sh\necho {kind}\n")
+    detect.chmod(0o755)
+    host.env["PATH"] = f"{detect.parent}:{host.env['PATH']}"
+    status, table, err = host.run("--rounds", 3, "--tasks", 2, "--output", "o.json")
+    assert status == 0, err
+    path, page = host.folder / "o.json", host.folder / "o.md"
+    first = "first line of the page"
+    assert problems(path) == ["table in the page", *([first] if kind == "qemu" else [])]
+    page.write_text(f"# A machine\n\n{textwrap.indent(table, '    ')}")
+    assert problems(path) == ([first] if kind == "qemu" else [])
+    page.write_text(f"{table.partition(chr(10))[0]}\n{page.read_text()}")
+    assert not problems(path)
+    run = json.loads(path.read_text())
+    path.write_text(json.dumps({**run, "virtualisation": "none" if kind == "qemu" else "qemu",
+                                **({} if kind == "qemu" else {"note": "Emulated"})}))
+    assert "note" in problems(path)
+
+
 def test_results() -> None:
-    """The collected results can be shown; those from emulated machines say so first."""
-    paths = list((ROOT / "tests/bench/results").glob("*.json"))
-    assert paths
-    for path in paths:
-        run = json.loads(path.read_text("utf-8"))
-        assert ("note" in run) == (run["virtualisation"] == "qemu")
-        assert "note" not in run or next(iter(run)) == "note"
-        shown = subprocess.run([PROGRAM, "show", path], capture_output=True, text=True, check=True)
-        described = path.with_suffix(".md").read_text("utf-8")
-        assert textwrap.indent(shown.stdout, "    ") in described
-        assert "note" not in run or described.startswith(run["note"])
+    """The collected results follow the rule."""
+    found = {path.name: problems(path) for path in (ROOT / "tests/bench/results").glob("*.json")}
+    assert not any(found.values()), found
 
 
 def test_table(program: ModuleType) -> None:
