@@ -30,7 +30,7 @@ SECUREBOOT_CERT ?=
 # it and `make test-upstream` run in full (FULL=1).
 FORMAT ?=
 FULL ?=
-# The benchmark for `make bench`: munmap, hugetlb, pmd_clear, spf, coherence, micro or workloads.
+# The benchmark for `make bench`: munmap, hugetlb, pmd_clear, spf, micro or workloads.
 BENCH ?= munmap
 # The tests for `make test`: suites, or SUITE/NAME; empty: all.
 SUITE ?=
@@ -183,7 +183,7 @@ shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@tools/fl vm shell --kernel $(BUILD)/$(SMALL)/$(IMAGE)
 
 .PHONY: bench
-bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf, coherence, micro or workloads; PEER=1
+bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf, micro or workloads; PEER=1
 	@$(DEPS) vm $(filter workloads,$(BENCH))
 	@tools/fl build microvm-stock
 	@tools/fl build microvm

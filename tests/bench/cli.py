@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from . import coherence, hugetlb, micro, munmap, pmd_clear, spf, workloads
+from . import hugetlb, micro, munmap, pmd_clear, spf, workloads
 from .guest import BUILD, BenchError, Kernels
 
 _ABOUT = """\
@@ -31,14 +31,6 @@ these are few. any_p99 also includes the operations that other writers would
 have started meanwhile, one after each pause of the writer. Throughput uses no
 more virtual CPUs than the host has real ones: with more, results of the same
 kernel vary by a factor of two. It needs an idle host.
-
-coherence: a QEMU plugin counts the cache lines that a page fault moves from one
-CPU to another, in a model with unlimited caches; a transfer is a read miss, a
-write miss or an upgrade, and a dirty one is of a modified line. CPUs take turns
-to fault, in one VMA or in one each. Faults with an interrupt in them are left
-out. The plugin is compiled with a header from QEMU's source package, which is
-downloaded once (34 MB on Debian 12), or with QEMU_PLUGIN_HEADER=path. Each boot
-first checks the plugin with lines whose transfers are known.
 
 micro: our own programs with the metrics of will-it-scale, pft and vm-scalability
 by their names; rollout/bench/micro.c describes them. In each round, stock, all
@@ -64,7 +56,6 @@ examples:
   lab bench pmd_clear
   lab bench spf --ms 8000
   lab bench spf --scenes cost
-  lab bench coherence --cpus 4,16
   lab bench micro --rounds 6
   lab bench micro --scenes cost --peer
   lab bench workloads --scenes redis_flush,compile_c
@@ -76,7 +67,6 @@ _BENCHMARKS = {
     "hugetlb": hugetlb,
     "pmd_clear": pmd_clear,
     "spf": spf,
-    "coherence": coherence,
     "micro": micro,
     "workloads": workloads,
 }
@@ -84,7 +74,7 @@ _BENCHMARKS = {
 # Fields of a Plan that the command line can change.
 _SIZES = {
     "mem": ("MIB", "memory of the guest"),
-    "cpus": ("N", "virtual CPUs; spf: for memcg and locks; coherence: N[,N...]"),
+    "cpus": ("N", "virtual CPUs; spf: for memcg and locks"),
     "mib": ("MIB", "munmap: memory to unmap; spf: to fault in; workloads: data"),
     "procs": ("N", "hugetlb: processes in shared, unshared and tables"),
     "gib": ("GIB", "hugetlb: size of the file that they map"),
@@ -95,7 +85,6 @@ _SIZES = {
     "areas": ("N", "pmd_clear: huge pages per turn"),
     "forks": ("N", "pmd_clear: children per turn"),
     "threads": ("N,...", "spf: threads in throughput, at most as many as the host has CPUs"),
-    "pages": ("N", "coherence: faults of each CPU per phase"),
 }
 
 _IMAGE = "arch/x86/boot/bzImage"
@@ -153,8 +142,8 @@ def _kernels(options: argparse.Namespace) -> Kernels:
     return Kernels(options.kernel, stock, options.config_n, options.peer)
 
 
-def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | coherence.Plan |
-            micro.Plan | workloads.Plan, options: argparse.Namespace) -> None:
+def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | micro.Plan |
+            workloads.Plan, options: argparse.Namespace) -> None:
     """Change the fields of PLAN given on the command line."""
     fields = {field.name for field in dataclasses.fields(plan)}
     for option in ("rounds", *_SIZES):

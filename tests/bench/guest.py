@@ -63,18 +63,15 @@ class Boot:
     accel: str = ""
 
 
-def compile_program(source: Path, *headers: Path) -> Path:
-    """Link SOURCE statically, so that it runs in any initramfs; return the program.
-
-    HEADERS are its includes besides the common ones.
-    """
+def compile_program(source: Path) -> Path:
+    """Link SOURCE statically, so that it runs in any initramfs; return the program."""
     compiler = os.environ.get("CC") or "cc"
     if not shutil.which(compiler.split()[0]):
         raise BenchError(f"no C compiler '{compiler}'; run packaging/build-deps/install, or set CC")
     program = BUILD / "bench" / source.stem
     program.parent.mkdir(parents=True, exist_ok=True)
     newest = max(path.stat().st_mtime for path in (
-        source, *headers, *_UTILS, *(util.with_suffix(".h") for util in _UTILS)))
+        source, *_UTILS, *(util.with_suffix(".h") for util in _UTILS)))
     if program.exists() and program.stat().st_mtime > newest:
         return program
     made = program.with_suffix(".new")

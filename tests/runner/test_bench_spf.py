@@ -152,3 +152,19 @@ def test_errors() -> None:
                         (("munmap", "--scenes", "cost"), "not for munmap")):
         with pytest.raises(BenchError, match=text):
             resized(*words)
+
+
+def test_sizes() -> None:
+    """Numbers of the command line, one or several."""
+    plan = spf.Plan()
+    cli._resize(plan, cli._parser().parse_args(["spf", "--threads", "4,16", "--ms", "9"]))
+    assert (plan.threads, plan.ms) == ((4, 16), 9)
+
+
+@pytest.mark.parametrize(("words", "error"), [
+    (["--threads", "4,0"], "1 or more"), (["--threads", "4,"], "invalid"),
+    (["--cpus", "4,5"], "one number"), (["--areas", "4"], "not for spf")])
+def test_bad_sizes(words: list[str], error: str) -> None:
+    """One clear error."""
+    with pytest.raises(BenchError, match=error):
+        cli._resize(spf.Plan(), cli._parser().parse_args(["spf", *words]))

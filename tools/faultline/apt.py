@@ -97,19 +97,16 @@ class Apt:
     """A private apt: its configuration, lists and downloads are below build/cache/apt."""
 
     def __init__(self, paths: Paths, architecture: str = "", instead: str = BRING_YOUR_OWN,
-                 source: bool = False, suite: str = "") -> None:
+                 suite: str = "") -> None:
         """An apt for the host's or another Debian architecture.
 
-        `instead` tells the user what to do if a package is not available.  `source` selects
-        source packages, from the suites that the host itself installs from.  `suite` selects a
+        `instead` tells the user what to do if a package is not available.  `suite` selects a
         single suite of the host's mirrors, which may be one that the host does not use.
         """
         self.cache = paths.cache
-        self.folder = paths.cache / "-".join(
-            filter(None, ("apt", architecture, suite, "source" if source else "")))
+        self.folder = paths.cache / "-".join(filter(None, ("apt", architecture, suite)))
         self.architecture = architecture
         self.instead = instead
-        self.source = source
         self.suite = suite
         # Read lists after their last day (Valid-Until) as well; their signatures still count.
         self.accept_expired = False
@@ -125,7 +122,7 @@ class Apt:
         if not found:
             raise Fail(f"apt's sources in {etc} name no Debian archive: add one, or "
                        f"{self.instead}")
-        wanted = found if self.source else wanted_sources(found)
+        wanted = wanted_sources(found)
         if self.suite:
             wanted = list(dict.fromkeys((uri, self.suite) for uri, suite in wanted
                                         if suite in ARCHIVE_SUITES))
@@ -262,12 +259,11 @@ class Apt:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         (self.folder / "status").touch()
         # Only the package index: no translations, no desktop metadata.
-        kind, target = ("deb-src", "Sources") if self.source else ("deb", "Packages")
-        options = f"target={target} signed-by={keyring()}"
+        options = f"target=Packages signed-by={keyring()}"
         if self.accept_expired:
             options += " check-valid-until=no"
         (self.folder / "sources.list").write_text("".join(
-            f"{kind} [{options}] {uri} {suite} main\n" for uri, suite in sources),
+            f"deb [{options}] {uri} {suite} main\n" for uri, suite in sources),
             encoding="utf-8")
         (self.folder / "apt.conf").write_text(self._conf(), encoding="utf-8")
 
