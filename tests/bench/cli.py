@@ -37,17 +37,15 @@ by their names; rollout/bench/micro.c describes them. In each round, stock, all
 switches off and all switches on are booted once, in alternating order. cost is the
 number of instructions per operation, on one emulated CPU.
 
-workloads: programs of the host's Debian release (Redis, Python with numpy, gcc,
-PostgreSQL, a JVM, QEMU), which are downloaded once (some 350 MB; delete
-build/bench/rootfs to get newer ones), a Go program that the host's Go compiles,
-DuckDB and polars from PyPI (24 and 35 MB), and a few files of the kernel in
-build/tree, which the guest compiles. The latency is the program's own; p99.9 takes
-1000 requests. "on" is every switch at once. pgfault, and the shares of it, are those of
-the VM. safepoint: how long the JVM stops its threads, from its own log, its start
-included. --virtual-time compares how much work the programs do per instruction of
-the CPU: a loss of throughput shows, but no stall, as one CPU runs everything. What
-else the host does matters only for waits of an idle CPU, which take real time. Each
-second of --ms takes about ten seconds.
+workloads: programs of the host's Debian release (Redis, Python with numpy, a JVM,
+QEMU), which are downloaded once (some 190 MB; delete build/bench/rootfs to get
+newer ones). The latency is the program's own; p99.9 takes 1000 requests. "on" is
+every switch at once. pgfault, and the shares of it, are those of the VM. safepoint:
+how long the JVM stops its threads, from its own log, its start included.
+--virtual-time compares how much work the programs do per instruction of the CPU: a
+loss of throughput shows, but no stall, as one CPU runs everything. What else the
+host does matters only for waits of an idle CPU, which take real time. Each second
+of --ms takes about ten seconds.
 
 examples:
   lab bench munmap
@@ -58,7 +56,7 @@ examples:
   lab bench spf --scenes cost
   lab bench micro --rounds 6
   lab bench micro --scenes cost --peer
-  lab bench workloads --scenes redis_flush,compile_c
+  lab bench workloads --scenes redis_flush,qemu_shared
   lab bench workloads --scenes redis_bgsave --virtual-time --ms 5000 --mib 128
 """
 

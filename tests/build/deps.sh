@@ -88,7 +88,7 @@ run "$install" upstream
 check 'the upstream group is installed on request' grep -q 'install stress-ng ' <<<"$calls"
 run "$install" workloads
 check 'the workloads group is installed on request' \
-	grep -q 'install default-jdk-headless ' <<<"$calls"
+	grep -q 'install default-jdk-headless$' <<<"$calls"
 
 run STALE=1 "$install" build
 check 'with empty lists, it updates first' [ "$status" = 0 ]

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The benchmark of Debian's programs: its order, its figures and its errors, without VMs."""
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import tarfile
-from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 from faultline.apt import Apt
-from bench import cli, guest, loads, rootfs, workloads
+from bench import cli, guest, rootfs, workloads
 from bench.guest import BenchError, Kernels, Sample
 from faultline.common import ROOT, Fail, Paths
 from faultline.vm import cli as vm
@@ -179,10 +176,10 @@ def returned(folder: Path, scene: str, arm: str) -> None:
 
 def test_missing_result(tmp_path: Path) -> None:
     """One clear error."""
-    returned(tmp_path, "compile_c", "on")
-    (tmp_path / "compile_c.on.after").unlink()
-    with pytest.raises(BenchError, match="did not return compile_c.on.after"):
-        workloads.read_results(tmp_path, "compile_c", "on")
+    returned(tmp_path, "arrays_freed", "on")
+    (tmp_path / "arrays_freed.on.after").unlink()
+    with pytest.raises(BenchError, match="did not return arrays_freed.on.after"):
+        workloads.read_results(tmp_path, "arrays_freed", "on")
 
 
 def test_safepoints_and_counts_are_read(tmp_path: Path) -> None:
@@ -207,140 +204,29 @@ def compiler(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
-@pytest.mark.parametrize(("make", "tool", "package"), [
-    (loads.java, "javac", "default-jdk-headless"), (loads.go, "go", "golang-go")])
-def test_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-               make: Callable[[Path], Path], tool: str, package: str) -> None:
-    """One is compiled again only if its source is newer; a failure is one error, leaving none."""
+def test_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compiled again only if its source is newer; a failure is one error, leaving none."""
     source, tools = tmp_path / "load", tmp_path / "tools"
     source.write_text("one", "ascii")
     monkeypatch.setattr(guest, "BUILD", tmp_path)
     monkeypatch.setenv("PATH", str(tools))
-    with pytest.raises(Fail, match=f"{tool} is missing: install {package}"):
-        make(source)
-    # The last two arguments are the result and the source.
+    with pytest.raises(Fail, match="javac is missing: install default-jdk-headless"):
+        workloads.java(source)
+    # The last two arguments are the folder and the source.
     copy = 'while [ $# -gt 2 ]; do shift; done; PATH=/usr/bin:/bin cp "$2" "$1"'
-    compiler(tools, tool, copy)
-    made = make(source)
-    assert made.read_text("ascii") == "one"
-    compiler(tools, tool, "echo 'line 1: bad' >&2; exit 1")
-    assert make(source) == made
+    compiler(tools, "javac", copy)
+    made = workloads.java(source)
+    assert (made / "load").read_text("ascii") == "one"
+    compiler(tools, "javac", "echo 'line 1: bad' >&2; exit 1")
+    assert workloads.java(source) == made
     source.write_text("two", "ascii")
     os.utime(source, (made.stat().st_mtime + 1,) * 2)
     with pytest.raises(Fail, match="cannot compile .*load:\nline 1: bad"):
-        make(source)
-    assert made.read_text("ascii") == "one"
+        workloads.java(source)
+    assert (made / "load").read_text("ascii") == "one"
     assert not made.with_suffix(".new").exists()
-    compiler(tools, tool, copy)
-    assert make(source).read_text("ascii") == "two"
-
-
-WHEEL = b"a wheel"
-PIP = """case $3 in
---version) exit 0 ;;
-esac
-echo "$@" >>pip.log
-while [ "$1" != --dest ]; do shift; done
-"""
-
-
-def test_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is downloaded once, and again if it is damaged; a failure is one error, leaving none."""
-    requirements = tmp_path / "duckdb.requirements"
-    requirements.write_text(f"duckdb==1 --hash=sha256:{hashlib.sha256(WHEEL).hexdigest()}\n")
-    monkeypatch.setattr(guest, "BUILD", tmp_path)
-    monkeypatch.setattr(loads, "_PYTHON", str(tmp_path / "python3"))
-    monkeypatch.chdir(tmp_path)
-
-    compiler(tmp_path, "python3", "exit 1")
-    with pytest.raises(Fail, match="pip is missing: install python3-pip"):
-        loads.wheel(requirements)
-    compiler(tmp_path, "python3", PIP + "echo 'ERROR: one' >&2; echo 'ERROR: no route' >&2; exit 1")
-    with pytest.raises(Fail, match="duckdb from PyPI failed .no route.: check the network"):
-        loads.wheel(requirements)
-    assert not list(tmp_path.glob("bench/*"))
-
-    compiler(tmp_path, "python3", PIP + f"printf '{WHEEL.decode()}' >$2/duckdb-1-any.whl")
-    made = loads.wheel(requirements)
-    assert made.name == "duckdb.whl"
-    made.write_bytes(b"damaged")
-    assert loads.wheel(requirements).read_bytes() == WHEEL
-    assert loads.wheel(requirements) == made
-    log = (tmp_path / "pip.log").read_text("ascii").splitlines()
-    assert len(log) == 3
-    assert all("--require-hashes" in line for line in log)
-    assert list(tmp_path.glob("bench/*")) == [made]
-
-
-# A source whose own build needs every part that is packed.
-MAKEFILE = (
-    "tinyconfig:\n"
-    "\t@cat Kbuild Kconfig scripts/a include/a arch/x86/Kconfig init/a kernel/a lib/a mm/a"
-    " tools/include/a usr/a drivers/deep/Kconfig.more >.config\n"
-    "prepare: .config\n"
-    "\t@test ! -e sound && echo made >include/made\n")
-
-
-def kernel_tree(folder: Path) -> Callable[..., None]:
-    """Make a tree with the tag upstream; return its git."""
-    def git(*words: str) -> None:
-        subprocess.run(["git", "-C", folder, "-c", "user.name=A", "-c", "user.email=a@example.org",
-                        *words], check=True, capture_output=True)
-
-    for name in ("Kbuild", "Kconfig", "scripts/a", "include/a", "arch/x86/Kconfig", "init/a",
-                 "kernel/a", "lib/a", "mm/a", "tools/include/a", "usr/a",
-                 "drivers/deep/Kconfig.more", "sound/large"):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(name, "ascii")
-    (folder / "Makefile").write_text(MAKEFILE, "ascii")
-    git("init", "--quiet")
-    git("add", ".")
-    git("commit", "--quiet", "-m", "upstream")
-    git("tag", "upstream")
-    # Ours is not what is compiled.
-    (folder / "mm/a").write_text("ours", "ascii")
-    git("commit", "--quiet", "-a", "-m", "ours")
-    return git
-
-
-def test_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upstream's files, configured and prepared, packed once for each version."""
-    monkeypatch.setattr(guest, "BUILD", tmp_path)
-    monkeypatch.setenv("BUILD", str(tmp_path))
-    with pytest.raises(Fail, match="the kernel's source, is missing: run make tree, or leave"):
-        loads.kernel()
-    git = kernel_tree(tmp_path / "tree")
-    made = loads.kernel()
-    assert made.name == "kernel.tar.gz"
-    with tarfile.open(made) as archive:
-        names = archive.getnames()
-        files = {name: archive.extractfile(name) for name in ("kernel/mm/a", "kernel/include/made")}
-        assert [file.read() if file else b"" for file in files.values()] == [b"mm/a", b"made\n"]
-        # Fractions of a second: make compares times.
-        assert archive.getmember("kernel/include/made").mtime % 1
-    assert "kernel/sound/large" not in names
-    assert [path.name for path in made.parent.iterdir()] == ["kernel.tar.gz"]
-    with mock.patch.object(tarfile, "open", side_effect=AssertionError):
-        assert loads.kernel() == made
-    git("tag", "--force", "upstream")
-    other = loads.kernel()
-    with tarfile.open(other) as archive:
-        file = archive.extractfile("kernel/mm/a")
-        assert file and file.read() == b"ours"
-    assert not made.exists()
-
-
-def test_kernel_that_cannot_be_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says which step; nothing is packed."""
-    monkeypatch.setattr(guest, "BUILD", tmp_path)
-    monkeypatch.setenv("BUILD", str(tmp_path))
-    git = kernel_tree(tmp_path / "tree")
-    (tmp_path / "tree/Makefile").write_text("tinyconfig:\n\t@echo bad >&2; exit 1\n", "ascii")
-    git("commit", "--quiet", "-a", "-m", "broken")
-    git("tag", "--force", "upstream")
-    with pytest.raises(Fail, match="'make .* tinyconfig' failed:\nbad"):
-        loads.kernel()
-    assert not list(tmp_path.glob("bench/**/kernel.tar.gz"))
+    compiler(tools, "javac", copy)
+    assert (workloads.java(source) / "load").read_text("ascii") == "two"
 
 
 def run_qemu(variant: str, out: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -406,7 +292,7 @@ def test_peer_is_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     for name in ("ours", "stock"):
         (tmp_path / name).touch()
     monkeypatch.setattr("sys.argv", [
-        "lab bench", "workloads", "--scenes", "compile_c", "--rounds", "2", "--kernel",
+        "lab bench", "workloads", "--scenes", "arrays_freed", "--rounds", "2", "--kernel",
         f"{tmp_path}/ours", "--stock", f"{tmp_path}/stock", "--peer", f"{tmp_path}/peer"])
     assert cli.main() == 1
     assert "no kernel" in capsys.readouterr().err
@@ -415,8 +301,8 @@ def test_peer_is_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     order = [("stock", "stock"), ("peer", "peer"), ("ours", "off"), ("ours", "on")]
     assert [(kernel_of(arguments), arguments[-3]) for arguments in booted] == order + order[::-1]
     assert "peer" in capsys.readouterr().out
-    rows = json.loads((tmp_path / "bench/workloads-compile_c.json").read_text("ascii"))["rows"]
-    assert [row["arm"] for row in rows if row["metric"] == "compile_c_max"] == \
+    rows = json.loads((tmp_path / "bench/workloads-arrays_freed.json").read_text("ascii"))["rows"]
+    assert [row["arm"] for row in rows if row["metric"] == "arrays_freed_max"] == \
         ["stock", "peer", "off", "on"]
 
 
@@ -431,19 +317,19 @@ def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(rootfs, "image", image)
     monkeypatch.setattr(guest, "compile_program", lambda source: tmp_path / "client")
-    plan = workloads.Plan(rounds=2, scenes=("redis_flush", "redis_bgsave", "compile_c"))
+    plan = workloads.Plan(rounds=2, scenes=("redis_flush", "redis_bgsave", "arrays_freed"))
     report = workloads.run(KERNELS, plan)
     both, sizes = "redis_flush,redis_bgsave", ("15000", "768")
     order = [("stock", "stock"), ("ours", "off"), ("ours", "on")]
     assert [(kernel_of(arguments), *arguments[-4:]) for arguments in booted] == [
-        (kernel, scenes, arm, *sizes) for scenes in (both, "compile_c")
+        (kernel, scenes, arm, *sizes) for scenes in (both, "arrays_freed")
         for kernel, arm in order + order[::-1]]
     assert disks == [("coreutils", "dash", "redis-server", "redis-tools"),
-                     ("coreutils", "dash", "gcc", "libc6-dev")]
+                     ("coreutils", "dash", "python3-numpy")]
     assert report.kernel == "6.12-test"
-    assert report.median("compile_c_lock_free", "on") == 0.6
-    assert report.median("compile_c_lock_free", "off") is None
-    assert [row.arm for row in report.rows if row.metric == "compile_c_max"] == \
+    assert report.median("arrays_freed_lock_free", "on") == 0.6
+    assert report.median("arrays_freed_lock_free", "off") is None
+    assert [row.arm for row in report.rows if row.metric == "arrays_freed_max"] == \
         ["stock", "off", "on"]
     assert all(row.n == 2 for row in report.rows)
     assert [aim.verdict() for aim in report.aims] == ["NOT MET"] * 3
@@ -604,12 +490,12 @@ def test_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     """One CPU that counts instructions; the report and its file say so."""
     booted = fake_vms(tmp_path, monkeypatch)
     (tmp_path / "ours").touch()
-    words = ["lab bench", "workloads", "--kernel", f"{tmp_path}/ours", "--scenes", "compile_c",
+    words = ["lab bench", "workloads", "--kernel", f"{tmp_path}/ours", "--scenes", "arrays_freed",
              "--rounds", "1", "--virtual-time"]
     monkeypatch.setattr("sys.argv", words)
     assert cli.main() == 0
     assert "QEMU TCG, virtual time" in capsys.readouterr().out
-    assert (tmp_path / "bench/workloads-compile_c-virtual.json").is_file()
+    assert (tmp_path / "bench/workloads-arrays_freed-virtual.json").is_file()
     for arguments in booted:
         assert arguments[arguments.index("--icount") + 1] == "0"
         assert arguments.count("--cpus") == 1

@@ -24,20 +24,20 @@ def save(out: str, latency: list[float], seconds: float, **facts: int) -> None:
             "".join(f"{name} {value}\n" for name, value in facts.items()), "ascii")
 
 
-def run_beside(large: Callable[[], object], small: Callable[[], None], out: str,
-               ms: int) -> list[object]:
+def run_beside(large: Callable[[], None], small: Callable[[], None], out: str, ms: int) -> None:
     """Time SMALL again and again for MS milliseconds beside a thread that repeats LARGE.
 
-    Saves the results and returns what LARGE returned.
+    Saves the results.
     """
     stop = threading.Event()
-    answers: list[object] = []
+    ended: list[float] = []
     failed: list[Exception] = []
 
     def repeat() -> None:
         try:
             while not stop.is_set():
-                answers.append(large())
+                large()
+                ended.append(time.monotonic())
         except Exception as err:  # each library has errors of its own
             failed.append(err)
 
@@ -52,10 +52,9 @@ def run_beside(large: Callable[[], object], small: Callable[[], None], out: str,
         now = time.monotonic()
         latency.append(now - before)
     save_counters(out, "after")
-    done = len(answers)
+    done = len(ended)
     stop.set()
     thread.join()
     if failed:
         raise SystemExit(f"the large task failed: {failed[0]}")
     save(out, latency, now - start, large_done=done)
-    return answers
