@@ -16,12 +16,11 @@ export REBUILD
 REPO_KEY ?=
 REPO_URL ?=
 # Options of `fl package make-repo` for it; empty: as in the run before.  The days
-# that apt accepts it, the key that will sign next, the percentage of hosts with
-# apt that get the newest kernel, and OpenVEX documents to publish.
+# that apt accepts it, the key that will sign next, and the percentage of hosts
+# with apt that get the newest kernel.
 REPO_VALID_DAYS ?=
 REPO_NEXT_KEY ?=
 REPO_PHASE ?=
-REPO_VEX ?=
 # Key (PEM, or pkcs11:...) and certificate (PEM) for Secure Boot; empty: unsigned.
 # The certificate also goes into the kernel, which then trusts the modules.
 SECUREBOOT_KEY ?=
@@ -158,7 +157,7 @@ repo: packages ## signed apt and dnf repositories of FLAVOUR (REPO_KEY, REPO_URL
 		$(if $(REPO_KEY),--key $(REPO_KEY)) $(if $(REPO_URL),--url $(REPO_URL)) \
 		$(if $(REPO_VALID_DAYS),--valid-days $(REPO_VALID_DAYS)) \
 		$(if $(REPO_NEXT_KEY),--next-key $(REPO_NEXT_KEY)) \
-		$(if $(REPO_PHASE),--phase $(REPO_PHASE)) $(REPO_VEX:%=--vex %) \
+		$(if $(REPO_PHASE),--phase $(REPO_PHASE)) \
 		--deb $(BUILD)/packages/$(variant)/deb --rpm $(BUILD)/packages/$(variant)/rpm
 
 # --- In a VM

@@ -279,15 +279,11 @@ publish --key "$second" --phase 100 >/dev/null && apt_update fleet >/dev/null
 check 'at 100 percent all do' [ "$(share)" = 30 ]
 wrong 'a share above 100' '--phase 101: give a number from 0 to 100' --key "$second" --phase 101
 
-# --- SPDX and OpenVEX
+# --- SPDX
 
 sbom=$repo/security/linux-image-6.12.1-faultline1.test_6.12.1-1_$arch.deb.spdx.json
 check 'the bill of materials of a kernel is beside the repository' grep -qx '{"name": "6.12.1-faultline1.test"}' "$sbom"
 check 'so for dnf' grep -qx '{"name": "6.12.2-faultline1.test"}' "$repo/security/kernel-faultline-test-core-6.12.2-1.noarch.rpm.spdx.json"
-printf '{"@context": "https://openvex.dev/ns/v0.2.0"}\n' >"$tmp/test.openvex.json"
-check 'an OpenVEX document is published' publish --key "$second" --vex "$tmp/test.openvex.json"
-publish --key "$second" >/dev/null
-check 'it stays' cmp "$tmp/test.openvex.json" "$repo/security/test.openvex.json"
 sums() {
 	gpg --homedir "$tmp/verify" --batch --verify "$repo"/security/SHA256SUMS{.asc,} 2>&1 &&
 		(cd "$repo/security" && sha256sum --strict --quiet -c SHA256SUMS) &&
@@ -301,9 +297,6 @@ publish --key "$second" --fresh --deb "$tmp/kernel2" >/dev/null
 check_empty 'documents of a kernel go with it' "$(find "$repo/security" -name '*6.12.1*')"
 publish --key "$second" --fresh --deb "$tmp/kernel2x" >/dev/null
 check 'another package of the same name brings its own' grep -qx '{"name": "other"}' "${sbom//6.12.1/6.12.2}"
-wrong 'a missing OpenVEX document' 'no such file' --key "$second" --vex "$tmp/none.openvex.json"
-printf '{}\n' >"$tmp/no.openvex.json"
-wrong 'a file that is no OpenVEX document' 'not an OpenVEX document' --key "$second" --vex "$tmp/no.openvex.json"
 gpgconf --homedir "$owner" --kill gpg-agent
 gpgconf --homedir "$tmp/verify" --kill gpg-agent
 done_testing

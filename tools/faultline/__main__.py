@@ -23,7 +23,6 @@ VERBS = {
     "package rpm": ("package.rpm:main", "make the RPM packages of a stage"),
     "package rpm-source": ("package.rpm_source:main", "make the RPM source package"),
     "package make-repo": ("package.make_repo:main", "make signed apt and dnf repositories"),
-    "package vex": ("package.vex:main", "state which CVEs concern our kernel, as OpenVEX"),
     "package sign-stage": ("package.sign_stage:main", "sign a stage for Secure Boot"),
     "release": ("make_release:main", "take the newest point release to tested repositories"),
     "vm run": ("vm.cli:run", "boot a kernel in a VM and run a command in it"),

@@ -6,7 +6,6 @@ deb         DEB packages            deb_source  the DEB source package
 rpmtool     the spec and rpmbuild
 rpm         RPM packages            rpm_source  the RPM source package
 make_repo   apt and dnf repositories: keys, the OpenPGP keys; keyring, the packages with them;
-            documents, SPDX and OpenVEX beside them
-vex         an OpenVEX document from the CVE records
+            documents, the SPDX beside them
 sign_stage  a stage signed for Secure Boot
 """

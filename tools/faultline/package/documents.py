@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The documents beside a repository: SPDX and OpenVEX, and a signed list of their checksums.
+"""The SPDX documents beside a repository, and a signed list of their checksums.
 
     DIR/security/PACKAGE-FILE.spdx.json   the bill of materials in a kernel package
-    DIR/security/*.openvex.json           as given with --vex; they stay
     DIR/security/SHA256SUMS(.asc)         checksums, and their signature
 """
 from __future__ import annotations
 
 import gzip
-import json
 import pathlib
 import subprocess
 
@@ -16,7 +14,7 @@ from ..common import Fail, sha256, shown
 from .keys import Key, run
 
 NAME = "security"
-SPDX, VEX = ".spdx.json", ".openvex.json"
+SPDX = ".spdx.json"
 # The packages with a kernel and its sbom.spdx.json.
 KERNELS = (("deb/pool", "linux-image-*.deb"),
            ("rpm/Packages", "kernel-faultline*-core-*.rpm"))
@@ -46,21 +44,7 @@ def unpack(path: pathlib.Path) -> bytes:
     return gzip.decompress(done.stdout) if found[0].endswith(".gz") else done.stdout
 
 
-def check_vex(path: pathlib.Path) -> None:
-    """Refuse a file that is not an OpenVEX document."""
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise Fail(f"--vex {path}: no such file") from None
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        body = None
-    if not isinstance(body, dict) or "openvex" not in str(body.get("@context")):
-        raise Fail(f"--vex {path} is not an OpenVEX document: make one with fl package vex")
-    if not path.name.endswith(VEX):
-        raise Fail(f"--vex {path}: its name must end in {VEX}")
-
-
-def publish(key: Key, old: pathlib.Path, new: pathlib.Path, vex: list[str]) -> None:
+def publish(key: Key, old: pathlib.Path, new: pathlib.Path) -> None:
     """Fill NEW/security: what is there, and the documents of new kernels."""
     folder, before = new / NAME, old / NAME
     found: dict[str, bytes | pathlib.Path] = {}
@@ -73,10 +57,6 @@ def publish(key: Key, old: pathlib.Path, new: pathlib.Path, vex: list[str]) -> N
                 found[name] = before / name
             elif text := unpack(path):
                 found[name] = text
-    found.update({path.name: path for path in sorted(before.glob(f"*{VEX}"))})
-    for given in map(pathlib.Path, vex):
-        check_vex(given)
-        found[given.name] = given
     if not found:
         return
     folder.mkdir(parents=True)

@@ -3,7 +3,7 @@
 
     DIR/deb        for apt: dists/SUITE, pool/, faultline.sources, faultline.asc
     DIR/rpm        for dnf: Packages/, repodata/, faultline.repo, faultline.asc
-    DIR/security   SPDX documents of the kernels, OpenVEX documents, signed SHA256SUMS
+    DIR/security   SPDX documents of the kernels, signed SHA256SUMS
 
 Each half exists if there are packages for it. With --url, each half has a package with the
 public keys and the address of the repository (faultline-archive-keyring, faultline-release).
@@ -454,7 +454,7 @@ def make(args: argparse.Namespace, out: pathlib.Path, key: Key) -> None:
                     job = Job(key, place, epoch, out / half, args.rekey, args.valid_days,
                               args.phase)
                     maker(job, new / half, wanted[half])
-        documents.publish(key, out, new, args.vex)
+        documents.publish(key, out, new)
         for path in (new, *new.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
         replace(out, new)
@@ -499,8 +499,6 @@ def main(arguments: list[str] | None = None) -> None:
                         "program, so that nobody can withhold updates; 0: never (the default)")
     parser.add_argument("--phase", metavar="N", type=number("--phase", 0, 100),
                         help="let N percent of the hosts with apt upgrade to the newest kernel")
-    parser.add_argument("--vex", action="append", default=[], metavar="FILE",
-                        help="publish this OpenVEX document (see fl package vex)")
     parser.add_argument("--url", metavar="URL",
                         help="URL of DIR for hosts; used in faultline.sources and .repo "
                         f"(default: as before, initially {PLACEHOLDER_URL})")
