@@ -56,14 +56,12 @@ help: ## this list
 # The other targets install only the groups that they need.
 DEPS := packaging/build-deps/install
 
-# What a flavour for another architecture needs, and where its kernel is.
+# What a flavour for another architecture needs.
 CROSS := true
 DEPS_CROSS :=
-IMAGE := arch/x86/boot/bzImage
 SMALL := $(or $(FLAVOUR),microvm)
 ifneq ($(filter ppc64le%,$(FLAVOUR)),)
 CROSS := $(DEPS) ppc64le && tools/fl vm busybox ppc64le
-IMAGE := vmlinux
 endif
 ifeq ($(FLAVOUR),powerpc64le)
 CROSS := $(DEPS) ppc64le
@@ -179,7 +177,7 @@ shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@$(DEPS) vm
 	@$(CROSS)
 	@tools/fl build $(SMALL)
-	@tools/fl vm shell --kernel $(BUILD)/$(SMALL)/$(IMAGE)
+	@bash -c '. tests/lib/vm.sh && exec tools/fl vm shell --kernel "$$(image $(SMALL))"'
 
 .PHONY: bench
 bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf, micro or workloads; PEER=1

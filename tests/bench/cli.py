@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from faultline.flavour import FLAVOURS
 from . import hugetlb, micro, munmap, pmd_clear, spf, workloads
 from .guest import BUILD, BenchError, Kernels
 
@@ -85,9 +86,6 @@ _SIZES = {
     "threads": ("N,...", "spf: threads in throughput, at most as many as the host has CPUs"),
 }
 
-_IMAGE = "arch/x86/boot/bzImage"
-_PEER = BUILD / "microvm-peer" / _IMAGE
-
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in text.split(","))
@@ -103,11 +101,12 @@ def _parser() -> argparse.ArgumentParser:
                      formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("benchmark", choices=list(_BENCHMARKS))
     parser.add_argument("--kernel", metavar="IMAGE", type=Path,
-                        default=BUILD / "microvm" / _IMAGE, help="our kernel (default: microvm)")
+                        default=FLAVOURS["microvm"].image, help="our kernel (default: microvm)")
     parser.add_argument("--stock", metavar="IMAGE", type=Path,
                         help="the same configuration of upstream's tree (default: "
                         "microvm-stock, if it is built)")
-    parser.add_argument("--peer", metavar="IMAGE", nargs="?", type=Path, const=_PEER,
+    parser.add_argument("--peer", metavar="IMAGE", nargs="?", type=Path,
+                        const=FLAVOURS["microvm-peer"].image,
                         help="the newest upstream kernel as another arm (without IMAGE: "
                         "microvm-peer)")
     parser.add_argument("--config-n", metavar="IMAGE", type=Path,
@@ -129,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 def _kernels(options: argparse.Namespace) -> Kernels:
     stock = options.stock
     if stock is None and not options.quick:
-        built = BUILD / "microvm-stock" / _IMAGE
+        built = FLAVOURS["microvm-stock"].image
         stock = built if built.exists() else None
         if stock is None:
             print("# no stock kernel (--stock): comparisons with it are left out",
@@ -176,8 +175,9 @@ def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | micro
         setattr(plan, "cost_rounds", plan.rounds)
 
 
-def _run(arguments: list[str]) -> None:
-    options = _parser().parse_args(arguments)
+def main() -> None:
+    """Run the program."""
+    options = _parser().parse_args()
     benchmark = _BENCHMARKS[options.benchmark]
     plan = benchmark.QUICK if options.quick else benchmark.Plan()
     _resize(plan, options)
@@ -194,16 +194,3 @@ def _run(arguments: list[str]) -> None:
     report.write(path)
     print(report.text())
     print(f"\nwritten to {path}")
-
-
-def main() -> int:
-    """Run the program and return its exit code."""
-    try:
-        _run(sys.argv[1:])
-    except BenchError as err:
-        print(f"lab bench: {err}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("lab bench: interrupted", file=sys.stderr)
-        return 130
-    return 0

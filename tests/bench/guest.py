@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shlex
 import shutil
@@ -13,18 +12,23 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
-from faultline.common import ROOT, Paths
-from faultline.vm import cli as vm
+from faultline.common import ROOT, Fail, Paths
+from faultline.vm import run as vm
+from faultline.vm.guest import Job
+from faultline.vm.qemu import Machine
 
 BUILD = Paths.from_env().build
 # Every guest program is compiled with these; the second is shared with the selftests.
 SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
 _BENCH = ROOT / "rollout/bench"
+# Time limit of a boot.
+SECONDS = 7200
 _UTILS = (_BENCH / "bench_util.c", SELFTESTS / "faultline_util.c")
 
 
-class BenchError(Exception):
+class BenchError(Fail):
     """An error that the user has to fix; the text says what."""
 
 
@@ -110,24 +114,34 @@ class _Output(io.BytesIO):
             print(f"\r# {count} samples", end="", file=sys.stderr, flush=True)
 
 
-def boot(kernel: Path, program: Path, commands: list[list[str]], *, name: str,
-         options: list[str]) -> Boot:
-    """Boot KERNEL, run COMMANDS one after another, return all samples."""
+def counting(kernel: Path, mem: int, *append: str) -> Machine:
+    """A machine with one CPU and no randomness: two boots of a kernel give the same counts."""
+    return Machine(kernel, icount=0, cpus=1, mem=mem, append=list(append))
+
+
+def run(machine: Machine, job: Job, name: str, timeout: float, output: BinaryIO) -> vm.Report:
+    """Boot a machine for a job that must succeed."""
     out = BUILD / "bench/vm" / name
+    print(f"# {name}: {machine.kernel}", file=sys.stderr, flush=True)
+    report = vm.run(machine, job, out, timeout=timeout, quiet=True, output=output)
+    report.print(output)
+    if report.status:
+        raise BenchError(f"{name}: the VM ended with exit status {report.status}; "
+                         f"logs are in {out}")
+    return report
+
+
+def boot(machine: Machine, program: Path, commands: list[list[str]], name: str) -> Boot:
+    """Boot a machine, run COMMANDS one after another, return all samples."""
     script = " && ".join(shlex.join(command) for command in commands)
-    print(f"# {name}: {kernel}", file=sys.stderr, flush=True)
     output = _Output()
-    status = vm.call(["--kernel", str(kernel), "--out", str(out), "--quiet",
-                      "--file", str(program), *options, "--", "sh", "-c", script], output)
+    report = run(machine, Job(["sh", "-c", script], [str(program)]), name, SECONDS, output)
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    if status:
-        raise BenchError(f"{name}: the VM ended with exit status {status}; logs are in {out}")
     samples = parse_samples(output.getvalue().decode(errors="replace"))
     if not samples:
-        raise BenchError(f"{name}: the guest program printed no samples; logs are in {out}")
-    result = json.loads((out / "result.json").read_text("utf-8"))
-    return Boot(samples, result.get("release") or "", result.get("accel") or "")
+        raise BenchError(f"{name}: the guest program printed no samples; logs are in {report.out}")
+    return Boot(samples, report.machine.release, report.choice.accel)
 
 
 STOCK = "stock"

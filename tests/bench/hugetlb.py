@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from faultline.common import ROOT
+from faultline.vm.qemu import Machine
 from . import guest
 from .report import Report, rows_of
 
@@ -31,14 +32,6 @@ _MODES = (OFF, VMA_LOCK, REVALIDATE)
 _ALL_MODES = ",".join(_MODES)
 _VS_STOCK = "_vs_stock"
 _VIRTUAL = "virtual_"
-
-# Longest waits: on a busy host, a long wait is mostly the host's fault.  This VM
-# avoids that: its clock counts the instructions of its CPUs, which take turns.
-# The duration of the operation itself is meaningless there: it includes the time
-# of both threads.
-_WAIT_VM = ["--icount", "4", "--cpus", "2", "--append", "norandmaps"]
-# On one CPU without randomness, two boots of the same kernel give the same counts.
-_COST_VM = ["--icount", "0", "--cpus", "1", "--append", "norandmaps"]
 
 
 @dataclass
@@ -75,7 +68,6 @@ def _fast_scenes(kernels: guest.Kernels, program: Path, plan: Plan) -> list[gues
     Each round boots ours and stock one after the other, in the order A B, B A, A B and so on,
     so that each round has its counterpart on the other kernel close in time.
     """
-    vm = ["--cpus", str(plan.cpus), "--mem", str(plan.mem), "--timeout", "7200"]
     boots = []
     for number in range(plan.rounds):
         even = number % 2 == 0
@@ -86,7 +78,8 @@ def _fast_scenes(kernels: guest.Kernels, program: Path, plan: Plan) -> list[gues
                                "attach", "interfere")
             name = f"hugetlb-scenes-{number + 1}" + (
                 "" if kernel == kernels.ours else f"-{arms}")
-            boots.append(guest.boot(kernel, program, [command], name=name, options=vm))
+            machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem)
+            boots.append(guest.boot(machine, program, [command], name))
     return boots
 
 
@@ -108,27 +101,34 @@ def _ratios(boots: list[guest.Boot], metric: str) -> list[guest.Sample]:
             for medians, stock in zip(ours, theirs) if stock for mode in _MODES]
 
 
+def _wait_vm(kernel: Path, plan: Plan) -> Machine:
+    """A machine for the longest waits, whose clock counts the instructions of CPUs in turn.
+
+    On a busy host, a long wait would mostly be the host's fault.  The duration of the operation
+    itself is meaningless here: it includes the time of both threads.
+    """
+    return Machine(kernel, icount=4, cpus=2, mem=1024 + 2 * plan.span + 512)
+
+
 def _waits(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Sample]:
     # It is slow and hardly varies.
     plan = replace(plan, ops=(plan.ops + 1) // 2)
-    vm = [*_WAIT_VM, "--mem", str(1024 + 2 * plan.span + 512), "--timeout", "7200"]
-    samples = guest.boot(kernels.ours, program,
+    samples = guest.boot(_wait_vm(kernels.ours, plan), program,
                          [_command(_ALL_MODES, plan.rounds, plan, "interfere")],
-                         name="hugetlb-waits", options=vm).samples
+                         "hugetlb-waits").samples
     for arm, kernel in kernels.others():
-        samples += guest.boot(kernel, program, [_command(arm, plan.rounds, plan, "interfere")],
-                              name=f"hugetlb-waits-{arm}", options=vm).samples
+        samples += guest.boot(_wait_vm(kernel, plan), program,
+                              [_command(arm, plan.rounds, plan, "interfere")],
+                              f"hugetlb-waits-{arm}").samples
     return [replace(sample, metric=_VIRTUAL + sample.metric) for sample in samples
             if sample.unit in ("us", "faults")]
 
 
 def _cost(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Sample]:
     """Count instructions: all modes in one boot; the default and stock in a boot each."""
-    vm = [*_COST_VM, "--mem", "1536", "--timeout", "7200"]
-
     def booted(kernel: Path, arms: str, name: str) -> guest.Boot:
-        return guest.boot(kernel, program, [_command(arms, plan.cost_rounds, plan, "cost")],
-                          name=f"hugetlb-cost{name}", options=vm)
+        return guest.boot(guest.counting(kernel, 1536), program,
+                          [_command(arms, plan.cost_rounds, plan, "cost")], f"hugetlb-cost{name}")
 
     return guest.with_stock(kernels, _ALL_MODES, VMA_LOCK, booted)
 

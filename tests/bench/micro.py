@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from faultline.common import ROOT
+from faultline.vm.qemu import Machine
 from . import guest
 from .guest import STOCK
 from .report import Report, rows_of
@@ -23,8 +24,6 @@ LEAST_ON, LEAST_OFF = 0.98, 0.995
 MOST_ON, MOST_OFF = 1 / LEAST_ON, 1 / LEAST_OFF
 
 COST = "_instructions"
-# Time counts instructions, so that two boots of a kernel give the same values.
-_COST_VM = ["--icount", "0", "--cpus", "1", "--append", "norandmaps"]
 
 _SOURCE = ROOT / "rollout/bench/micro.c"
 
@@ -54,9 +53,8 @@ def _commands(arm: str, turns: int, ms: int, *tasks: int) -> list[list[str]]:
 
 def _cost(arm: str, kernel: Path, program: Path, plan: Plan) -> guest.Boot:
     """Instructions per operation: throughput depends on where an emulator has put the code."""
-    vm = [*_COST_VM, "--mem", str(plan.mem), "--timeout", "7200", "--append", "hugepages=4"]
-    boot = guest.boot(kernel, program, _commands(arm, plan.turns, plan.cost_ms, 1),
-                      name=f"micro-cost-{arm}", options=vm)
+    boot = guest.boot(guest.counting(kernel, plan.mem, "hugepages=4"), program,
+                      _commands(arm, plan.turns, plan.cost_ms, 1), f"micro-cost-{arm}")
     return replace(boot, samples=[guest.Sample(sample.metric + COST, "instr", arm,
                                                1e9 / sample.value) for sample in boot.samples])
 
@@ -64,15 +62,15 @@ def _cost(arm: str, kernel: Path, program: Path, plan: Plan) -> guest.Boot:
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
     program = guest.compile_program(_SOURCE)
-    vm = ["--cpus", str(plan.cpus), "--mem", str(plan.mem), "--timeout", "7200",
-          "--append", f"hugepages={4 * plan.cpus}"]
     turns = [*kernels.others(), (OFF, kernels.ours), (ON, kernels.ours)]
     samples: list[guest.Sample] = []
     ours = guest.Boot()
     for number in range(plan.rounds if THROUGHPUT in plan.scenes else 0):
         for arm, kernel in turns if number % 2 == 0 else turns[::-1]:
-            boot = guest.boot(kernel, program, _commands(arm, plan.turns, plan.ms, 1, plan.cpus),
-                              name=f"micro-{number + 1}-{arm}", options=vm)
+            boot = guest.boot(Machine(kernel, cpus=plan.cpus, mem=plan.mem,
+                                      append=[f"hugepages={4 * plan.cpus}"]), program,
+                              _commands(arm, plan.turns, plan.ms, 1, plan.cpus),
+                              f"micro-{number + 1}-{arm}")
             samples += boot.samples
             ours = boot if kernel == kernels.ours else ours
     for arm, kernel in turns if INSTRUCTIONS in plan.scenes else []:

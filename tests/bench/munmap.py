@@ -6,8 +6,10 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from faultline.common import ROOT
+from faultline.vm.qemu import Machine
 from . import guest
 from .guest import CONFIG_N, STOCK
 from .report import Report, rows_of
@@ -26,9 +28,6 @@ COST_ON_OFF, COST_OFF_STOCK = 0.010, 0.001
 ADVICE_COSTS = ("cost_256m_4k", "cost_512m_thp")
 
 _SOURCE = ROOT / "rollout/bench/munmap.c"
-
-# On one CPU without randomness, two boots of the same kernel give the same counts.
-_COST_VM = ["--icount", "0", "--cpus", "1", "--mem", "1536", "--append", "norandmaps"]
 
 
 @dataclass
@@ -84,38 +83,35 @@ def _cost_against(samples: list[guest.Sample], arm: str) -> list[guest.Sample]:
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
     program = guest.compile_program(_SOURCE)
-    race_vm = ["--cpus", str(plan.cpus), "--mem", str(plan.mem), "--timeout", "7200"]
-    cost_vm = [*_COST_VM, "--timeout", "7200"]
+
+    def race(kernel: Path, commands: list[list[str]], name: str) -> guest.Boot:
+        return guest.boot(Machine(kernel, cpus=plan.cpus, mem=plan.mem), program, commands, name)
+
+    def count(kernel: Path, commands: list[list[str]], name: str) -> guest.Boot:
+        return guest.boot(guest.counting(kernel, 1536), program, commands, name)
 
     # Ratios: three arms in one boot, then stock in the same run.
-    boot = guest.boot(kernels.ours, program, _scenes(f"0,{ON},{SMALL}", plan),
-                      name="munmap-scenes", options=race_vm)
+    boot = race(kernels.ours, _scenes(f"0,{ON},{SMALL}", plan), "munmap-scenes")
     samples = _renamed(boot.samples, "0", OFF)
     for arm, image in kernels.others():
-        samples += guest.boot(image, program, _scenes(arm, plan),
-                              name=f"munmap-scenes-{arm}", options=race_vm).samples
+        samples += race(image, _scenes(arm, plan), f"munmap-scenes-{arm}").samples
 
-    boot = guest.boot(kernels.ours, program, _advice_scenes(f"0,{ON}", plan),
-                      name="munmap-madvise", options=race_vm)
+    boot = race(kernels.ours, _advice_scenes(f"0,{ON}", plan), "munmap-madvise")
     samples += _renamed(boot.samples, "0", OFF)
     for arm, image in kernels.others():
-        samples += guest.boot(image, program, _advice_scenes(arm, plan),
-                              name=f"munmap-madvise-{arm}", options=race_vm).samples
-    advice = guest.boot(kernels.ours, program, _advice_cost(f"0,{ON}", plan),
-                        name="munmap-madvise-cost", options=cost_vm).samples
+        samples += race(image, _advice_scenes(arm, plan), f"munmap-madvise-{arm}").samples
+    advice = count(kernels.ours, _advice_cost(f"0,{ON}", plan), "munmap-madvise-cost").samples
     samples += [replace(sample, metric=f"dontneed_{sample.metric}")
                 for sample in _renamed(advice, "0", OFF)]
 
     # Cost: on against off in one boot; off against others in a separate boot each.
-    cost = guest.boot(kernels.ours, program, _cost(f"0,{ON}", plan), name="munmap-cost",
-                      options=cost_vm).samples
+    cost = count(kernels.ours, _cost(f"0,{ON}", plan), "munmap-cost").samples
     samples += _renamed(cost, "0", OFF)
     others = [(STOCK, kernels.stock), (CONFIG_N, kernels.config_n)]
     if any(kernel for _, kernel in others):
         for arm, kernel in [(OFF, kernels.ours), *others]:
             if kernel:
-                alone = guest.boot(kernel, program, _cost(arm, plan), name=f"munmap-cost-{arm}",
-                                   options=cost_vm)
+                alone = count(kernel, _cost(arm, plan), f"munmap-cost-{arm}")
                 samples += _cost_against(alone.samples, arm)
 
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {boot.accel.upper()}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from faultline.common import ROOT
+from faultline.vm.qemu import Machine
 from . import guest
 from .report import Report, rows_of
 
@@ -20,10 +21,6 @@ GUP_COST = 0.005
 
 _SOURCE = ROOT / "tests/bench/pmd_clear.c"
 _ARMS = f"{OFF},{ON}"
-
-# On one CPU without randomness, two boots of the same kernel give the same counts.
-_COST_VM = ["--icount", "0", "--cpus", "1", "--mem", "1024", "--append", "norandmaps",
-            "--timeout", "7200"]
 
 
 @dataclass
@@ -57,15 +54,15 @@ def _broadcasts(kernels: guest.Kernels, plan: Plan) -> tuple[list[guest.Sample],
     boots = []
     for cpus in plan.cpu_counts:
         last = cpus - 1
-        vm = ["--icount", "4", "--cpus", str(cpus), "--mem", str(plan.mem), "--timeout", "7200",
-              "--append", f"isolcpus={last}"]
         turns = [(kernels.ours, _ARMS)]
         turns += [(kernel, arm) for arm, kernel in kernels.others()]
         for kernel, arms in turns:
             commands = [_command(arms, plan.rounds, plan, "--isolated", str(last), "collapse",
                                  "collapse_busy", "zap", "unshare", "isolated")]
             name = f"pmd_clear-{cpus}-cpus" + ("" if kernel == kernels.ours else f"-{arms}")
-            boots.append(guest.boot(kernel, program, commands, name=name, options=vm))
+            machine = Machine(kernel, icount=4, cpus=cpus, mem=plan.mem,
+                              append=[f"isolcpus={last}"])
+            boots.append(guest.boot(machine, program, commands, name))
             samples += [replace(sample, metric=f"cpus{cpus}_{sample.metric}")
                         for sample in boots[-1].samples]
     return samples, boots[0]
@@ -76,8 +73,8 @@ def _cost(kernels: guest.Kernels, plan: Plan) -> list[guest.Sample]:
     program = guest.compile_program(_SOURCE)
 
     def booted(kernel: Path, arms: str, name: str) -> guest.Boot:
-        return guest.boot(kernel, program, [_command(arms, plan.cost_rounds, plan, "gup")],
-                          name=f"pmd_clear-cost{name}", options=_COST_VM)
+        return guest.boot(guest.counting(kernel, 1024), program,
+                          [_command(arms, plan.cost_rounds, plan, "gup")], f"pmd_clear-cost{name}")
 
     return guest.with_stock(kernels, _ARMS, OFF, booted)
 

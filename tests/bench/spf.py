@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from faultline.common import ROOT
+from faultline.vm.qemu import Machine
 from . import guest
 from .guest import CONFIG_N, STOCK, BenchError
 from .report import Report, rows_of
@@ -30,13 +31,6 @@ SCENES = (*WAITS, "locks", "throughput", "cost")
 
 _SOURCE = ROOT / "tests/bench/spf.c"
 _ARMS = f"{OFF},{ON}"
-
-# Waits and counts: the clock counts the instructions of the CPUs, which take
-# turns on one host thread, so results do not depend on the load of the host.  And
-# QEMU can patch code (the switch, trace events) that other CPUs may run.
-_TURNS_VM = ["--icount", "4", "--append", "norandmaps"]
-# On one CPU without randomness, two boots of the same kernel give the same counts.
-_COST_VM = ["--icount", "0", "--cpus", "1", "--append", "norandmaps"]
 
 
 @dataclass
@@ -71,14 +65,18 @@ def _command(arms: str, rounds: int, plan: Plan, scene: str, threads: int = 1) -
 
 def _waits_and_locks(kernels: guest.Kernels, program: Path, plan: Plan,
                      scene: str) -> list[guest.Boot]:
-    vm = [*_TURNS_VM, "--mem", str(plan.mem), "--timeout", "7200"]
+    """Run a scene on a clock that counts the instructions of the CPUs.
+
+    They take turns on one host thread, so results do not depend on the load of the host.  And
+    QEMU can patch code (the switch, trace events) that other CPUs may run.
+    """
     turns = [(kernels.ours, _ARMS), *((kernel, arm) for arm, kernel in kernels.others())]
     cpus = plan.cpus
     if scene in _RARE:
         plan, cpus = replace(plan, ms=plan.ms * _RARE_TURN), _RARE_CPUS
-    return [guest.boot(kernel, program, [_command(arms, plan.rounds, plan, scene, cpus)],
-                       name=f"spf-{scene}" + ("" if kernel == kernels.ours else f"-{arms}"),
-                       options=[*vm, "--cpus", str(cpus)])
+    return [guest.boot(Machine(kernel, icount=4, cpus=cpus, mem=plan.mem), program,
+                       [_command(arms, plan.rounds, plan, scene, cpus)],
+                       f"spf-{scene}" + ("" if kernel == kernels.ours else f"-{arms}"))
             for kernel, arms in turns]
 
 
@@ -110,27 +108,24 @@ def _throughput(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest
     cannot reliably patch code that other CPUs may run.
     """
     threads = throughput_threads(plan)
-    vm = ["--cpus", str(max(threads)), "--mem", str(plan.mem), "--timeout", "7200"]
-    turns = [(kernels.ours, arm, ["--append", f"sysctl.vm.speculative_page_fault={arm}"])
+    turns = [(kernels.ours, arm, [f"sysctl.vm.speculative_page_fault={arm}"])
              for arm in (OFF, ON)]
     turns += [(kernel, arm, []) for arm, kernel in kernels.others()]
     boots = []
     for number in range(plan.rounds):
         for kernel, arm, append in turns if number % 2 == 0 else turns[::-1]:
-            boots.append(guest.boot(kernel, program,
-                                    [_command(arm, 1, plan, "throughput", n) for n in threads],
-                                    name=f"spf-throughput-{number + 1}-{arm}",
-                                    options=[*vm, *append]))
+            boots.append(guest.boot(
+                Machine(kernel, cpus=max(threads), mem=plan.mem, append=append), program,
+                [_command(arm, 1, plan, "throughput", n) for n in threads],
+                f"spf-throughput-{number + 1}-{arm}"))
     return boots
 
 
 def _cost(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Boot]:
     """Count instructions: both values in one boot; all kernels in a separate boot each."""
-    vm = [*_COST_VM, "--mem", str(plan.mem), "--timeout", "7200"]
-
     def booted(kernel: Path, arms: str, name: str) -> guest.Boot:
-        return guest.boot(kernel, program, [_command(arms, plan.cost_rounds, plan, "cost")],
-                          name=f"spf-cost{name}", options=vm)
+        return guest.boot(guest.counting(kernel, plan.mem), program,
+                          [_command(arms, plan.cost_rounds, plan, "cost")], f"spf-cost{name}")
 
     boots = [booted(kernels.ours, _ARMS, "")]
     others = [(kernel, arm) for arm, kernel in kernels.others()]

@@ -7,7 +7,6 @@ order of the arms is turned round from one round to the next.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import platform
@@ -17,12 +16,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from faultline.common import ROOT, Fail, shown
-from faultline.vm import cli as vm
+from faultline.vm.guest import Job
+from faultline.vm.qemu import Machine
 from . import guest, rootfs
 from .guest import PEER, STOCK, BenchError, Sample
 from .report import EVENTS, Report, rows_of
@@ -78,9 +78,7 @@ _MADE: dict[str, Callable[[], Path]] = {
 # A percentile is left out if fewer requests than this were made.
 PERCENTILES = {"p50": (0.5, 2), "p99": (0.99, 100), "p99.9": (0.999, 1000)}
 
-# Virtual time: one emulated CPU, an instruction per nanosecond.  It sleeps while it waits for
-# the disk: skipping to the next timer would take seconds of virtual time.
-_VIRTUAL_VM = ["--icount", "0", "--icount-sleep", "--cpus", "1"]
+# In virtual time, an instruction takes a nanosecond.
 _VIRTUAL_SLOWER = 10
 
 # The kernel's counters that belong to a switch.
@@ -256,25 +254,20 @@ class _Lines:
 def _boot(kernel: Path, disk: Path, made: list[Path], scenes: list[str], arm: str,
           name: str, plan: Plan) -> tuple[Path, dict[str, str]]:
     """Boot KERNEL and run SCENES; return the folder with their results, and the boot's facts."""
-    out = guest.BUILD / "bench/vm" / name
-    print(f"# {name}: {kernel}", file=sys.stderr, flush=True)
     # A minute for each start of a program on an emulated CPU of a busy host.
     slower = _VIRTUAL_SLOWER if plan.virtual_time else 1
     limit = 600 + len(scenes) * slower * (240 + 2 * plan.ms // 1000)
-    cpus = _VIRTUAL_VM if plan.virtual_time else ["--cpus", str(plan.cpus)]
-    status = vm.call(
-        ["--kernel", str(kernel), "--out", str(out), "--quiet", *cpus,
-         "--mem", str(plan.mem), "--timeout", str(limit),
-         *(word for path in made for word in ("--file", str(path))),
-         "--file", f"{_FOLDER}:/test/workloads",
-         "--qemu-arg=-drive", f"--qemu-arg=file={disk},if=none,id=disk,format=raw,readonly=on",
-         "--qemu-arg=-device", "--qemu-arg=virtio-blk-pci,drive=disk",
-         "--", "sh", "workloads/run", ",".join(scenes), arm, str(plan.ms), str(plan.mib)],
-        cast(BinaryIO, _Lines()))
-    if status:
-        raise BenchError(f"{name}: the VM ended with exit status {status}; logs are in {out}")
-    facts = json.loads((out / "result.json").read_text("utf-8"))
-    return out / "files", {key: facts.get(key) or "" for key in ("release", "accel")}
+    machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem, qemu_args=[
+        "-drive", f"file={disk},if=none,id=disk,format=raw,readonly=on",
+        "-device", "virtio-blk-pci,drive=disk"])
+    if plan.virtual_time:
+        # It sleeps while it waits for the disk: skipping to the next timer would take seconds of
+        # virtual time.
+        machine = replace(machine, icount=0, icount_sleep=True, cpus=1)
+    job = Job(["sh", "workloads/run", ",".join(scenes), arm, str(plan.ms), str(plan.mib)],
+              [*map(str, made), f"{_FOLDER}:/test/workloads"])
+    report = guest.run(machine, job, name, limit, cast(BinaryIO, _Lines()))
+    return report.out / "files", {"release": report.machine.release, "accel": report.choice.accel}
 
 
 def _read(folder: Path, name: str) -> str:
@@ -299,13 +292,8 @@ def read_results(folder: Path, scene: str, arm: str) -> tuple[list[Sample], dict
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
-    try:
-        disks = {name: rootfs.image((*_COMMON, *PACKAGES[name]))
-                 for name in programs(plan.scenes)}
-        made = {name: [_MADE[name]()] if name in _MADE else []
-                for name in programs(plan.scenes)}
-    except Fail as err:
-        raise BenchError(str(err)) from err
+    disks = {name: rootfs.image((*_COMMON, *PACKAGES[name])) for name in programs(plan.scenes)}
+    made = {name: [_MADE[name]()] if name in _MADE else [] for name in programs(plan.scenes)}
     samples: list[Sample] = []
     counts: dict[tuple[str, str], list[dict[str, int]]] = {}
     ours: dict[str, str] = {}

@@ -88,12 +88,12 @@ def alternate(path: pathlib.Path) -> None:
         run("status", path)
 
 
-def demo(folder: pathlib.Path, kernel: pathlib.Path) -> int:
+def demo(folder: pathlib.Path) -> int:
     """The whole thing; returns the exit status of the verdict."""
     begin = time.monotonic()
     say(f"Booting {GUESTS} VMs with 1 CPU and {vm_fleet.MEMORY} MiB each; on them one thread "
         f"unmaps {vm_fleet.RANGE} MiB now and then, and another one waits for it.")
-    with fleet(folder, kernel, GUESTS) as found:
+    with fleet(folder, GUESTS) as found:
         say(f"All of them are in Prometheus, {found.url}, after {time.monotonic() - begin:.0f} s. "
             "Each host starts, or none.")
         path = write_plan(found)
@@ -125,9 +125,8 @@ def main() -> int:
     # One thread: the matrices are small.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    build = Paths.from_env().build
     try:
-        return demo(build / "demo-rollout", build / "microvm/arch/x86/boot/bzImage")
+        return demo(Paths.from_env().build / "demo-rollout")
     except (Problem, Fail, Error, AssertionError, subprocess.CalledProcessError) as err:
         print(f"demo-rollout: error: {err}", file=sys.stderr)
         return 2

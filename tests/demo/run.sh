@@ -7,6 +7,8 @@ set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 BUILD=$(realpath -m "${BUILD:-build}")
 export BUILD
+# shellcheck source=../lib/vm.sh
+. tests/lib/vm.sh
 
 program=$BUILD/bench/munmap-guest
 selftests=kernel/overlay/tools/testing/selftests/mm/faultline
@@ -14,6 +16,5 @@ mkdir -p "$BUILD/bench"
 cc -D_GNU_SOURCE -O2 -Wall -static -pthread -I "$selftests" -o "$program" \
 	rollout/bench/munmap.c rollout/bench/bench_util.c "$selftests/faultline_util.c"
 
-tools/fl vm run --kernel "$BUILD/microvm/arch/x86/boot/bzImage" --name demo \
-	--out "$BUILD/vm/demo" --cpus 2 --mem 1536 \
+in_vm microvm demo --cpus 2 --mem 1536 \
 	--file "$program:munmap" --file tests/demo/guest.sh -- sh guest.sh

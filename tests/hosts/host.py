@@ -20,8 +20,7 @@ from pathlib import Path
 
 from faultline.common import Fail
 from faultline.vm import accel, console, session
-from faultline.vm.arch import Arch, identify
-from faultline.vm.errors import RunnerError
+from faultline.vm.arch import Arch
 from faultline.vm.qemu import Machine, channel_options
 
 # Debian's and Fedora's names; without Secure Boot, which tests/hosts/signing/secureboot.sh tests.
@@ -150,8 +149,8 @@ class Host:
         folder.mkdir(parents=True)
         self.folder = folder
         self.boots = 0
-        self.arch = identify(kernel)[0]
-        trial = Machine(self.arch, kernel, kernel)
+        trial = Machine(kernel)
+        self.arch = trial.arch
         self.accel = accel.choose("auto", trial, kvm_cache)
         for code, variables in FIRMWARE:
             if Path(code).exists():
@@ -233,8 +232,6 @@ class Host:
         except PowerCut:
             boot.cut = True
             return boot, False
-        except RunnerError as err:
-            raise Fail(str(err)) from err
         finally:
             boot.seconds = time.monotonic() - began
             boot.cpu_seconds = children_cpu() - used

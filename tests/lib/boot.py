@@ -12,38 +12,44 @@ import sys
 from suites import AWAKE, BOOTS, FILES, Boot
 
 from faultline.common import ROOT, Fail, Paths
-from faultline.vm.cli import run as run_vm
+from faultline.flavour import FLAVOURS, X86
+from faultline.vm import run as vm
 from faultline.vm.console import kunit_lines, message
+from faultline.vm.guest import Job
+from faultline.vm.qemu import Machine
 
 BUILD = Paths.from_env().build
+RUN_SELFTESTS = f"{ROOT}/packaging/share/run-selftests:ktap-all"
 
 
-def options(row: Boot) -> list[str]:
-    """The arguments of the VM runner, without the command."""
-    power = row.flavour.startswith("ppc64le")
-    image = "vmlinux" if power else "arch/x86/boot/bzImage"
-    words = ["--quiet", "--kernel", f"{BUILD}/{row.flavour}/{image}", "--cpus", str(row.cpus),
-             "--mem", str(row.mem), "--timeout", str(row.timeout), "--append", row.append]
+def selftest(flavour: str, name: str) -> str:
+    """The path of a selftest, or of another file for guests."""
+    folder = "selftests" if FLAVOURS[flavour].arch == X86 else "selftests-ppc64le"
+    return str(FILES.get(name, BUILD / folder / name))
+
+
+def machine(row: Boot) -> Machine:
+    """What the row boots."""
+    # One CPU must not keep another one from running; ppc64le has AWAKE instead.
+    fair = row.icount is not None and FLAVOURS[row.flavour].arch == X86
+    append = [row.append, *([] if row.programs else ["kunit.enable=1"])]
     if row.preempt:
-        words += ["--append", f"preempt={row.preempt}"]
-    if row.icount is not None:
-        words += ["--icount", str(row.icount)]
-        # One CPU must not keep another one from running; ppc64le has AWAKE instead.
-        words += [] if power else ["--icount-fair"]
-    selftests = BUILD / ("selftests-ppc64le" if power else "selftests")
-    for name in dict.fromkeys(program.split()[0] for program in row.programs):
-        words += ["--file", str(FILES.get(name, selftests / name))]
-    return words
+        append.append(f"preempt={row.preempt}")
+    return Machine(FLAVOURS[row.flavour].image, cpus=row.cpus, mem=row.mem, icount=row.icount,
+                   icount_fair=fair,
+                   append=append)
 
 
-def command(row: Boot) -> list[str]:
+def job(row: Boot) -> Job:
     """What runs in the guest: KUnit has run when it starts."""
     if not row.programs:
-        return ["true"]
+        return Job(["true"])
     seconds = os.environ.get("EACH") or str(row.seconds)
-    return ["env", f"FAULTLINE_SECONDS={seconds}", *row.env,
-            "sh", "-c", (AWAKE if row.awake else "") + 'exec sh ktap-all "$@"', "sh",
-            *row.programs]
+    names = dict.fromkeys(program.split()[0] for program in row.programs)
+    return Job(["env", f"FAULTLINE_SECONDS={seconds}", *row.env,
+                "sh", "-c", (AWAKE if row.awake else "") + 'exec sh ktap-all "$@"', "sh",
+                *row.programs],
+               [*(selftest(row.flavour, name) for name in names), RUN_SELFTESTS])
 
 
 def main() -> int:
@@ -53,12 +59,8 @@ def main() -> int:
     row = BOOTS[sys.argv[1]]
     print(f"# {row.reason}", flush=True)
     out = BUILD / "vm" / row.title.replace("/", "-")
-    words = ["--out", str(out), *options(row)]
-    if row.programs:
-        words += ["--file", f"{ROOT}/packaging/share/run-selftests:ktap-all"]
-    else:
-        words += ["--append", "kunit.enable=1"]
-    status = run_vm([*words, "--", *command(row)])
+    report = vm.run(machine(row), job(row), out, timeout=row.timeout, quiet=True)
+    report.print()
     log = out / "console.log"
     console = log.read_text("utf-8", "replace") if log.exists() else ""
     if not row.programs:
@@ -67,7 +69,5 @@ def main() -> int:
     # A kernel without PREEMPT_DYNAMIC ignores the parameter.
     if row.preempt and not any(message(line) == f"Dynamic Preempt: {row.preempt}"
                                for line in console.splitlines()):
-        print(f"tests/boot: error: the kernel does not say that preemption is {row.preempt}",
-              file=sys.stderr)
-        return 1
-    return status
+        raise Fail(f"the kernel does not say that preemption is {row.preempt}")
+    return report.status

@@ -21,10 +21,12 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+from faultline.flavour import FLAVOURS
 from rollout import prometheus_lab
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FL = ROOT / "tools/fl"
+KERNEL = FLAVOURS["microvm"].image
 SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
 SWITCH = "vm.munmap_section_kbytes"
 # Of the range that is unmapped, and of a guest, in MiB.
@@ -98,15 +100,14 @@ class Fleet:
     """VMs, and the Prometheus that scrapes them."""
 
     folder: pathlib.Path
-    kernel: pathlib.Path
     url: str = ""
     guests: list[Guest] = dataclasses.field(default_factory=list)
     _tools: tuple[pathlib.Path, ...] = ()
 
     def prepare(self) -> None:
         """Find and make what the guests need."""
-        if not self.kernel.is_file():
-            raise Problem(f"there is no kernel {self.kernel}: run 'tools/fl tree' and "
+        if not KERNEL.is_file():
+            raise Problem(f"there is no kernel {KERNEL}: run 'tools/fl tree' and "
                           "'tools/fl build microvm'")
         flock = shutil.which("flock")
         if not flock:
@@ -127,7 +128,7 @@ class Fleet:
                    "guestfwd=tcp:10.0.2.100:37-cmd:date +%s")
         with open(folder / "runner.log", "wb") as log:
             process = subprocess.Popen(
-                [FL, "vm", "run", "--kernel", self.kernel, "--name", name, "--out", folder,
+                [FL, "vm", "run", "--kernel", KERNEL, "--name", name, "--out", folder,
                  "--cpus", "1", "--mem", str(MEMORY), "--timeout", "0", "--quiet",
                  "--qemu-arg=-netdev", f"--qemu-arg={network}", "--qemu-arg=-device",
                  "--qemu-arg=virtio-net-pci,netdev=net,romfile=",
@@ -187,11 +188,11 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet(folder: pathlib.Path, kernel: pathlib.Path, count: int) -> Iterator[Fleet]:
+def fleet(folder: pathlib.Path, count: int) -> Iterator[Fleet]:
     """Boot VMs vm1, vm2, ... and a Prometheus; at the end all of them are gone."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    found = Fleet(folder, kernel)
+    found = Fleet(folder)
     found.prepare()
     port, *ports = prometheus_lab.free_ports(1 + 2 * count)
     with contextlib.ExitStack() as stack:

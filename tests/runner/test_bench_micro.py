@@ -9,6 +9,7 @@ import pytest
 from bench import guest, micro
 from bench.guest import Boot, Kernels, Sample
 from bench.report import Report
+from faultline.vm.qemu import Machine
 
 OURS, THEIRS = Path("ours"), Path("stock")
 
@@ -18,12 +19,11 @@ def run(plan: micro.Plan, figures: dict[str, float],
     """Run PLAN without VMs: the rate of an arm is FIGURES[ARM]; return also the boots."""
     booted = []
 
-    def boot(kernel: Path, _program: Path, commands: list[list[str]], *, name: str,
-             options: list[str]) -> Boot:
+    def boot(machine: Machine, _program: Path, commands: list[list[str]], name: str) -> Boot:
         counted = name.startswith("micro-cost-")
-        assert counted == ("--icount" in options)
-        assert options[options.index("--cpus") + 1] == ("1" if counted else str(plan.cpus))
-        booted.append((name, kernel))
+        assert counted == (machine.icount is not None)
+        assert machine.cpus == (1 if counted else plan.cpus)
+        booted.append((name, machine.kernel))
         arm = name.rsplit("-", 1)[1]
         return Boot([Sample(f"mmap1_{mode}_{tasks}", "ops/s", arm, figures[arm])
                      for words in commands

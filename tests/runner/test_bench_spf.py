@@ -11,6 +11,7 @@ import pytest
 from bench import cli, guest, spf
 from bench.guest import BenchError, Boot, Kernels, Sample
 from bench.report import Report
+from faultline.vm.qemu import Machine
 
 KERNELS = Kernels(Path("ours"), Path("stock"), None)
 UNITS = {"locks": "of_eligible", "throughput": "touches/s", "cost": "ticks"}
@@ -31,12 +32,12 @@ class Bench:
     """A benchmark without VMs: each figure is 2 in arm 1 and 1 in all other arms."""
 
     def __init__(self) -> None:
-        self.booted: list[tuple[Path, list[list[str]], str, list[str]]] = []
+        self.booted: list[tuple[Machine, list[list[str]], str]] = []
 
-    def boot(self, kernel: Path, program: Path, commands: list[list[str]], *, name: str,
-             options: list[str]) -> Boot:
+    def boot(self, machine: Machine, program: Path, commands: list[list[str]],
+             name: str) -> Boot:
         """Record the boot and return its samples."""
-        self.booted.append((kernel, commands, name, options))
+        self.booted.append((machine, commands, name))
         return Boot([Sample(metric, UNITS.get(words[-1], "us"), arm, 2 if arm == "1" else 1)
                      for words in commands
                      for arm in words[words.index("--arms") + 1].split(",")
@@ -82,22 +83,22 @@ def test_aims(bench: Bench, tmp_path: Path) -> None:
 
 def test_throughput(bench: Bench) -> None:
     bench.run(spf.Plan(scenes=("throughput",)))
-    assert [name.split("-", 2)[2] for _, _, name, _ in bench.booted] == [
+    assert [name.split("-", 2)[2] for _, _, name in bench.booted] == [
         "1-0", "1-1", "1-stock", "2-stock", "2-1", "2-0", "3-0", "3-1", "3-stock",
         "4-stock", "4-1", "4-0", "5-0", "5-1", "5-stock"]
-    for kernel, commands, name, options in bench.booted:
-        assert kernel == Path("stock" if name.endswith("stock") else "ours")
-        assert options[:2] == ["--cpus", "2"]
+    for machine, commands, name in bench.booted:
+        assert machine.kernel == Path("stock" if name.endswith("stock") else "ours")
+        assert machine.cpus == 2
         assert [words[words.index("--threads") + 1] for words in commands] == ["1", "2"]
 
 
 def test_peer(bench: Bench) -> None:
     """The newest upstream kernel is one more arm, and no aim is about it."""
     aims = bench.run(spf.Plan()).aims
-    booted = [(kernel, name) for kernel, _, name, _ in bench.booted]
+    booted = [(machine.kernel, name) for machine, _, name in bench.booted]
     kernels = Kernels(Path("ours"), Path("stock"), None, Path("peer"))
     report = bench.run(spf.Plan(), kernels=kernels)
-    with_peer = [(kernel, name) for kernel, _, name, _ in bench.booted]
+    with_peer = [(machine.kernel, name) for machine, _, name in bench.booted]
     assert [boot for boot in with_peer if boot[0] != Path("peer")] == booted
     peers = [name for kernel, name in with_peer if kernel == Path("peer")]
     stocks = [name for kernel, name in booted if kernel == Path("stock")]
@@ -108,7 +109,7 @@ def test_peer(bench: Bench) -> None:
 
 def test_few_real_cpus(bench: Bench) -> None:
     report = bench.run(spf.Plan(scenes=("throughput",)), cpus=1)
-    assert bench.booted[0][3][:2] == ["--cpus", "1"]
+    assert bench.booted[0][0].cpus == 1
     assert {aim.metric for aim in report.aims} == {"one_vma_1", "own_vma_1", "records_1"}
     with pytest.raises(BenchError, match="this host has 2"):
         bench.run(spf.Plan(scenes=("cost", "throughput"), threads=(4,)))
@@ -118,7 +119,7 @@ def test_few_real_cpus(bench: Bench) -> None:
 
 def test_cost(bench: Bench) -> None:
     report = bench.run(spf.Plan(scenes=("cost",)))
-    assert [name for _, _, name, _ in bench.booted] == [
+    assert [name for _, _, name in bench.booted] == [
         "spf-cost", "spf-cost-0", "spf-cost-1", "spf-cost-stock"]
     assert len(report.aims) == 4 + 5
 
@@ -126,7 +127,7 @@ def test_cost(bench: Bench) -> None:
 @pytest.mark.parametrize("scene", spf.SCENES)
 def test_each_scene(bench: Bench, scene: str) -> None:
     report = bench.run(spf.Plan(scenes=(scene,)))
-    assert {words[-1] for _, commands, _, _ in bench.booted for words in commands} == {scene}
+    assert {words[-1] for _, commands, _ in bench.booted for words in commands} == {scene}
     assert report.aims
     assert all(aim.value is not None for aim in report.aims)
 

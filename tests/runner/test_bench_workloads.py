@@ -13,8 +13,10 @@ import pytest
 from faultline.apt import Apt
 from bench import cli, guest, rootfs, workloads
 from bench.guest import BenchError, Kernels, Sample
-from faultline.common import ROOT, Fail, Paths
-from faultline.vm import cli as vm
+from faultline.common import ROOT, Fail, Paths, run_main
+from faultline.vm import run as vm
+from faultline.vm.guest import Job
+from faultline.vm.qemu import Machine
 
 KERNELS = Kernels(Path("ours"), Path("stock"), None)
 BEFORE = {"pgfault": 100, "spf_anon": 5, "nr_free_pages": 7}
@@ -260,29 +262,31 @@ def test_qemu_that_does_not_start(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("x.*"))
 
 
-def fake_vms(folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """Replace VMs by ones that return results at once; return the arguments of each boot."""
-    booted: list[list[str]] = []
+def fake_vms(folder: Path, monkeypatch: pytest.MonkeyPatch,
+             status: int = 0) -> list[tuple[Machine, list[str]]]:
+    """Replace VMs by ones that return results at once; return machine and command of each boot."""
+    booted: list[tuple[Machine, list[str]]] = []
 
-    def call(arguments: list[str], _: object) -> int:
-        booted.append(arguments)
-        out = Path(arguments[arguments.index("--out") + 1])
-        scenes, arm = arguments[-4:-2]
+    def run(machine: Machine, job: Job, out: Path, **_: object) -> mock.Mock:
+        booted.append((machine, job.command))
+        scenes, arm = job.command[-4:-2]
         for scene in scenes.split(","):
             returned(out / "files", scene, arm)
-        (out / "result.json").write_text('{"release": "6.12-test", "accel": "tcg"}')
-        return 0
+        report = mock.Mock(out=out, status=status)
+        report.machine.release, report.choice.accel = "6.12-test", "tcg"
+        return report
 
     for module in (guest, cli):
         monkeypatch.setattr(module, "BUILD", folder)
     monkeypatch.setattr(rootfs, "image", lambda packages: folder / "disk")
-    monkeypatch.setattr(vm, "call", call)
+    monkeypatch.setattr(vm, "run", run)
     return booted
 
 
-def kernel_of(arguments: list[str]) -> str:
-    """The name of the kernel that is booted."""
-    return Path(arguments[arguments.index("--kernel") + 1]).name
+def bench(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """The exit status of `lab bench`."""
+    monkeypatch.setattr("sys.argv", ["lab bench", *words])
+    return run_main("lab bench", cli.main)
 
 
 def test_peer_is_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -291,15 +295,15 @@ def test_peer_is_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     booted = fake_vms(tmp_path, monkeypatch)
     for name in ("ours", "stock"):
         (tmp_path / name).touch()
-    monkeypatch.setattr("sys.argv", [
-        "lab bench", "workloads", "--scenes", "arrays_freed", "--rounds", "2", "--kernel",
-        f"{tmp_path}/ours", "--stock", f"{tmp_path}/stock", "--peer", f"{tmp_path}/peer"])
-    assert cli.main() == 1
+    words = ["workloads", "--scenes", "arrays_freed", "--rounds", "2", "--kernel",
+             f"{tmp_path}/ours", "--stock", f"{tmp_path}/stock", "--peer", f"{tmp_path}/peer"]
+    assert bench(monkeypatch, *words) == 1
     assert "no kernel" in capsys.readouterr().err
     (tmp_path / "peer").touch()
-    assert cli.main() == 0
+    assert bench(monkeypatch, *words) == 0
     order = [("stock", "stock"), ("peer", "peer"), ("ours", "off"), ("ours", "on")]
-    assert [(kernel_of(arguments), arguments[-3]) for arguments in booted] == order + order[::-1]
+    assert [(machine.kernel.name, command[-3]) for machine, command in booted] == \
+        order + order[::-1]
     assert "peer" in capsys.readouterr().out
     rows = json.loads((tmp_path / "bench/workloads-arrays_freed.json").read_text("ascii"))["rows"]
     assert [row["arm"] for row in rows if row["metric"] == "arrays_freed_max"] == \
@@ -321,7 +325,7 @@ def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = workloads.run(KERNELS, plan)
     both, sizes = "redis_flush,redis_bgsave", ("15000", "768")
     order = [("stock", "stock"), ("ours", "off"), ("ours", "on")]
-    assert [(kernel_of(arguments), *arguments[-4:]) for arguments in booted] == [
+    assert [(machine.kernel.name, *command[-4:]) for machine, command in booted] == [
         (kernel, scenes, arm, *sizes) for scenes in (both, "arrays_freed")
         for kernel, arm in order + order[::-1]]
     assert disks == [("coreutils", "dash", "redis-server", "redis-tools"),
@@ -337,10 +341,8 @@ def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_failed_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the VM and its logs."""
-    monkeypatch.setattr(guest, "BUILD", tmp_path)
-    monkeypatch.setattr(rootfs, "image", lambda packages: tmp_path / "disk")
+    fake_vms(tmp_path, monkeypatch, status=126)
     monkeypatch.setattr(guest, "compile_program", lambda source: tmp_path / "client")
-    monkeypatch.setattr(vm, "call", lambda arguments, output: 126)
     with pytest.raises(BenchError, match="workloads-redis-0-stock: .* status 126; logs are in"):
         workloads.run(KERNELS, workloads.Plan(scenes=("redis_flush",)))
 
@@ -355,9 +357,8 @@ def test_no_download_is_one_error(monkeypatch: pytest.MonkeyPatch,
         raise Fail(f"no {packages[0]}")
 
     monkeypatch.setattr(rootfs, "image", image)
-    monkeypatch.setattr("sys.argv", ["lab bench", "workloads", "--quick", "--kernel", str(kernel)])
-    assert cli.main() == 1
-    assert capsys.readouterr().err == "lab bench: no coreutils\n"
+    assert bench(monkeypatch, "workloads", "--quick", "--kernel", str(kernel)) == 1
+    assert capsys.readouterr().err == "lab bench: error: no coreutils\n"
 
 
 def test_unknown_scene(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
@@ -365,9 +366,8 @@ def test_unknown_scene(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     """Refused before anything is downloaded."""
     kernel = tmp_path / "kernel"
     kernel.touch()
-    monkeypatch.setattr("sys.argv", ["lab bench", "workloads", "--quick", "--kernel", str(kernel),
-                                     "--scenes", "redis_slush"])
-    assert cli.main() == 1
+    assert bench(monkeypatch, "workloads", "--quick", "--kernel", str(kernel), "--scenes",
+                 "redis_slush") == 1
     assert "no 'redis_slush' in redis_flush" in capsys.readouterr().err
 
 
@@ -490,18 +490,15 @@ def test_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     """One CPU that counts instructions; the report and its file say so."""
     booted = fake_vms(tmp_path, monkeypatch)
     (tmp_path / "ours").touch()
-    words = ["lab bench", "workloads", "--kernel", f"{tmp_path}/ours", "--scenes", "arrays_freed",
+    words = ["workloads", "--kernel", f"{tmp_path}/ours", "--scenes", "arrays_freed",
              "--rounds", "1", "--virtual-time"]
-    monkeypatch.setattr("sys.argv", words)
-    assert cli.main() == 0
+    assert bench(monkeypatch, *words) == 0
     assert "QEMU TCG, virtual time" in capsys.readouterr().out
     assert (tmp_path / "bench/workloads-arrays_freed-virtual.json").is_file()
-    for arguments in booted:
-        assert arguments[arguments.index("--icount") + 1] == "0"
-        assert arguments.count("--cpus") == 1
-        assert arguments[arguments.index("--cpus") + 1] == "1"
+    assert booted
+    for machine, _ in booted:
+        assert (machine.icount, machine.icount_sleep, machine.cpus) == (0, True, 1)
     for wrong, error in (([*words, "--cpus", "2"], "takes no --cpus"),
-                         (["lab bench", "spf", *words[2:4], "--virtual-time"], "not for spf")):
-        monkeypatch.setattr("sys.argv", wrong)
-        assert cli.main() == 1
+                         (["spf", *words[1:3], "--virtual-time"], "not for spf")):
+        assert bench(monkeypatch, *wrong) == 1
         assert error in capsys.readouterr().err

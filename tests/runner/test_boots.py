@@ -23,12 +23,13 @@ from typing import Any, Self
 
 import pytest
 
-from faultline.common import ROOT, Paths
+from faultline.common import ROOT
+from faultline.flavour import FLAVOURS
 
 FL = ROOT / "tools/fl"
 RUN = (FL, "vm", "run")
 SHELL = (FL, "vm", "shell")
-DEBUG_KERNEL = Paths.from_env().build / "microvm-debug/arch/x86/boot/bzImage"
+DEBUG_KERNEL = FLAVOURS["microvm-debug"].image
 # Generous: the host may be busy, and a real hang only costs time.
 LIMIT = 300
 

@@ -160,7 +160,8 @@ def test_kernel_of_another_machine(tmp_path: Path) -> None:
     head = b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + b"\x15"
     kernel = put(tmp_path, "vmlinux", head.ljust(64, b"\0"))
     assert identify(kernel) == (PPC, "")
-    machine = Machine(PPC, kernel, tmp_path / "initramfs")
+    machine = Machine(kernel)
+    assert machine.arch == PPC
     words = machine.qemu_command("qemu", {name: "null" for name in CHANNELS})
     assert "console=hvc0" in machine.kernel_command_line()
     assert ([word for word in words if word.startswith("spapr-vty")]
@@ -317,8 +318,9 @@ def test_busybox_of_another_machine(tmp_path: Path) -> None:
 
 
 def machine_in(folder: Path, kernel: bytes = b"1") -> Machine:
-    """Return a machine with a file for a kernel."""
-    return Machine(X86, put(folder, "kernel", kernel), folder / "initramfs")
+    """Return a machine with a file for an x86 kernel that ends in these bytes."""
+    head = b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + b"\x3e"
+    return Machine(put(folder, "kernel", head.ljust(64, b"\0") + kernel), folder / "initramfs")
 
 
 def choose(folder: Path, cache: Path, answer: tuple[str, bool] | None,

@@ -3,12 +3,19 @@
 
 from __future__ import annotations
 
-import subprocess
+import contextlib
+import io
+import multiprocessing
 import sys
-from dataclasses import dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from faultline.common import ROOT, Paths
+from faultline.common import ROOT, Fail, Paths
+from faultline.flavour import FLAVOURS
+from faultline.vm import run as vm
+from faultline.vm.guest import Job
+from faultline.vm.qemu import Machine
 
 BUILD = Paths.from_env().build
 HERE = ROOT / "tests/upstream"
@@ -74,18 +81,30 @@ def _state(lines: list[str], when: str, what: str) -> dict[str, str]:
     return {words[2]: words[3] for words in found if len(words) == 4}
 
 
-def boot(arm: Arm, name: str, command: list[str], options: list[str]) -> Boot:
-    """Boot an arm and run a command in it."""
+def _run(machine: Machine, job: Job, out: Path, timeout: float) -> tuple[int, list[str], list[str]]:
+    """Run a job; return the exit status, the lines of its output, and the runner's messages."""
+    output = io.BytesIO()
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        try:
+            report = vm.run(machine, job, out, timeout=timeout, quiet=True, output=output)
+            report.print(output)
+            status = report.status
+        except Fail as error:
+            print(error, file=sys.stderr)
+            status = error.status
+    return (status, output.getvalue().decode(errors="replace").splitlines(),
+            said.getvalue().splitlines())
+
+
+def boot(arm: Arm, name: str, job: Job, *, mem: int, timeout: float, append: str = "") -> Boot:
+    """Boot an arm and run a job in it."""
     folder = BUILD / "vm" / name
-    kernel = BUILD / arm.flavour / "arch/x86/boot/bzImage"
+    machine = Machine(FLAVOURS[arm.flavour].image, mem=mem,
+                      append=[arm.parameters, *append.split()])
+    job = replace(job, command=["arm", *job.command], files=[str(HERE / "guest/arm"), *job.files])
     # A process of its own, because machines run in parallel: ^C ends each of them.
-    done = subprocess.run(
-        [str(ROOT / "tools/fl"), "vm", "run", "--quiet", "--kernel", str(kernel),
-         "--name", name, "--out", str(folder), "--append", arm.parameters,
-         "--file", str(HERE / "guest/arm"), *options, "--", "arm", *command],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        errors="replace", check=False)
-    lines = done.stdout.splitlines()
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        status, lines, remarks = pool.submit(_run, machine, job, folder, timeout).result()
     before, after = (_state(lines, when, "counter") for when in ("before", "after"))
     wrong = [f"vm.{switch} is {value} {when} the tests, not {arm.switches.get(switch, 'there')}"
              for when in ("before", "after")
@@ -93,6 +112,6 @@ def boot(arm: Arm, name: str, command: list[str], options: list[str]) -> Boot:
                                    | _state(lines, when, "switch")).items()
              if value != arm.switches.get(switch)]
     print(f"# {arm.name}: {name} is done", file=sys.stderr, flush=True)
-    return Boot(arm, done.returncode, folder, lines, done.stderr.splitlines(),
+    return Boot(arm, status, folder, lines, remarks,
                 {key: int(value) - int(before.get(key, 0)) for key, value in after.items()},
                 wrong)

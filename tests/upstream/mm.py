@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from faultline.common import Fail, flag
+from faultline.vm.guest import Job
 from .arms import BUILD, HERE, Arm, Boot, boot, ours
 from .compare import Load, compare
 from .results import read_vmtests
@@ -73,14 +74,11 @@ def categories() -> list[str]:
 
 def run(arm: Arm, name: str, groups: list[str]) -> Boot:
     """Run categories on an arm."""
+    files = [str(HERE / "guest/vmtests"), f"{HERE / 'guest/sudo'}:/bin/sudo", str(PROGRAMS),
+             *(f"/usr/bin/{command}:/bin/{command}" for command in COMMANDS)]
     # Some tests need two memory nodes.
-    options = ["--cpus", "2", "--mem", "4096", "--append", "numa=fake=2",
-               "--timeout", str(SECONDS),
-               "--file", str(HERE / "guest/vmtests"), "--file", f"{HERE / 'guest/sudo'}:/bin/sudo",
-               "--file", str(PROGRAMS)]
-    for command in COMMANDS:
-        options += ["--file", f"/usr/bin/{command}:/bin/{command}"]
-    return boot(arm, name, ["vmtests", *groups], options)
+    return boot(arm, name, Job(["vmtests", *groups], files), mem=4096, timeout=SECONDS,
+                append="numa=fake=2")
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from faultline.common import Fail, flag
+from faultline.vm.guest import Job
 from .arms import HERE, Arm, Boot, boot, ours
 from .compare import Load, compare
 from .results import read_stressors
@@ -44,10 +45,10 @@ def available() -> list[str]:
 
 def run(arm: Arm, name: str, groups: list[str]) -> Boot:
     """Run stressors on an arm."""
-    return boot(arm, name, ["stressors", str(SECONDS), *groups], [
-        "--cpus", "2", "--mem", "3072", "--timeout", "1200",
-        "--file", str(HERE / "guest/stressors"), "--file", f"{HERE / 'guest/sudo'}:/bin/sudo",
-        "--file", str(shutil.which("stress-ng"))])
+    files = [str(HERE / "guest/stressors"), f"{HERE / 'guest/sudo'}:/bin/sudo",
+             str(shutil.which("stress-ng"))]
+    return boot(arm, name, Job(["stressors", str(SECONDS), *groups], files), mem=3072,
+                timeout=1200)
 
 
 def main() -> None:

@@ -27,7 +27,6 @@ VERBS = {
     "release": ("make_release:main", "take the newest point release to tested repositories"),
     "vm run": ("vm.cli:run", "boot a kernel in a VM and run a command in it"),
     "vm shell": ("vm.cli:shell", "boot a kernel in a VM with a shell"),
-    "vm kunit": ("vm.kunit:main", "boot a kernel in a VM and print its KUnit results"),
     "vm busybox": ("vm.busybox:main", "download busybox for another architecture"),
 }
 

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +25,9 @@ LOG_SECONDS = 10.0
 
 class Fail(Exception):
     """An error that the user can act on; its text is the only line shown."""
+
+    # The exit status of the program.
+    status = 1
 
 
 @dataclass(frozen=True)
@@ -157,19 +161,20 @@ def lock(path: Path) -> Iterator[None]:
 
 
 def run_main(name: str, main: Callable[[], int | None]) -> int:
-    """Run a program's main function; an error becomes one line on stderr and status 1."""
+    """Run a program's main function; an error becomes one line on stderr and its status."""
+    status = 1
     try:
         return main() or 0
     except Fail as error:
-        text = str(error)
+        text, status = str(error), error.status
     except OSError as error:
         if error.errno == errno.ENOSPC:
             text = str(disk_full(error.filename or Paths.from_env().build))
         else:
             text = f"{error.strerror}: {error.filename}: make it accessible and run this again"
     except KeyboardInterrupt:
-        text = "interrupted; run this again to continue"
+        text, status = "interrupted; run this again", 128 + signal.SIGINT
     if sys.stdout.isatty():
         print(flush=True)
     print(f"{name}: error: {text}", file=sys.stderr)
-    return 1
+    return status

@@ -32,7 +32,7 @@ SETTINGS = ["safe.directory=*", f"core.attributesFile={ATTRIBUTES}", "core.autoc
 Tree = dict[str, tuple[str, str]]
 
 
-class GitError(Exception):
+class GitError(Fail):
     """A git command failed; the text is its error output."""
 
 

@@ -52,11 +52,9 @@ def switches(found: vm_fleet.Fleet) -> dict[str, str]:
 @pytest.fixture(name="found", scope="module")
 def fixture_found() -> Iterator[vm_fleet.Fleet]:
     """A fleet for both tests."""
-    build = Paths.from_env().build
     os.environ["PYTHONPATH"] = ":".join(
         str(vm_fleet.ROOT / name) for name in ("tools", "rollout/fleet", "tests"))
-    with vm_fleet.fleet(build / "fleet", build / "microvm/arch/x86/boot/bzImage",
-                        demo.GUESTS) as found:
+    with vm_fleet.fleet(Paths.from_env().build / "fleet", demo.GUESTS) as found:
         yield found
         assert not found.end()
 

@@ -57,11 +57,9 @@ class Ran:
 @pytest.fixture(name="ran", scope="module")
 def fixture_ran() -> Iterator[Ran]:
     """The experiment of the demo, also seen by a Prometheus that is killed meanwhile."""
-    build = Paths.from_env().build
     os.environ["PYTHONPATH"] = ":".join(
         str(vm_fleet.ROOT / name) for name in ("tools", "rollout/fleet", "tests"))
-    with vm_fleet.fleet(build / "fleet", build / "microvm/arch/x86/boot/bzImage",
-                        demo.GUESTS) as found:
+    with vm_fleet.fleet(Paths.from_env().build / "fleet", demo.GUESTS) as found:
         path = demo.write_plan(found)
         port, = prometheus_lab.free_ports(1)
         with vm_fleet.scrape(found, port, "lossy", "timeout", "--signal=KILL", str(KILLED_AFTER)):

@@ -13,5 +13,6 @@ The modules, from the inside out:
   session    one boot: relays the channels, times and ends it
   accel      KVM or TCG, decided by a test boot
   verdict    turns the outcome of a boot into an exit code
+  run        one run, from a machine and a job to a report
   cli        the commands run and shell
 """

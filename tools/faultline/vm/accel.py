@@ -107,7 +107,7 @@ def probe(machine: Machine) -> tuple[str, bool]:
         directory = Path(scratch)
         initramfs = directory / "initramfs"
         with initramfs.open("wb") as out:
-            guest.build(machine.arch, guest.Job(command=["true"])).write(out)
+            guest.build(machine, guest.Job(command=["true"])).write(out)
         trial = replace(machine, accel="kvm", initramfs=initramfs, cpus=1, mem=512,
                         append=[], qemu_args=[])
         outcome = session.boot(trial, directory, timeout=_PROBE_SECONDS)

@@ -4,35 +4,27 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import termios
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import NoReturn
 
-from ..common import ROOT, Paths, shown
+from ..common import ROOT, shown
+from ..flavour import FLAVOURS
 
-from . import accel, guest, ktap, session, verdict
-from .arch import identify
-from .console import kunit_lines
-from .errors import INTERRUPTED, RUNNER_ERROR, RunnerError
-from .initramfs import Archive
+from . import accel, guest
+from . import run as vm
+from .errors import RUNNER_ERROR, RunnerError
+from .guest import Job
 from .qemu import Machine, find_qemu
 
-BUILD = Paths.from_env().build
-DEFAULT_KERNEL = BUILD / "microvm/arch/x86/boot/bzImage"
-_KVM_CACHE = BUILD / "vm/kvm-probe.json"
-
-# Memory for the kernel itself, besides the initramfs and its unpacked files.
-_KERNEL_MIB = 96
+DEFAULT_KERNEL = FLAVOURS["microvm"].image
 
 _RUN_ABOUT = """\
 Boot a kernel under QEMU, run COMMAND in it, copy its output to standard output
@@ -187,199 +179,55 @@ def _shell_parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Notes:
-    """The runner's own messages, on standard error and marked as comments."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-
-    def say(self, text: str) -> None:
-        """Print a line, unless --quiet is given."""
-        if not self._quiet:
-            self.always(text)
-
-    @staticmethod
-    def always(text: str) -> None:
-        """Print a line in any case."""
-        print(f"# vm: {text}", file=sys.stderr, flush=True)
+def _machine(options: argparse.Namespace) -> Machine:
+    return Machine(options.kernel, accel=options.accel, cpus=options.cpus, mem=options.mem,
+                   append=options.append, qemu_args=options.qemu_arg)
 
 
-def _write_initramfs(archive: Archive, path: Path, mem: int) -> None:
-    needed = 2 * (archive.size >> 20) + _KERNEL_MIB
-    if needed > mem:
-        raise RunnerError(f"the guest's files take {archive.size >> 20} MiB, and twice that while "
-                          f"being unpacked, which does not fit; use --mem {needed} or more")
-    try:
-        with path.open("wb") as out:
-            archive.write(out)
-    except OSError as err:
-        raise session.log_error(path, err) from err
-
-
-def _prepare_out(directory: Path) -> None:
-    """Make the log directory and remove the files of an earlier run."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        for name in ("console.log", "output.log", "qemu.log", "returned.tar.gz", "result.json",
-                     "initramfs", "console.log.first-try"):
-            (directory / name).unlink(missing_ok=True)
-        if (directory / "files").exists():
-            shutil.rmtree(directory / "files")
-    except OSError as err:
-        raise session.log_error(directory, err) from err
-
-
-def _machine(options: argparse.Namespace, initramfs: Path) -> tuple[Machine, str]:
-    arch, release = identify(options.kernel)
-    find_qemu(arch)
-    machine = Machine(arch, options.kernel.resolve(), initramfs, cpus=options.cpus,
-                      mem=options.mem, append=options.append, qemu_args=options.qemu_arg)
-    return machine, release
-
-
-def _run(options: argparse.Namespace, output: BinaryIO) -> int:
-    notes = _Notes(options.quiet)
-    command = options.command
-    if not command:
-        if not options.kunit:
-            raise RunnerError("no COMMAND to run; see fl vm run --help")
-        command = ["true"]
-    if options.icount_sleep and options.icount is None:
-        raise RunnerError("--icount-sleep goes with --icount")
-    if options.icount_fair and options.icount is None:
-        raise RunnerError("--icount-fair goes with --icount")
-    name = options.name or (Path(command[0]).name if options.command else "kunit")
+def run() -> int:
+    """Run a command in a VM and return its exit code."""
+    options = _run_parser().parse_args()
+    if not options.command and not options.kunit:
+        raise RunnerError("no COMMAND to run; see fl vm run --help")
+    for name in ("icount_sleep", "icount_fair"):
+        if getattr(options, name) and options.icount is None:
+            raise RunnerError(f"--{name.replace('_', '-')} goes with --icount")
+    machine = replace(_machine(options), icount=options.icount, allow_warn=options.allow_warn,
+                      icount_sleep=options.icount_sleep, icount_fair=options.icount_fair)
+    job = Job(options.command or ["true"], options.files, ktap=options.ktap, kunit=options.kunit)
+    name = options.name or (Path(options.command[0]).name if options.command else "kunit")
     name = re.sub(r"[^\w.+-]+", "_", name)
-    directory = options.out or BUILD / "vm" / f"{name}-{os.getpid()}"
-    initramfs = directory / "initramfs"
-
-    machine, release = _machine(options, initramfs)
-    machine.icount, machine.icount_sleep = options.icount, options.icount_sleep
-    machine.icount_fair = options.icount_fair
-    if machine.icount_fair and not machine.arch.cpu_device:
-        raise RunnerError(f"--icount-fair is not available for {machine.arch.name}")
-    machine.allow_warn = options.allow_warn
-    job = guest.Job(command=command, files=options.files, allow_warn=options.allow_warn)
-    archive = guest.build(machine.arch, job)
-    _prepare_out(directory)
-    try:
-        _write_initramfs(archive, initramfs, options.mem)
-        choice = accel.choose(options.accel, machine, _KVM_CACHE)
-        machine.accel = choice.accel
-        notes.say(f"{release or machine.kernel.name} on {choice.accel.upper()} ({choice.why}), "
-                  f"{machine.cpus} CPUs, {machine.mem} MiB")
-        outcome, lines = _boot(options, machine, directory, output)
-        flake = None
-        if outcome.console.host_flake:
-            flake = "the emulated timer failed on a busy host (IO-APIC + timer doesn't work)"
-        elif outcome.console.stale_int3 and not outcome.boot_seconds and choice.accel == "tcg":
-            flake = "an emulated CPU hit an already removed int3 during boot"
-        if flake:
-            notes.always(f"{flake}; trying once more")
-            (directory / "console.log").rename(directory / "console.log.first-try")
-            outcome, lines = _boot(options, machine, directory, output)
-    finally:
-        initramfs.unlink(missing_ok=True)
-    return _finish(options, name, directory, notes, outcome, lines, output,
-                   {"kernel": str(machine.kernel), "release": release, "accel": choice.accel,
-                    "accel_reason": choice.why, "cpus": machine.cpus, "mem_mib": machine.mem,
-                    "icount": machine.icount, "append": machine.append, "command": command})
+    # A closed terminal, as ^C.
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    report = vm.run(machine, job, options.out or vm.BUILD / "vm" / f"{name}-{os.getpid()}",
+                    name=name, timeout=options.timeout, stall=options.stall, quiet=options.quiet)
+    report.print()
+    return report.status
 
 
-def _boot(options: argparse.Namespace, machine: Machine, directory: Path,
-          output: BinaryIO) -> tuple[session.Outcome, ktap.Summary | None]:
-    tee = session.Tee(output)
-    try:
-        outcome = session.boot(machine, directory, timeout=options.timeout,
-                               stall=options.stall, on_output=tee.write)
-    finally:
-        tee.close()
-    if not options.ktap:
-        return outcome, None
-    with (directory / "output.log").open(encoding="utf-8", errors="replace") as results:
-        return outcome, ktap.parse(results)
-
-
-def _finish(options: argparse.Namespace, name: str, directory: Path, notes: _Notes,
-            outcome: session.Outcome, lines: ktap.Summary | None, output: BinaryIO,
-            facts: dict[str, object]) -> int:
-    log = directory / "console.log"
-    result = verdict.judge(outcome, allow_warn=options.allow_warn, log=log)
-    kunit = None
-    if options.kunit:
-        kunit = ktap.parse(kunit_lines(log.read_text("utf-8", "replace")))
-    verdict.read_results(result, lines=lines, kunit=kunit)
-
-    damage = None
-    returned = directory / "returned.tar.gz"
-    try:
-        count = verdict.unpack(returned, directory / "files", outcome.records.get("files"))
-        if count:
-            notes.say(f"{count} files returned in {directory / 'files'}")
-    except RunnerError as err:
-        # Expected if the guest died early.
-        result.notes.append(str(err))
-        damage = err if result.exit == 0 else None
-    returned.unlink(missing_ok=True)
-    if damage:
-        result.exit, result.reason = RUNNER_ERROR, str(damage)
-
-    for summary in (lines, kunit):
-        if summary is not None:
-            line = summary.line(name if summary is lines else f"{name} (KUnit)")
-            output.write(line.encode() + b"\n")
-            output.flush()
-            for failure in summary.failures:
-                notes.always(f"not ok: {failure}")
-    for note in result.notes:
-        notes.always(note)
-    _write_result(directory / "result.json", {
-        "name": name, "exit": result.exit, "reason": result.reason,
-        "command_exit": result.command_exit,
-        "trouble": [item.as_dict() for item in outcome.console.trouble],
-        "allowed": [item.as_dict() for item in outcome.console.allowed],
-        "notes": result.notes, "seconds": round(outcome.seconds, 3),
-        "boot_seconds": outcome.boot_seconds and round(outcome.boot_seconds, 3),
-        "guest_boot_seconds": outcome.records.get("start"),
-        "ktap": vars(lines) if lines else None, "kunit": vars(kunit) if kunit else None,
-        **facts, "qemu": outcome.qemu_command})
-    if result.exit:
-        if outcome.console.trouble or result.exit != result.command_exit or not options.quiet:
-            notes.always(result.reason)
-        notes.always(f"logs are in {directory}")
-    else:
-        booted = f"booted in {outcome.boot_seconds:.1f} s, " if outcome.boot_seconds else ""
-        notes.say(f"{booted}finished after {outcome.seconds:.1f} s")
-    return result.exit
-
-
-def _write_result(path: Path, result: dict[str, object]) -> None:
-    try:
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    except OSError as err:
-        raise session.log_error(path, err) from err
-
-
-def _shell(options: argparse.Namespace) -> int:
+def shell() -> int:
+    """Open a shell in a VM and return its exit code."""
+    options = _shell_parser().parse_args()
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise RunnerError("a shell needs a terminal; use fl vm run for a script")
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="faultline-vm-") as scratch:
-        initramfs = Path(scratch) / "initramfs"
-        machine, _ = _machine(options, initramfs)
+        machine = _machine(options)
+        machine.initramfs = Path(scratch) / "initramfs"
         machine.quiet_console = True
         # In an interactive session, a report must not end the session.
         machine.allow_warn = True
-        choice = accel.choose(options.accel, machine, _KVM_CACHE)
+        qemu = find_qemu(machine.arch)
+        choice = accel.choose(options.accel, machine, vm.KVM_CACHE)
         machine.accel = choice.accel
         size = os.get_terminal_size()
-        job = guest.Job(
-            shell=True, files=options.files, allow_warn=True,
+        job = Job(
+            shell=True, files=options.files,
             about=f"{machine.cpus} CPUs, {machine.mem} MiB, {choice.accel.upper()} ({choice.why})",
             toggles=guest.toggles(ROOT / "sysctl"),
             window=(size.lines or 24, size.columns or 80))
-        _write_initramfs(guest.build(machine.arch, job), initramfs, options.mem)
-        command = machine.qemu_command(find_qemu(machine.arch),
-                                       {"console": "stdio,mux=on,signal=off"})
+        guest.write(guest.build(machine, job), machine)
+        command = machine.qemu_command(qemu, {"console": "stdio,mux=on,signal=off"})
         command += ["-mon", "chardev=console,mode=readline"]
         saved = termios.tcgetattr(sys.stdin)
         # Ctrl-C goes to the guest; QEMU owns the terminal.
@@ -388,40 +236,3 @@ def _shell(options: argparse.Namespace) -> int:
             return RUNNER_ERROR if subprocess.run(command, check=False).returncode else 0
         finally:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, saved)
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def run(arguments: list[str] | None = None) -> int:
-    """Run a command in a VM and return its exit code; arguments as in sys.argv[1:]."""
-    return _main(lambda: _run(_run_parser().parse_args(arguments), sys.stdout.buffer))
-
-
-def shell() -> int:
-    """Open a shell in a VM and return its exit code."""
-    return _main(lambda: _shell(_shell_parser().parse_args()))
-
-
-def call(arguments: list[str], output: BinaryIO) -> int:
-    """Do what `fl vm run` does for another program, which gets the output; return its exit code."""
-    try:
-        return _run(_run_parser().parse_args(arguments), output)
-    except RunnerError as err:
-        print(f"fl vm run: {err}", file=sys.stderr, flush=True)
-        return RUNNER_ERROR
-
-
-def _main(program: Callable[[], int]) -> int:
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
-    try:
-        return program()
-    except RunnerError as err:
-        with contextlib.suppress(OSError):
-            print(f"{sys.argv[0]}: {err}", file=sys.stderr, flush=True)
-        return RUNNER_ERROR
-    except KeyboardInterrupt:
-        print(f"{sys.argv[0]}: interrupted", file=sys.stderr, flush=True)
-        return INTERRUPTED

@@ -15,7 +15,11 @@ from ..common import Paths
 from .arch import Arch
 from .errors import RunnerError
 from .initramfs import Archive, FileSet, elf_facts
+from .qemu import Machine
+from .session import log_error
 
+# Memory for the kernel itself, besides the initramfs and its unpacked files.
+_KERNEL_MIB = 96
 _INIT = Path(__file__).with_name("init")
 
 _DIRECTORIES = (
@@ -43,8 +47,10 @@ class Job:
 
     command: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    # The command prints test results, or the kernel does during boot: judge them.
+    ktap: bool = False
+    kunit: bool = False
     shell: bool = False
-    allow_warn: bool = False
     # For the message of the interactive shell.
     about: str = ""
     toggles: list[str] = field(default_factory=list)
@@ -76,8 +82,9 @@ def busybox(arch: Arch) -> Path:
     raise RunnerError(f"{found}; {hint}")
 
 
-def build(arch: Arch, job: Job) -> Archive:
+def build(machine: Machine, job: Job) -> Archive:
     """Return the root file system for a job."""
+    arch = machine.arch
     box = busybox(arch)
     archive = Archive()
     for path in _DIRECTORIES:
@@ -114,7 +121,7 @@ def build(arch: Arch, job: Job) -> Archive:
         "status": status,
         "returned": returned,
         "library_path": ":".join(library_path),
-        "allow_warn": "1" if job.allow_warn else "",
+        "allow_warn": "1" if machine.allow_warn else "",
         "about": job.about,
         "toggles": " ".join(job.toggles),
         "rows": str(job.window[0]),
@@ -124,6 +131,19 @@ def build(arch: Arch, job: Job) -> Archive:
         f"job_{name}={shlex.quote(value)}\n" for name, value in settings.items()))
     archive.text("/faultline/command", "exec " + shlex.join(job.command) + "\n")
     return archive
+
+
+def write(archive: Archive, machine: Machine) -> None:
+    """Write a root file system to the place that the machine boots it from."""
+    needed = 2 * (archive.size >> 20) + _KERNEL_MIB
+    if needed > machine.mem:
+        raise RunnerError(f"the guest's files take {archive.size >> 20} MiB, and twice that while "
+                          f"being unpacked, which does not fit; use --mem {needed} or more")
+    try:
+        with machine.initramfs.open("wb") as out:
+            archive.write(out)
+    except OSError as err:
+        raise log_error(machine.initramfs, err) from err
 
 
 def toggles(directory: Path) -> list[str]:

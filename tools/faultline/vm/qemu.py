@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import shutil
 import signal
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from .arch import Arch
+from .arch import Arch, identify
 from .errors import RunnerError
 
 CHANNELS = ("console", "output", "status", "returned")
@@ -30,8 +31,11 @@ _SOCKET_BUFFER = 1 << 20
 class Bootable(Protocol):
     """What session.boot() and Process need of a machine."""
 
-    arch: Arch
     allow_warn: bool
+
+    @property
+    def arch(self) -> Arch:
+        """Its architecture."""
 
     def qemu_command(self, binary: str, backends: dict[str, str]) -> list[str]:
         """Return QEMU's argument list; backends maps a channel to its -chardev."""
@@ -41,10 +45,10 @@ class Bootable(Protocol):
 class Machine:
     """The settings of a virtual machine for QEMU."""
 
-    arch: Arch
     kernel: Path
-    initramfs: Path
-    accel: str = "tcg"
+    initramfs: Path = Path()
+    # auto, kvm or tcg; see accel.choose().
+    accel: str = "auto"
     cpus: int = 2
     mem: int = 1024
     icount: int | None = None
@@ -55,6 +59,20 @@ class Machine:
     append: list[str] = field(default_factory=list)
     qemu_args: list[str] = field(default_factory=list)
     quiet_console: bool = False
+
+    @functools.cached_property
+    def _identity(self) -> tuple[Arch, str]:
+        return identify(self.kernel)
+
+    @property
+    def arch(self) -> Arch:
+        """The architecture of the kernel."""
+        return self._identity[0]
+
+    @property
+    def release(self) -> str:
+        """The release of the kernel, if its image has that."""
+        return self._identity[1]
 
     def kernel_command_line(self) -> str:
         """Return the kernel parameters."""
