@@ -12,13 +12,12 @@ from __future__ import annotations
 import base64
 import resource
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faultline.common import Fail
+from faultline.common import Fail, call
 from faultline.vm import accel, console, session
 from faultline.vm.arch import Arch
 from faultline.vm.qemu import Machine, channel_options
@@ -187,11 +186,8 @@ class Host:
 
     def _layer(self, folder: Path) -> tuple[Path, Path]:
         disk, variables = folder / "disk.qcow2", folder / "variables.fd"
-        try:
-            subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", self.disk_format,
-                            "-b", self.disk, disk], check=True)
-        except FileNotFoundError:
-            raise Fail("qemu-img is not installed: run 'make deps'") from None
+        call("qemu-img", "create", "-q", "-f", "qcow2", "-F", self.disk_format, "-b", self.disk,
+             disk)
         shutil.copyfile(self.variables, variables)
         return disk, variables
 

@@ -6,10 +6,9 @@ It runs upstream's run_vmtests.sh, unchanged.  FULL=1 adds an arm with all switc
 
 import os
 import re
-import subprocess
 import sys
 
-from faultline.common import Fail, flag
+from faultline.common import flag, logged
 from faultline.vm.guest import Job
 from .arms import BUILD, HERE, Arm, Boot, boot, ours
 from .compare import Load, compare
@@ -28,14 +27,9 @@ SECONDS = 2400
 JOBS = 1
 
 
-def logged(*command: str) -> None:
-    """Run a command with its output in the log."""
-    with open(LOG, "ab") as log:
-        if subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                          check=False).returncode:
-            lines = LOG.read_text(encoding="utf-8", errors="replace").splitlines()
-            print("\n".join(lines[-20:]), file=sys.stderr)
-            raise Fail(f"the selftests do not build: see {LOG}")
+def make(*command: str) -> None:
+    """Run a step of the build."""
+    logged("building the selftests", LOG, *command)
 
 
 def build() -> None:
@@ -50,8 +44,8 @@ def build() -> None:
         link.unlink(missing_ok=True)
         link.symlink_to(TREE / name)
     origin = TREE / "tools/testing/selftests"
-    logged("rsync", "-a", "--exclude=local_config.*", str(origin / "mm"), str(origin / "x86"),
-           *map(str, (*origin.glob("*.h"), *origin.glob("*.mk"))), f"{selftests}/")
+    make("rsync", "-a", "--exclude=local_config.*", str(origin / "mm"), str(origin / "x86"),
+         *map(str, (*origin.glob("*.h"), *origin.glob("*.mk"))), f"{selftests}/")
     # The one in 6.12.117 uses KSFT_SKIP without including its definition.
     khugepaged = selftests / "mm/khugepaged.c"
     text = khugepaged.read_text(encoding="utf-8")
@@ -59,11 +53,11 @@ def build() -> None:
         khugepaged.write_text('#include "../kselftest.h"\n' + text, encoding="utf-8")
 
     headers = OUT / "headers"
-    logged("make", "-s", "-C", str(TREE), f"O={headers}", "headers")
+    make("make", "-s", "-C", str(TREE), f"O={headers}", "headers")
     (OUT / "objects").mkdir(exist_ok=True)
-    logged("make", f"-j{os.cpu_count()}", "-C", str(selftests / "mm"), "install",
-           f"OUTPUT={OUT / 'objects'}", f"INSTALL_PATH={PROGRAMS}",
-           f"KHDR_INCLUDES=-isystem {headers}/usr/include")
+    make("make", f"-j{os.cpu_count()}", "-C", str(selftests / "mm"), "install",
+         f"OUTPUT={OUT / 'objects'}", f"INSTALL_PATH={PROGRAMS}",
+         f"KHDR_INCLUDES=-isystem {headers}/usr/include")
 
 
 def categories() -> list[str]:

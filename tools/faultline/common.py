@@ -10,9 +10,10 @@ import hashlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 CHUNK = 1 << 20
 TTY_SECONDS = 0.2
 LOG_SECONDS = 10.0
+# Lines of a log that an error shows.
+TAIL = 15
+# Debian's packages of programs with another name.
+PACKAGES = {"apt-ftparchive": "apt-utils", "createrepo_c": "createrepo-c", "dpkg-deb": "dpkg",
+            "gpg": "gnupg", "qemu-img": "qemu-utils", "rpmbuild": "rpm", "rpmkeys": "rpm",
+            "rpmsign": "rpm", "sbattach": "sbsigntool", "sbsign": "sbsigntool",
+            "sbverify": "sbsigntool", "xz": "xz-utils"}
 
 
 class Fail(Exception):
@@ -158,6 +166,47 @@ def lock(path: Path) -> Iterator[None]:
             say(f"waiting for another run in {shown(path.parent)} ...")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _missing(program: str) -> Fail:
+    return Fail(f"{program} is not installed: run 'make deps' (package "
+                f"{PACKAGES.get(program, program)})")
+
+
+def call(*command: str | Path, what: str = "", data: bytes = b"", cwd: Path | None = None,
+         env: Mapping[str, str] | None = None, start_new_session: bool = False) -> bytes:
+    """The output of a program that must succeed; an error starts with `what`."""
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(words, input=data, capture_output=True, check=False, cwd=cwd, env=env,
+                              start_new_session=start_new_session)
+    except FileNotFoundError:
+        raise _missing(words[0]) from None
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).decode(errors="replace").splitlines()
+        raise Fail(f"{what or ' '.join(words[:2])}: {said[-1].strip() if said else 'no message'}")
+    return done.stdout
+
+
+def logged(what: str, log: Path, *command: str | Path, cwd: Path | None = None,
+           env: Mapping[str, str] | None = None, umask: int = -1, keep: bool = True) -> None:
+    """Run a program that must succeed, and append its output to a log.
+
+    An error shows the end of the log, and its place unless the caller does not keep it.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(log, "ab") as sink:
+            status = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL,
+                                    stdout=sink, stderr=sink, check=False, cwd=cwd, env=env,
+                                    umask=umask).returncode
+    except FileNotFoundError:
+        raise _missing(str(command[0])) from None
+    if status:
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]:
+            print(f"  {line}", file=sys.stderr)
+        raise Fail(f"{what} failed: fix the errors above"
+                   + (f"; the full log is {shown(log)}" if keep else ""))
 
 
 def run_main(name: str, main: Callable[[], int | None]) -> int:

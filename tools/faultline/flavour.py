@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 
-from .common import ROOT, Fail, Paths, shown, write_atomic
+from .common import ROOT, Fail, Paths, call, shown, write_atomic
 from .release import changelog
 from .source import debian_config
 
@@ -218,14 +218,8 @@ def environment() -> dict[str, str]:
 
 def output(*command: str | pathlib.Path) -> str:
     """The standard output of a command that must succeed."""
-    try:
-        return subprocess.run(command, env=environment(), check=True, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE).stdout
-    except FileNotFoundError:
-        raise Fail(f"{command[0]} is not installed: run 'make deps'") from None
-    except subprocess.CalledProcessError as error:
-        why = (error.stderr.strip() or "no message").splitlines()[-1]
-        raise Fail(f"'{' '.join(map(str, command))}' failed: {why}") from None
+    return call(*command, env=environment(),
+                what=f"'{' '.join(map(str, command))}' failed").decode()
 
 
 @dataclasses.dataclass(frozen=True)

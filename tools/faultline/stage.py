@@ -25,12 +25,11 @@ import pathlib
 import shutil
 import struct
 import subprocess
-import sys
 
 from . import flavour as lib
 from . import sbom
 from .build import build
-from .common import ROOT, Fail, lock, say, shown
+from .common import ROOT, Fail, lock, logged, say, shown
 from .pin import Pin
 from .release import Release
 from .stage_env import image_name, make_env, write_env
@@ -60,15 +59,7 @@ PERF_LIBRARIES = ("libelf", "libdw", "zlib", "libtraceevent")
 
 def run(title: str, log: pathlib.Path, *command: str | pathlib.Path) -> None:
     """Run a step whose output only matters if it fails."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "a", encoding="utf-8") as sink:
-        status = subprocess.run(command, env=lib.environment(), check=False,
-                                stdin=subprocess.DEVNULL, stdout=sink,
-                                stderr=subprocess.STDOUT).returncode
-    if status:
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]:
-            print(f"  {line}", file=sys.stderr)
-        raise Fail(f"{title} failed: fix the errors above; the full log is {shown(log)}")
+    logged(title, log, *command, env=lib.environment())
 
 
 def kbuild(flavour: lib.Flavour, *words: str) -> list[str]:

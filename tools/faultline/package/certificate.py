@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import re
 import struct
-import subprocess
 import zlib
 
-from ..common import Fail
+from ..common import Fail, call
 from ..stage_env import AGAIN
 
 # Documentation/arch/x86/boot.rst: setup_sects, "HdrS", version, payload_offset and _length.
@@ -32,17 +31,6 @@ PACK = ("zstd", "-q", "-c", "-22", "--ultra")
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # The header of a frame that decompressors skip; the size of its contents follows.
 SKIPPED = struct.pack("<I", 0x184d2a50)
-
-
-def zstd(what: str, *command: str, data: bytes) -> bytes:
-    """The output of zstd."""
-    try:
-        return subprocess.run(command, check=True, input=data, capture_output=True).stdout
-    except FileNotFoundError:
-        raise Fail("zstd is not installed: run 'make deps'") from None
-    except subprocess.CalledProcessError as error:
-        why = error.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-        raise Fail(f"{what}: {why[-1]}") from None
 
 
 def crc(data: bytes) -> int:
@@ -71,11 +59,11 @@ class Image:
         if not payload.startswith(ZSTD_MAGIC):
             raise Fail(f"{what} is not compressed by zstd: build the kernel with "
                        "CONFIG_KERNEL_ZSTD=y, as the flavours generic and cloud are")
-        self.kernel = zstd(f"unpacking {what}", "zstd", "-q", "-dc", data=payload)
+        self.kernel = call("zstd", "-q", "-dc", data=payload, what=f"unpacking {what}")
 
     def with_kernel(self, kernel: bytes) -> bytes:
         """The image with another kernel of the same size."""
-        packed = zstd(f"packing {self.what}", *PACK, data=kernel)
+        packed = call(*PACK, data=kernel, what=f"packing {self.what}")
         rest = self.end - self.start - len(packed) - len(SKIPPED) - 4
         if not 0 <= rest <= len(kernel) // 512:
             raise Fail(f"{self.what}: packed by the zstd of this host, the kernel with the "

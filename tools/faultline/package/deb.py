@@ -11,18 +11,15 @@ import argparse
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 import tempfile
 
-from ..common import Fail, Paths, say, shown
+from ..common import Fail, Paths, logged, say, shown
 from ..stage_env import check_stage
 from .debtree import STAGE_PROFILE, version_of, write_debian
 
 # Settings of dpkg-deb, for throw-away packages: gzip is 20 times as fast as xz.
 KEPT = ("TMPDIR", "DPKG_DEB_COMPRESSOR_TYPE", "DPKG_DEB_COMPRESSOR_LEVEL")
 LOGS = Paths.from_env().build / "log"
-TAIL = 15
 
 
 def environment(env: dict[str, str], stage: pathlib.Path, home: pathlib.Path) -> dict[str, str]:
@@ -38,21 +35,13 @@ def dpkg_buildpackage(tree: pathlib.Path, env: dict[str, str], stage: pathlib.Pa
     for tool, package in (("dpkg-buildpackage", "dpkg-dev"), ("dh", "debhelper")):
         if not shutil.which(tool):
             raise Fail(f"{tool} (package {package}) is not installed: run 'make deps'")
-    LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"deb-{env['KVER']}-{env['FLAVOUR']}.log"
-    command = ["dpkg-buildpackage", "-b", "-us", "-uc", "-ui", f"-P{STAGE_PROFILE}",
-               f"--host-arch={env['ARCH']}",
-               # Otherwise .buildinfo and .changes would differ each time.
-               "--hook-changes=sed -i /^Build-Date:/d ../*.buildinfo"]
-    with open(log, "wb") as sink:
-        status = subprocess.run(command, cwd=tree, env=environment(env, stage, tree.parent),
-                                stdin=subprocess.DEVNULL, stdout=sink,
-                                stderr=subprocess.STDOUT, check=False).returncode
-    if status:
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]:
-            print(f"  {line}", file=sys.stderr)
-        raise Fail("dpkg-buildpackage failed: fix the errors above; "
-                   f"the full log is {shown(log)}")
+    log.unlink(missing_ok=True)
+    # Without the hook, .buildinfo and .changes would differ each time.
+    logged("dpkg-buildpackage", log, "dpkg-buildpackage", "-b", "-us", "-uc", "-ui",
+           f"-P{STAGE_PROFILE}", f"--host-arch={env['ARCH']}",
+           "--hook-changes=sed -i /^Build-Date:/d ../*.buildinfo",
+           cwd=tree, env=environment(env, stage, tree.parent))
 
 
 def build(stage: pathlib.Path, out: pathlib.Path) -> list[pathlib.Path]:

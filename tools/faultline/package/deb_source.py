@@ -19,12 +19,10 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 
 from .. import flavour as lib
-from ..common import ROOT, Fail, mib, need_space, say, shown
+from ..common import ROOT, Fail, logged, mib, need_space, say, shown
 from ..patchqueue import Queue
 from ..release import Release
 from ..source import ENVIRONMENT, Source, choose, debian_config, obtain, tar_stream
@@ -119,15 +117,7 @@ def patched_files(queue: Queue) -> list[str]:
 def run(log: pathlib.Path, folder: pathlib.Path, *command: str | pathlib.Path,
         **extra: str) -> None:
     """Run a step in folder whose output only matters if it fails."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "ab") as sink:
-        status = subprocess.run(command, cwd=folder, env=lib.environment() | extra,
-                                stdin=subprocess.DEVNULL, stdout=sink,
-                                stderr=subprocess.STDOUT, check=False).returncode
-    if status:
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]:
-            print(f"  {line}", file=sys.stderr)
-        raise Fail(f"{command[0]} failed: fix the errors above; the full log is {shown(log)}")
+    logged(str(command[0]), log, *command, cwd=folder, env=lib.environment() | extra)
 
 
 def name_orig(dsc: pathlib.Path, orig: pathlib.Path) -> None:

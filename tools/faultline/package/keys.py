@@ -11,31 +11,18 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 
-from ..common import Fail, Paths, lock, say, shown
+from ..common import Fail, Paths, call, lock, say, shown
 
 TEST_KEY_NAME = "Faultline throw-away test key (trust nothing that it signs)"
-PROGRAMS = {"apt-ftparchive": "apt-utils", "dpkg-deb": "dpkg", "createrepo_c": "createrepo-c",
-            "rpm": "rpm", "rpmsign": "rpm", "rpmkeys": "rpm", "gpg": "gnupg",
-            "rpm2cpio": "rpm2cpio", "cpio": "cpio"}
 BLOCK = re.compile(r"-----BEGIN PGP PUBLIC KEY BLOCK-----\n.*?"
                    r"\n-----END PGP PUBLIC KEY BLOCK-----\n", re.DOTALL)
 
 
 def run(*command: str | pathlib.Path, cwd: pathlib.Path | None = None,
         env: dict[str, str] | None = None, what: str = "") -> str:
-    """The output of a program that must succeed; `what` describes its purpose."""
-    try:
-        done = subprocess.run([str(word) for word in command], cwd=cwd, check=False, text=True,
-                              errors="replace", capture_output=True, stdin=subprocess.DEVNULL,
-                              env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})})
-    except FileNotFoundError:
-        program = str(command[0])
-        raise Fail(f"{program} is not installed: run 'make deps' (package "
-                   f"{PROGRAMS.get(program, program)})") from None
-    if done.returncode != 0:
-        words = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
-        raise Fail(f"{what or ' '.join(map(str, command[:2]))}: {words[-1].strip()}")
-    return done.stdout
+    """The output of a program that must succeed, as text."""
+    return call(*command, what=what, cwd=cwd, env={**os.environ, "LC_ALL": "C.UTF-8", **(env or {})}
+                ).decode(errors="replace")
 
 
 def run_test(*command: str) -> bool:

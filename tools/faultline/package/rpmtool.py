@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 
-from ..common import ROOT, Fail, say, shown
+from ..common import ROOT, logged, say, shown
 from ..release import Entry
 
 SPEC = ROOT / "packaging/rpm/linux-faultline.spec"
 # As in the patch queue.
 PACKAGER = "Faultline maintainers <maintainers@faultline.invalid>"
-LOG_LINES = 15
 
 
 def changes(entries: list[Entry], number: str) -> str:
@@ -59,23 +56,11 @@ def rpmbuild(work: pathlib.Path, epoch: str, stage: str, *arguments: str) -> Non
     # A source package keeps the spec with all macros expanded, including the
     # names of folders.  Scripts change directory and need absolute names.
     top = "." if stage == "-bs" else str(work)
-    log = work / "log"
     env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": str(work), "LC_ALL": "C",
            "TZ": "UTC", "SOURCE_DATE_EPOCH": epoch}
-    command = ["rpmbuild", stage, "--quiet", "--define", f"_topdir {top}",
-               "--define", f"_tmppath {top}/tmp", *arguments]
-    try:
-        with open(log, "wb") as sink:
-            status = subprocess.run(command, env=env, umask=0o022, check=False, cwd=work,
-                                    stdin=subprocess.DEVNULL, stdout=sink,
-                                    stderr=subprocess.STDOUT).returncode
-    except FileNotFoundError:
-        raise Fail("rpmbuild is not installed: run 'make deps'") from None
-    if status:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        for line in lines[-LOG_LINES:]:
-            print(f"  {line}", file=sys.stderr)
-        raise Fail("rpmbuild failed: fix the errors above; no package was written")
+    logged("rpmbuild", work / "log", "rpmbuild", stage, "--quiet", "--define", f"_topdir {top}",
+           "--define", f"_tmppath {top}/tmp", *arguments, cwd=work, env=env, umask=0o022,
+           keep=False)
 
 
 def publish(packages: list[pathlib.Path], out: pathlib.Path) -> None:

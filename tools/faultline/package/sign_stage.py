@@ -29,15 +29,12 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import tempfile
 
-from ..common import Fail, Paths, lock, say, sha256, shown
+from ..common import Fail, Paths, call, lock, say, sha256, shown
 from ..stage_env import read_env
 from . import certificate
 
-PROGRAMS = {"sbsign": "sbsigntool", "sbverify": "sbsigntool", "sbattach": "sbsigntool",
-            "openssl": "openssl", "xz": "xz-utils", "zstd": "zstd", "gzip": "gzip"}
 # Compress like the kernel's scripts/Makefile.modinst; the kernel's decompressor requires it.
 COMPRESS = {".xz": ("xz", "--threads=1", "--check=crc32", "--lzma2=dict=1MiB"),
             ".zst": ("zstd", "-q"), ".gz": ("gzip", "-n")}
@@ -52,21 +49,11 @@ LOCKDOWN = ("MODULE_SIG", "SECURITY_LOCKDOWN_LSM", "LOCK_DOWN_IN_EFI_SECURE_BOOT
 ROOM = "SYSTEM_EXTRA_CERTIFICATE"
 
 
-def run(*command: str | pathlib.Path, data: bytes | None = None, what: str = "") -> bytes:
+def run(*command: str | pathlib.Path, data: bytes = b"", what: str = "") -> bytes:
     """The output of a program that must succeed; `what` describes its purpose."""
-    try:
-        # Without a terminal, as the engine would ask there for a missing PIN.
-        done = subprocess.run([str(word) for word in command], check=False, capture_output=True,
-                              input=data if data is not None else b"",
-                              start_new_session=any(word in ENGINE for word in command))
-    except FileNotFoundError:
-        program = str(command[0])
-        raise Fail(f"{program} is not installed: run 'make deps' (package "
-                   f"{PROGRAMS.get(program, program)})") from None
-    if done.returncode != 0:
-        words = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        raise Fail(f"{what or command[0]}: {words[-1].strip() if words else 'no message'}")
-    return done.stdout
+    # Without a terminal, as the engine would ask there for a missing PIN.
+    return call(*command, what=what or str(command[0]), data=data,
+                start_new_session=any(word in ENGINE for word in command))
 
 
 class Owner:
