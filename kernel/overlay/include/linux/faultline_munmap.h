@@ -91,7 +91,7 @@ static inline bool munmap_section_wanted(struct mm_struct *mm,
  *
  * A marked VMA is dead: for calls that map, copy or change memory it is a hole.
  * It does not merge, and no page is faulted in.  Until the munmap is complete it
- * is in the tree and on all accounts, and its address space is occupied.
+ * is in the tree and counts in all limits, and its address space is occupied.
  *
  * Return: true if it is.
  */

@@ -172,7 +172,7 @@ static inline bool pmd_clear_free_table(void *table)
 
 #ifdef CONFIG_FAULTLINE_PMD_CLEAR_LONE
 
-/* Set in tlb->batch, which is then the page of a table and not a batch. */
+/* Low bit of tlb->batch: the pointer is a lone page table. */
 #define TLB_LONE_TABLE	1UL
 
 /**

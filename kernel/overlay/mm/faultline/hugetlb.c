@@ -224,8 +224,8 @@ void hugetlb_pmd_share_done(struct mm_struct *mm, unsigned long addr)
 
 /*
  * __huge_pmd_unshare() took the table of @entry away; i_mmap_rwsem is held for
- * writing.  Returns 1, what that returns: a tail call with what it has been called
- * with costs it no register where nothing is shared.
+ * writing.  Returns 1, as __huge_pmd_unshare() does.  As a tail call with the same
+ * arguments it costs the unshared path no register.
  */
 int hugetlb_pmd_unshare_done(struct mm_struct *mm, unsigned long addr,
 			     pte_t *entry)

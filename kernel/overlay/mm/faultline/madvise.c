@@ -131,7 +131,7 @@ static struct vm_area_struct *section_lock_vma(struct mm_struct *mm,
 
 	if (vma)
 		return vma;
-	/* There is none, or it is being changed. */
+	/* No VMA here, or a writer has it: look again under mmap_lock. */
 	mmap_read_lock(mm);
 	vma = find_vma(mm, addr);
 	/* Nobody can write-lock it now, so this does not wait. */

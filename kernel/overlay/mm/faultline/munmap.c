@@ -34,15 +34,14 @@
  *      stable under mmap_lock or the VMA lock, and no fault that began before
  *      the mark is still running when the zap begins.  Speculative faults see
  *      it in their copy of the VMA or fail to validate the copy.
- *  I5. A dead VMA is on all accounts until it is unmapped, as its pages may
- *      still be there: total_vm and its parts, locked_vm, the commit charge and
- *      map_count.  Nothing else changes its share, since it is a hole for calls
- *      that would.
- *  I6. An entry of a dead anonymous VMA that is none stays none.  Code that does
- *      not go through handle_mm_fault() changes entries that it finds, and rechecks
- *      under their lock, for example swapoff and the end of a migration.  Splitting
- *      a huge page replaces an entry by a table.  For the huge zero page the entry
- *      is none in between, so whoever splits that by itself leaves out dead VMAs.
+ *  I5. A dead VMA counts in total_vm and its parts, locked_vm, the commit charge
+ *      and map_count until it is unmapped, as its pages may still be there.
+ *      Nothing else changes its share, since it is a hole for calls that would.
+ *  I6. pte_none() entries of a dead anonymous VMA stay none.  Code that does not
+ *      go through handle_mm_fault() changes only entries that it finds, and
+ *      rechecks under their lock, for example swapoff and the end of a migration.
+ *      Splitting a huge page replaces an entry by a table.  Splitting the huge zero
+ *      page clears the entry for a moment, so the splitting code skips dead VMAs.
  *      unmap_huge_pmd_locked() clears an entry and may put it back; nobody calls
  *      it, and kernel/audit/spf.sites would list a caller.
  *
@@ -83,8 +82,8 @@
  * reaper only trylocks mmap_lock and gives up after a second, and the OOM killer
  * picks another victim.
  *
- * So all limits include what an operation has not yet freed.  A call that fails
- * at one waits for the operations in progress and retries once, see
+ * So all limits include what an operation has not yet freed.  A call that hits a
+ * limit waits for the operations in progress and retries once, see
  * munmap_section_retry().
  *
  * See Documentation/admin-guide/mm/faultline/munmap.rst.
@@ -888,7 +887,7 @@ bool __munmap_section_retry_mmap(struct mm_struct *mm, unsigned long addr,
 
 /* === munmap() and mremap() ================================================ */
 
-/* Is the range less work than a section?  Then upstream does better. */
+/* Does the range fit in one section?  Then sections only add cost. */
 static bool range_fits_section(struct mm_struct *mm, unsigned long start,
 			       unsigned long end)
 {
@@ -925,7 +924,7 @@ static bool range_is_atomic(struct mm_struct *mm, unsigned long start,
 	for_each_vma_range(vmi, vma, end) {
 		if (!can_modify_vma(vma))
 			return true;
-		/* It could grow out of the range, and onto the accounts. */
+		/* It could grow out of the range, and be charged for that. */
 		if (vma->vm_flags & (VM_GROWSDOWN | VM_GROWSUP))
 			return true;
 		/* One event for the range, before the first page goes. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Faultline: what one hold of the VMA lock does of a large range, for munmap.c and
- * madvise.c.
+ * Faultline: handle a large range in sections, one hold of the VMA lock each; for
+ * munmap.c and madvise.c.
  *
  * The work of a range is estimated from its page tables, so that sections and
  * their steps take about the same time in dense, sparse and huge memory.

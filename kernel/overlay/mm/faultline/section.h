@@ -101,7 +101,7 @@ static inline bool section_wants_event(const struct vm_area_struct *vma,
 #endif
 }
 
-/* No driver and no file has a part in what this VMA maps. */
+/* Anonymous memory, with no driver or file behind it. */
 static inline bool vma_is_plain_anonymous(struct vm_area_struct *vma)
 {
 	return vma_is_anonymous(vma) &&
