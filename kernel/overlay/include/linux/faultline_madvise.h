@@ -17,7 +17,7 @@ struct vm_area_struct;
 #ifdef CONFIG_FAULTLINE_MADVISE
 
 DECLARE_STATIC_KEY_FALSE(madvise_section_key);
-extern unsigned long madvise_section_min_len;
+extern unsigned long madvise_section_bytes;
 
 unsigned long __madvise_sectioned(struct mm_struct *mm, unsigned long start,
 				  unsigned long len, int behavior, int *error);
@@ -48,7 +48,7 @@ static inline size_t madvise_sectioned(struct mm_struct *mm, unsigned long start
 	if (!static_branch_unlikely(&madvise_section_key))
 		return 0;
 	/* Pairs with WRITE_ONCE() in madvise_section_apply(). */
-	if (len < READ_ONCE(madvise_section_min_len))
+	if (len < READ_ONCE(madvise_section_bytes))
 		return 0;
 	return __madvise_sectioned(mm, start, len, behavior, error);
 }

@@ -19,7 +19,7 @@ struct zap_details;
 
 DECLARE_STATIC_KEY_FALSE(munmap_section_key);
 DECLARE_STATIC_KEY_FALSE(munmap_section_marks_key);
-extern unsigned long munmap_section_min_len;
+extern unsigned long munmap_section_bytes;
 
 /* Operations in flight per mm: bits of vma->munmap_pending. */
 #define MUNMAP_SECTION_MAX_OPS		8
@@ -80,7 +80,7 @@ static inline bool munmap_section_wanted(struct mm_struct *mm,
 	if (!static_branch_unlikely(&munmap_section_key))
 		return false;
 	/* Pairs with WRITE_ONCE() in munmap_section_apply(). */
-	if (len < READ_ONCE(munmap_section_min_len))
+	if (len < READ_ONCE(munmap_section_bytes))
 		return false;
 	return __munmap_section_wanted(mm, start, len);
 }

@@ -56,13 +56,13 @@
 /* vm.madvise_section_kbytes is not 0. */
 DEFINE_STATIC_KEY_FALSE(madvise_section_key);
 
-/* A shorter range is handled as upstream. */
-unsigned long madvise_section_min_len __read_mostly;
+/* The value of the switch in bytes; a shorter range is handled as upstream. */
+unsigned long madvise_section_bytes __read_mostly;
 
 static void madvise_section_apply(unsigned long kbytes)
 {
-	/* Pairs with READ_ONCE() in madvise_sectioned(). */
-	WRITE_ONCE(madvise_section_min_len, section_bytes(kbytes));
+	/* Pairs with each READ_ONCE(): a call may see the old value. */
+	WRITE_ONCE(madvise_section_bytes, section_bytes(kbytes));
 	if (kbytes)
 		static_branch_enable(&madvise_section_key);
 	else
@@ -77,12 +77,6 @@ struct faultline_toggle madvise_section_toggle = {
 	.value	= CONFIG_FAULTLINE_MADVISE_DEFAULT,
 	.apply	= madvise_section_apply,
 };
-
-static unsigned long madvise_section_bytes(void)
-{
-	/* Pairs with WRITE_ONCE() in toggle_set(). */
-	return section_bytes(READ_ONCE(madvise_section_toggle.value));
-}
 
 /* === Which calls, and which VMAs ========================================== */
 
@@ -189,7 +183,7 @@ static unsigned long section_advise(struct vm_area_struct *vma,
 				    unsigned long start, unsigned long end,
 				    int behavior)
 {
-	struct section section = section_begin(madvise_section_bytes());
+	struct section section = section_begin(READ_ONCE(madvise_section_bytes));
 
 	/* Writing to swap is slow, also for a huge page: one entry at a time. */
 	if (behavior == MADV_PAGEOUT)
@@ -219,7 +213,7 @@ static unsigned long section_untag(struct mm_struct *mm, unsigned long addr)
 unsigned long __madvise_sectioned(struct mm_struct *mm, unsigned long start,
 				  unsigned long len, int behavior, int *error)
 {
-	unsigned long size = madvise_section_bytes();
+	unsigned long size = READ_ONCE(madvise_section_bytes);
 	unsigned long addr, end;
 	struct blk_plug plug;
 
@@ -313,7 +307,7 @@ static struct vector_range vector_first(const struct iov_iter *iter)
 static bool vector_section(struct mm_struct *mm, struct iov_iter *iter,
 			   struct vector_range *range, int behavior)
 {
-	struct section section = section_begin(madvise_section_bytes());
+	struct section section = section_begin(READ_ONCE(madvise_section_bytes));
 	struct vm_area_struct *vma;
 	struct mmu_gather tlb;
 

@@ -127,13 +127,13 @@ DEFINE_STATIC_KEY_FALSE(munmap_section_key);
  */
 DEFINE_STATIC_KEY_FALSE(munmap_section_marks_key);
 
-/* A shorter range is unmapped as upstream. */
-unsigned long munmap_section_min_len __read_mostly;
+/* The value of the switch in bytes; a shorter range is unmapped as upstream. */
+unsigned long munmap_section_bytes __read_mostly;
 
 static void munmap_section_apply(unsigned long kbytes)
 {
-	/* Pairs with READ_ONCE() in munmap_section_wanted(). */
-	WRITE_ONCE(munmap_section_min_len, section_bytes(kbytes));
+	/* Pairs with each READ_ONCE(): an operation may see the old value. */
+	WRITE_ONCE(munmap_section_bytes, section_bytes(kbytes));
 	if (kbytes) {
 		/* First, so that the key is on when the first mark is set. */
 		if (!static_key_enabled(&munmap_section_marks_key)) {
@@ -177,12 +177,6 @@ static_assert(MUNMAP_SECTION_MAX_OPS <=
 
 /* === When to unmap by sections ============================================ */
 
-static unsigned long munmap_section_bytes(void)
-{
-	/* Pairs with WRITE_ONCE() in toggle_set(). */
-	return section_bytes(READ_ONCE(munmap_section_toggle.value));
-}
-
 /*
  * A single-threaded process has nobody to stall, and a small one would not
  * stall others for long: both stay on the upstream path.
@@ -190,7 +184,7 @@ static unsigned long munmap_section_bytes(void)
 bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 			     size_t len)
 {
-	const unsigned long section = munmap_section_bytes();
+	const unsigned long section = READ_ONCE(munmap_section_bytes);
 
 	mmap_assert_write_locked(mm);
 
@@ -232,7 +226,7 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 
 	mmap_assert_write_locked(mm);
 
-	if (!munmap_section_bytes())
+	if (!READ_ONCE(munmap_section_bytes))
 		return false;
 	nr = find_first_zero_bit(&ops, MUNMAP_SECTION_MAX_OPS);
 	if (nr >= MUNMAP_SECTION_MAX_OPS)
@@ -520,7 +514,7 @@ static unsigned long section_zap_all(struct munmap_section *op)
 			vma_end_read(vma);
 			continue;
 		}
-		section = section_begin(munmap_section_bytes());
+		section = section_begin(READ_ONCE(munmap_section_bytes));
 		budget = section.budget;
 		locked = ktime_get_ns();
 		reached = section_zap(vma, start, end, &section);
@@ -892,7 +886,7 @@ static bool range_fits_section(struct mm_struct *mm, unsigned long start,
 			       unsigned long end)
 {
 	VMA_ITERATOR(vmi, mm, start);
-	long budget = section_budget(munmap_section_bytes());
+	long budget = section_budget(READ_ONCE(munmap_section_bytes));
 	struct vm_area_struct *vma;
 
 	for_each_vma_range(vmi, vma, end) {
