@@ -327,7 +327,7 @@ proctype fault(byte me)
 	:: else
 	fi;
 
-	/* peek() */
+	/* spf_peek() */
 	set_irqs_off(true);
 	table = pmd;
 	if

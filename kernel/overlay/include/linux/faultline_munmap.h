@@ -25,7 +25,7 @@ extern unsigned long munmap_section_bytes;
 #define MUNMAP_SECTION_MAX_OPS		8
 
 /**
- * struct munmap_section - an operation that unmaps section by section
+ * struct munmap_op - an operation that unmaps section by section
  * @mm:    The address space, that of current.
  * @start: Start of the range that the operation may unmap.
  * @end:   End of that range.
@@ -35,7 +35,7 @@ extern unsigned long munmap_section_bytes;
  *                a gap.
  * @zapped_end:   End of that part.
  */
-struct munmap_section {
+struct munmap_op {
 	struct mm_struct	*mm;
 	unsigned long		start;
 	unsigned long		end;
@@ -49,11 +49,11 @@ bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 int munmap_sectioned(struct mm_struct *mm, unsigned long start, size_t len,
 		     struct list_head *uf);
 
-bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
+bool munmap_section_begin(struct munmap_op *op, struct mm_struct *mm,
 			  unsigned long start, unsigned long end);
-void munmap_section_mark(struct munmap_section *op,
+void munmap_section_mark(struct munmap_op *op,
 			 struct vm_area_struct *vma);
-void munmap_section_run(struct munmap_section *op, struct list_head *uf);
+void munmap_section_run(struct munmap_op *op, struct list_head *uf);
 
 bool __munmap_section_busy(struct mm_struct *mm);
 bool __munmap_section_wait(struct mm_struct *mm);

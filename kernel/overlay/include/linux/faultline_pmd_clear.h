@@ -213,15 +213,15 @@ static inline bool pmd_clear_free_lone(struct mmu_table_batch *batch)
 
 #ifdef CONFIG_FAULTLINE_PMD_CLEAR_UNSHARE
 
-DECLARE_STATIC_KEY_FALSE(pt_unshare_check_key);
+DECLARE_STATIC_KEY_FALSE(pmd_clear_check_key);
 
 void __pmd_clear_unshared(void);
-bool __pt_walk_retry(void);
+bool __pmd_clear_walk_retry(void);
 
 /* Called by mm_init(). */
 static inline void pmd_clear_mm_init(struct mm_struct *mm)
 {
-	atomic_set(&mm->pt_unshare_seq, 1);
+	atomic_set(&mm->pmd_clear_seq, 1);
 }
 
 /*
@@ -231,16 +231,16 @@ static inline void pmd_clear_mm_init(struct mm_struct *mm)
  *
  *	unshare				gup_fast()
  *
- *	pud_clear()			s = pt_unshare_seq (acquire)
+ *	pud_clear()			s = pmd_clear_seq (acquire)
  *	smp_mb()			read the PUD entry
- *	pt_unshare_seq++		read the table
+ *	pmd_clear_seq++			read the table
  *	smp_mb()			smp_rmb()
- *	...other contents get		s == pt_unshare_seq ?
+ *	...other contents get		s == pmd_clear_seq ?
  *	   into the table
  *
  * If s is the new count, gup_fast() saw the PUD entry cleared.  If it saw the
- * other contents, it sees the new count at the end.  Pairs with pt_walk_begin()
- * and pt_walk_retry().
+ * other contents, it sees the new count at the end.  Pairs with
+ * pmd_clear_walk_begin() and pmd_clear_walk_retry().
  */
 static inline void pmd_clear_unshare(struct mm_struct *mm)
 {
@@ -249,7 +249,7 @@ static inline void pmd_clear_unshare(struct mm_struct *mm)
 	/* After pud_clear(); see above. */
 	smp_mb__before_atomic();
 	/* Always odd, so 0 can stand for "not checked". */
-	atomic_add(2, &mm->pt_unshare_seq);
+	atomic_add(2, &mm->pmd_clear_seq);
 	/* Before other contents get into the table; see above. */
 	smp_mb__after_atomic();
 }
@@ -264,42 +264,42 @@ static inline void pmd_clear_unshared(void)
 }
 
 /**
- * pt_walk_begin() - begin a walk of page tables that may be unshared
+ * pmd_clear_walk_begin() - begin a walk of page tables that may be unshared
  *
  * Only for the page tables of current->mm: walkers of another mm are not waited
  * for everywhere.
  *
  * Context: interrupts off, until the walk is over.
  *
- * Return: a count for pt_walk_retry(), or 0 if the walk need not check.
+ * Return: a count for pmd_clear_walk_retry(), or 0 if the walk need not check.
  */
-static inline unsigned int pt_walk_begin(void)
+static inline unsigned int pmd_clear_walk_begin(void)
 {
-	if (!static_branch_unlikely(&pt_unshare_check_key))
+	if (!static_branch_unlikely(&pmd_clear_check_key))
 		return 0;
 	/* Pairs with pmd_clear_unshare(). */
-	return atomic_read_acquire(&current->mm->pt_unshare_seq);
+	return atomic_read_acquire(&current->mm->pmd_clear_seq);
 }
 
 /**
- * pt_walk_retry() - was a table of the walk taken away?
- * @seq: The result of pt_walk_begin().
+ * pmd_clear_walk_retry() - was a table of the walk taken away?
+ * @seq: The result of pmd_clear_walk_begin().
  *
- * Context: interrupts off since before pt_walk_begin(), so a change of the
- * switch in between affects only walks that find no such table.
+ * Context: interrupts off since before pmd_clear_walk_begin(), so a change of
+ * the switch in between affects only walks that find no such table.
  *
  * Return: true if what was found may belong to another user of the table.
  */
-static inline bool pt_walk_retry(unsigned int seq)
+static inline bool pmd_clear_walk_retry(unsigned int seq)
 {
-	if (!static_branch_unlikely(&pt_unshare_check_key))
+	if (!static_branch_unlikely(&pmd_clear_check_key))
 		return false;
 	if (!seq || pmd_clear_broken(PMD_CLEAR_RULE_LOOK))
 		return false;
 	/* Pairs with pmd_clear_unshare(). */
 	smp_rmb();
-	return unlikely(atomic_read(&current->mm->pt_unshare_seq) != seq) &&
-	       __pt_walk_retry();
+	return unlikely(atomic_read(&current->mm->pmd_clear_seq) != seq) &&
+	       __pmd_clear_walk_retry();
 }
 
 #else /* !CONFIG_FAULTLINE_PMD_CLEAR_UNSHARE */
@@ -314,12 +314,12 @@ static inline void pmd_clear_unshare(struct mm_struct *mm)
 
 #define pmd_clear_unshared()	pmd_clear_broadcast(PMD_CLEAR_UNSHARE)
 
-static inline unsigned int pt_walk_begin(void)
+static inline unsigned int pmd_clear_walk_begin(void)
 {
 	return 0;
 }
 
-static inline bool pt_walk_retry(unsigned int seq)
+static inline bool pmd_clear_walk_retry(unsigned int seq)
 {
 	return false;
 }

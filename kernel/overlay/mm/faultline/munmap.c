@@ -199,7 +199,7 @@ bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 
 /* === Step 1: mark ========================================================= */
 
-static bool section_owns(struct munmap_section *op, struct vm_area_struct *vma)
+static bool section_owns(struct munmap_op *op, struct vm_area_struct *vma)
 {
 	return vma->munmap_pending & BIT(op->nr);
 }
@@ -217,7 +217,7 @@ static bool section_owns(struct munmap_section *op, struct vm_area_struct *vma)
  * Return: false if too many operations are in flight in @mm, or if the
  * feature is being switched off: unmap as usual.
  */
-bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
+bool munmap_section_begin(struct munmap_op *op, struct mm_struct *mm,
 			  unsigned long start, unsigned long end)
 {
 	/* Pairs with clear_bit_unlock() in section_release(). */
@@ -234,7 +234,7 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
 	/* Atomic, since section_release() clears its bit without it. */
 	set_bit(nr, &mm->munmap_ops);
 
-	*op = (struct munmap_section) {
+	*op = (struct munmap_op) {
 		.mm	= mm,
 		.start	= start,
 		.end	= end,
@@ -253,7 +253,7 @@ bool munmap_section_begin(struct munmap_section *op, struct mm_struct *mm,
  *
  * A sealed VMA is left alone.  Waits for the readers of the VMA.
  */
-void munmap_section_mark(struct munmap_section *op, struct vm_area_struct *vma)
+void munmap_section_mark(struct munmap_op *op, struct vm_area_struct *vma)
 {
 	mmap_assert_write_locked(op->mm);
 	VM_WARN_ON_ONCE(vma->vm_start < op->start || vma->vm_end > op->end);
@@ -484,7 +484,7 @@ static unsigned long section_zap(struct vm_area_struct *vma,
 }
 
 /* Zap all marked VMAs.  Returns the number of sections. */
-static unsigned long section_zap_all(struct munmap_section *op)
+static unsigned long section_zap_all(struct munmap_op *op)
 {
 	unsigned long addr = op->start, sections = 0;
 
@@ -546,7 +546,7 @@ static unsigned long section_zap_all(struct munmap_section *op)
  * Has step 2 zapped all of @vma?  It has had the mark since step 1 (I1), so it is
  * the VMA that was zapped there, or a piece of that.  I6 does the rest.
  */
-static bool section_zapped(struct munmap_section *op, struct vm_area_struct *vma)
+static bool section_zapped(struct munmap_op *op, struct vm_area_struct *vma)
 {
 	if (!vma_is_plain_anonymous(vma))
 		return false;
@@ -589,7 +589,7 @@ static void section_check_zapped(struct vm_area_struct *vma)
  * Find the next run of marked VMAs at or above *@start, up to the first unmarked
  * one or until it is enough for one hold of the lock.
  */
-static bool section_next_run(struct munmap_section *op, unsigned long *start,
+static bool section_next_run(struct munmap_op *op, unsigned long *start,
 			     unsigned long *end)
 {
 	VMA_ITERATOR(vmi, op->mm, *start);
@@ -636,7 +636,7 @@ static int section_unmap(struct mm_struct *mm, unsigned long start,
  * Make the VMAs that are left ordinary mappings again, after a bug: their content
  * is lost, but a mark without an operation would stay forever.
  */
-static void section_unmark(struct munmap_section *op)
+static void section_unmark(struct munmap_op *op)
 {
 	VMA_ITERATOR(vmi, op->mm, op->start);
 	struct vm_area_struct *vma;
@@ -651,7 +651,7 @@ static void section_unmark(struct munmap_section *op)
 }
 
 /* Unmap all marked VMAs; takes and releases mmap_lock. */
-static void section_finish(struct munmap_section *op, struct list_head *uf)
+static void section_finish(struct munmap_op *op, struct list_head *uf)
 {
 	struct mm_struct *mm = op->mm;
 	unsigned long start = op->start, end;
@@ -715,7 +715,7 @@ static struct section_waiters *waiters_of(struct mm_struct *mm)
  * The waiters do not look at the bit again, as the next operation can have the
  * same one by then.
  */
-static void section_release(struct munmap_section *op)
+static void section_release(struct munmap_op *op)
 {
 	struct section_waiters *waiters = waiters_of(op->mm);
 	struct section_waiter *waiter;
@@ -740,7 +740,7 @@ static void section_release(struct munmap_section *op)
  * Returns with mmap_lock released.  A signal does not end it early: it frees
  * memory, which exit would have to do otherwise.
  */
-void munmap_section_run(struct munmap_section *op, struct list_head *uf)
+void munmap_section_run(struct munmap_op *op, struct list_head *uf)
 {
 	struct mm_struct *mm = op->mm;
 	unsigned long sections;
@@ -973,7 +973,7 @@ int munmap_sectioned(struct mm_struct *mm, unsigned long start, size_t len,
 {
 	VMA_ITERATOR(vmi, mm, start);
 	const unsigned long end = start + PAGE_ALIGN(len);
-	struct munmap_section op;
+	struct munmap_op op;
 	struct vm_area_struct *vma;
 	int err;
 

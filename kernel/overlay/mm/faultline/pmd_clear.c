@@ -22,7 +22,7 @@
  *                 is deposited.
  *       UNSHARE   The TLB flush of the mm that unshares waits for the walker,
  *                 see flush_waits().  If the flush does not wait, the walker
- *                 checks mm->pt_unshare_seq before and after; see
+ *                 checks mm->pmd_clear_seq before and after; see
  *                 pmd_clear_unshare().  Rechecking the PUD entry is not enough:
  *                 table and entry are two words, and a table can be unshared,
  *                 changed, and shared again.
@@ -75,12 +75,12 @@ enum {
 DEFINE_STATIC_KEY_FALSE(pmd_clear_ipi_free_key);
 
 #ifdef CONFIG_FAULTLINE_PMD_CLEAR_UNSHARE
-/* gup_fast() checks mm->pt_unshare_seq. */
-DEFINE_STATIC_KEY_FALSE(pt_unshare_check_key);
+/* gup_fast() checks mm->pmd_clear_seq. */
+DEFINE_STATIC_KEY_FALSE(pmd_clear_check_key);
 
 /*
  * Does the TLB flush on unsharing wait for the walkers of the table, so that
- * they need not check mm->pt_unshare_seq?
+ * they need not check mm->pmd_clear_seq?
  *
  * It does if it is an IPI to every CPU in mm_cpumask() and the sender waits
  * until all of them have handled it: x86, unless a hypervisor flushes TLBs for
@@ -122,9 +122,9 @@ static bool flush_waits(void)
 static void set_unshare_check(bool on)
 {
 	if (on && !flush_waits())
-		static_branch_enable(&pt_unshare_check_key);
+		static_branch_enable(&pmd_clear_check_key);
 	else
-		static_branch_disable(&pt_unshare_check_key);
+		static_branch_disable(&pmd_clear_check_key);
 }
 #else
 static void set_unshare_check(bool on)
@@ -150,7 +150,7 @@ static void set_legacy_ipi(bool on)
 
 /*
  * Unless flush_waits(), UNSHARE may skip the IPI only while all walkers check
- * mm->pt_unshare_seq:
+ * mm->pmd_clear_seq:
  *
  * - On: a walker that does not check has had interrupts off since before the
  *   first broadcast, so it is over before the first IPI is skipped.
@@ -159,7 +159,7 @@ static void set_legacy_ipi(bool on)
  *   were cleared even earlier, by the task that skipped the IPI and by all that
  *   unshared the table before.  So that walker does not find the table.
  *
- * pt_unshare_seq itself is always counted.
+ * pmd_clear_seq itself is always counted.
  */
 static void pmd_clear_apply(unsigned long mode)
 {
@@ -293,7 +293,7 @@ void __pmd_clear_unshared(void)
 	count_avoided(PMD_CLEAR_UNSHARE);
 }
 
-bool __pt_walk_retry(void)
+bool __pmd_clear_walk_retry(void)
 {
 	count_vm_event(PMD_CLEAR_GUP_RETRY);
 	return true;

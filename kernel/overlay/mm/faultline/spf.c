@@ -144,8 +144,8 @@ struct faultline_toggle speculative_page_fault_toggle = {
 };
 
 /* The result of a fault, in the order of the counters from SPF_ZERO on. */
-enum outcome {
-	GO_ON = -1,
+enum spf_outcome {
+	SPF_GO_ON = -1,
 	DONE_ZERO,		/* mapped the zero page */
 	DONE_ANON,		/* mapped new memory */
 	DONE_COW,		/* copied the page */
@@ -182,13 +182,13 @@ static_assert(SPF_ABORT_NO_MEMORY - SPF_ZERO == ABORT_NO_MEMORY);
 #define MAX_SECTIONS	BIT(30)
 #define MAX_SLEEP	(10 * HZ)
 
-struct fault {
+struct spf_state {
 	struct mm_struct *mm;
 	unsigned long address;		/* page aligned */
 	struct pt_regs *regs;
 	unsigned int flags;
 	enum spf_entry entry;
-	enum outcome outcome;
+	enum spf_outcome outcome;
 	bool wasted;			/* aborting now throws work away */
 	bool slept;			/* the lookup's RCU section is over */
 	bool spare_zeroed;
@@ -250,7 +250,7 @@ static u32 mm_sequence(struct mm_struct *mm)
 }
 
 /* Kinds of mappings that are left to the upstream path. */
-static bool unsupported(vm_flags_t flags)
+static bool spf_unsupported(vm_flags_t flags)
 {
 	return flags & (VM_SHARED | VM_MAYSHARE | VM_HUGETLB | VM_PFNMAP |
 			VM_MIXEDMAP | VM_IO | VM_SHADOW_STACK | VM_DROPPABLE |
@@ -272,8 +272,8 @@ static bool has_policy(struct vm_area_struct *vma)
 }
 
 /* Copy the fields of @vma that a fault needs; @vma may be changing. */
-static void copy_vma_fields(struct fault *f, const struct vm_area_struct *vma,
-			    vm_flags_t flags)
+static void copy_vma_fields(struct spf_state *f,
+			    const struct vm_area_struct *vma, vm_flags_t flags)
 {
 	struct vm_area_struct *snap = &f->snapshot;
 
@@ -319,19 +319,19 @@ find_vma_rcu(struct mm_struct *mm, unsigned long address)
  * before anything is copied.  The VMA may be changing, but falling back is
  * always correct.
  */
-static __always_inline enum outcome refuse(const struct vm_area_struct *vma,
-					   unsigned int flags,
-					   enum spf_entry entry)
+static __always_inline enum spf_outcome
+spf_refuse(const struct vm_area_struct *vma, unsigned int flags,
+	   enum spf_entry entry)
 {
-	if (unsupported(READ_ONCE(vma->vm_flags)))
+	if (spf_unsupported(READ_ONCE(vma->vm_flags)))
 		return ABORT_UNSUPPORTED;
 	if (entry != SPF_ENTRY_ABSENT)
-		return GO_ON;
+		return SPF_GO_ON;
 	if (READ_ONCE(vma->vm_ops))
 		return ABORT_PTE;
 	if (flags & FAULT_FLAG_WRITE && !READ_ONCE(vma->anon_vma))
 		return ABORT_NO_ANON_VMA;
-	return GO_ON;
+	return SPF_GO_ON;
 }
 
 /*
@@ -360,7 +360,7 @@ lock_found_vma(struct vm_area_struct *vma, unsigned long address)
 }
 
 /* Runs in the RCU section in which f->vma was found. */
-static enum outcome spf_snapshot_vma(struct fault *f)
+static enum spf_outcome spf_snapshot_vma(struct spf_state *f)
 {
 	struct vm_area_struct *vma = f->vma;
 	vm_flags_t flags;
@@ -385,11 +385,12 @@ static enum outcome spf_snapshot_vma(struct fault *f)
 		return ABORT_LOCKED;
 
 	/*
-	 * refuse() has read the flags as well, but only reads from here on are
-	 * revalidated.  The snapshot is thrown away if the VMA changes meanwhile.
+	 * spf_refuse() has read the flags as well, but only reads from here on
+	 * are revalidated.  The snapshot is thrown away if the VMA changes
+	 * meanwhile.
 	 */
 	flags = READ_ONCE(vma->vm_flags);
-	if (unsupported(flags))
+	if (spf_unsupported(flags))
 		return ABORT_UNSUPPORTED;
 	copy_vma_fields(f, vma, flags);
 	/* Pairs with spf_write_barrier(): a writer has changed vm_lock_seq. */
@@ -405,14 +406,14 @@ static enum outcome spf_snapshot_vma(struct fault *f)
 	if (vma_munmap_pending(&f->snapshot))
 		return ABORT_NO_VMA;
 
-	return GO_ON;
+	return SPF_GO_ON;
 }
 
 /*
  * Does the VMA allow the access?  Stricter than upstream, which has exceptions
  * for some CPUs: those faults fall back to it.
  */
-static bool may_access(struct fault *f)
+static bool may_access(struct spf_state *f)
 {
 	struct vm_area_struct *vma = &f->snapshot;
 	bool write = f->flags & FAULT_FLAG_WRITE;
@@ -441,7 +442,7 @@ static bool may_fault(unsigned long ip)
 	return search_exception_tables(ip);
 }
 
-static enum outcome spf_check_snapshot(struct fault *f)
+static enum spf_outcome spf_check_snapshot(struct spf_state *f)
 {
 	struct vm_area_struct *vma = &f->snapshot;
 
@@ -457,11 +458,11 @@ static enum outcome spf_check_snapshot(struct fault *f)
 	    !may_fault(instruction_pointer(f->regs)))
 		return ABORT_ACCESS;
 
-	return GO_ON;
+	return SPF_GO_ON;
 }
 
 /* Is the VMA of the snapshot unchanged? */
-static bool snapshot_valid(const struct fault *f)
+static bool snapshot_valid(const struct spf_state *f)
 {
 	if (READ_ONCE(f->vma->vm_lock_seq) != f->vma_seq)
 		return false;
@@ -475,14 +476,14 @@ static bool snapshot_valid(const struct fault *f)
  * the same sequence number, it is the VMA of the snapshot: a new VMA gets a new
  * number before it is inserted into the tree (W3).
  */
-static enum outcome revalidate_vma(struct fault *f)
+static enum spf_outcome revalidate_vma(struct spf_state *f)
 {
 	/* See enter_rcu(). */
 	lockdep_assert_preemption_disabled();
 	if (!spf_enabled())
 		return ABORT_CHANGED;
 	if (spf_broken(SPF_NO_FIND))
-		return GO_ON;
+		return SPF_GO_ON;
 	if (find_vma_rcu(f->mm, f->address) != f->vma)
 		return ABORT_CHANGED;
 	/*
@@ -492,7 +493,7 @@ static enum outcome revalidate_vma(struct fault *f)
 	 */
 	if (smp_load_acquire(&f->vma->vm_lock_seq) != f->vma_seq)
 		return ABORT_CHANGED;
-	return GO_ON;
+	return SPF_GO_ON;
 }
 
 /* === The page table ======================================================= */
@@ -526,7 +527,7 @@ static void spf_walk_end(unsigned long irqs)
 		local_irq_restore(irqs);
 }
 
-static bool spf_walk(struct fault *f)
+static bool spf_walk(struct spf_state *f)
 {
 	pgd_t *pgdp, pgd;
 	p4d_t *p4dp, p4d;
@@ -556,13 +557,13 @@ static bool spf_walk(struct fault *f)
 }
 
 /* Called in a walk.  A table found earlier in this RCU section will do. */
-static bool spf_find_table(struct fault *f)
+static bool spf_find_table(struct spf_state *f)
 {
 	return (f->walked && !walk_needs_irqs_off()) || spf_walk(f);
 }
 
 /* Is there a page table?  If not, do not bother to allocate memory. */
-static bool has_table(struct fault *f)
+static bool has_table(struct spf_state *f)
 {
 	unsigned long irqs = spf_walk_begin();
 	bool found = spf_find_table(f);
@@ -572,7 +573,7 @@ static bool has_table(struct fault *f)
 }
 
 /* Read the current entry; only good for deciding what to prepare. */
-static bool peek(struct fault *f, pte_t *pte)
+static bool spf_peek(struct spf_state *f, pte_t *pte)
 {
 	unsigned long irqs = spf_walk_begin();
 	bool found = spf_walk(f);
@@ -585,7 +586,7 @@ static bool peek(struct fault *f, pte_t *pte)
 }
 
 /* The table is locked; f->pmd was read before that. */
-static enum outcome revalidate(struct fault *f)
+static enum spf_outcome revalidate(struct spf_state *f)
 {
 	/*
 	 * A collapse clears the PMD entry before it locks the table.  For file
@@ -604,7 +605,7 @@ static enum outcome revalidate(struct fault *f)
 	smp_mb__after_spinlock();
 	if (!snapshot_valid(f) && !spf_broken(SPF_NO_SEQUENCE))
 		return ABORT_CHANGED;
-	return GO_ON;
+	return SPF_GO_ON;
 }
 
 /*
@@ -613,9 +614,9 @@ static enum outcome revalidate(struct fault *f)
  * the table stays, and interrupts can go back on: clearing an entry may need
  * them.
  */
-static enum outcome lock_table_irqs_off(struct fault *f)
+static enum spf_outcome lock_table_irqs_off(struct spf_state *f)
 {
-	enum outcome outcome = ABORT_BUSY;
+	enum spf_outcome outcome = ABORT_BUSY;
 	unsigned long irqs;
 	int try;
 
@@ -627,7 +628,7 @@ static enum outcome lock_table_irqs_off(struct fault *f)
 		}
 		if (spin_trylock(f->ptl)) {
 			outcome = revalidate(f);
-			if (outcome != GO_ON)
+			if (outcome != SPF_GO_ON)
 				spin_unlock(f->ptl);
 			local_irq_restore(irqs);
 			return outcome;
@@ -644,9 +645,9 @@ static enum outcome lock_table_irqs_off(struct fault *f)
  * even if they were found earlier.  If an entry above the PMD entry has been
  * cleared since, a writer did that, and revalidate() sees its sequence number.
  */
-static __always_inline enum outcome lock_table_rcu(struct fault *f)
+static __always_inline enum spf_outcome lock_table_rcu(struct spf_state *f)
 {
-	enum outcome outcome;
+	enum spf_outcome outcome;
 
 	if (!spf_find_table(f))
 		return ABORT_NO_TABLE;
@@ -655,32 +656,32 @@ static __always_inline enum outcome lock_table_rcu(struct fault *f)
 	VM_WARN_ON_ONCE(!page_count(pmd_page(f->pmd)));
 	spin_lock(f->ptl);
 	outcome = revalidate(f);
-	if (outcome != GO_ON)
+	if (outcome != SPF_GO_ON)
 		spin_unlock(f->ptl);
 
 	return outcome;
 }
 
 /*
- * Lock the page table.  On GO_ON, f->ptl is held and the snapshot is as good as
- * the VMA; otherwise nothing has changed.  Inlined because it is a good part of
- * the cost of a fault.
+ * Lock the page table.  On SPF_GO_ON, f->ptl is held and the snapshot is as good
+ * as the VMA; otherwise nothing has changed.  Inlined because it is a good part
+ * of the cost of a fault.
  */
-static __always_inline enum outcome spf_lock_table(struct fault *f)
+static __always_inline enum spf_outcome spf_lock_table(struct spf_state *f)
 {
-	enum outcome outcome;
+	enum spf_outcome outcome;
 
 	spf_window(SPF_WINDOW_LOCK);
 	if (spf_broken(SPF_EARLY_FILE) && f->file)
 		(void)READ_ONCE(f->file->f_mode);
 	outcome = walk_needs_irqs_off() ? lock_table_irqs_off(f) :
 					  lock_table_rcu(f);
-	if (outcome == GO_ON)
+	if (outcome == SPF_GO_ON)
 		spf_window(SPF_WINDOW_CHANGE);
 	return outcome;
 }
 
-static void unlock_table(struct fault *f)
+static void unlock_table(struct spf_state *f)
 {
 	spin_unlock(f->ptl);
 }
@@ -715,7 +716,7 @@ static void unlock_table(struct fault *f)
 			 __GFP_NOWARN)
 
 static __always_inline struct folio *
-alloc_charged(struct fault *f, gfp_t gfp, int order, unsigned long address)
+alloc_charged(struct spf_state *f, gfp_t gfp, int order, unsigned long address)
 {
 	struct folio *folio = vma_alloc_folio(gfp, order, &f->snapshot, address,
 					      order > 0);
@@ -734,7 +735,7 @@ alloc_charged(struct fault *f, gfp_t gfp, int order, unsigned long address)
 }
 
 static __always_inline struct folio *
-alloc_page_folio(struct fault *f, gfp_t gfp, bool zero)
+alloc_page_folio(struct spf_state *f, gfp_t gfp, bool zero)
 {
 	return alloc_charged(f, zero ? gfp | __GFP_ZERO : gfp, 0, f->address);
 }
@@ -771,7 +772,7 @@ static bool range_none(pte_t *pte, int order)
  * The folio orders that upstream would try for new memory here, as in
  * alloc_anon_folio(): enabled, within the VMA, and with all entries empty.
  */
-static unsigned long large_orders(struct fault *f)
+static unsigned long large_orders(struct spf_state *f)
 {
 	struct vm_area_struct *vma = &f->snapshot;
 	unsigned long orders, irqs;
@@ -803,7 +804,7 @@ static unsigned long large_orders(struct fault *f)
 }
 
 /* Not in an RCU section: clearing a large folio may reschedule. */
-static struct folio *alloc_large(struct fault *f, unsigned long orders)
+static struct folio *alloc_large(struct spf_state *f, unsigned long orders)
 {
 	gfp_t gfp, thp_gfp = vma_thp_gfp_mask(&f->snapshot);
 	int order = highest_order(orders);
@@ -835,21 +836,21 @@ static bool range_none(pte_t *pte, int order)
 	return pte_none(ptep_get(pte));
 }
 
-static unsigned long large_orders(struct fault *f)
+static unsigned long large_orders(struct spf_state *f)
 {
 	return 0;
 }
 
-static struct folio *alloc_large(struct fault *f, unsigned long orders)
+static struct folio *alloc_large(struct spf_state *f, unsigned long orders)
 {
 	return NULL;
 }
 #endif
 
 /* Leaves the RCU section and enters a new one. */
-static noinline enum outcome get_folio_slow(struct fault *f,
-					    unsigned long orders, bool zero,
-					    struct folio **folio)
+static noinline enum spf_outcome get_folio_slow(struct spf_state *f,
+						unsigned long orders, bool zero,
+						struct folio **folio)
 {
 	unsigned long slept;
 
@@ -882,15 +883,15 @@ static noinline enum outcome get_folio_slow(struct fault *f,
  * one.  The caller must keep_folio() a folio that it does not map, on every
  * outcome.
  */
-static __always_inline enum outcome
-get_folio(struct fault *f, unsigned long orders, bool zero,
+static __always_inline enum spf_outcome
+get_folio(struct spf_state *f, unsigned long orders, bool zero,
 	  struct folio **folio)
 {
 	*folio = NULL;
 	if (!orders && f->spare && (f->spare_zeroed || !zero)) {
 		*folio = f->spare;
 		f->spare = NULL;
-		return GO_ON;
+		return SPF_GO_ON;
 	}
 
 	f->wasted = true;
@@ -898,14 +899,14 @@ get_folio(struct fault *f, unsigned long orders, bool zero,
 	if (!orders && !node_reclaim_enabled()) {
 		*folio = alloc_page_folio(f, GFP_FAST, zero);
 		if (*folio)
-			return GO_ON;
+			return SPF_GO_ON;
 	}
 
 	return get_folio_slow(f, orders, zero, folio);
 }
 
 /* Keep @folio, which may be NULL, for the next attempt. */
-static void keep_folio(struct fault *f, struct folio *folio, bool zeroed)
+static void keep_folio(struct spf_state *f, struct folio *folio, bool zeroed)
 {
 	if (!folio)
 		return;
@@ -925,7 +926,7 @@ static void keep_folio(struct fault *f, struct folio *folio, bool zeroed)
  * with the lock held: it is closed after the writer's pass over the table, and
  * not every file is freed by RCU.
  */
-static void add_to_lru(struct fault *f, struct folio *folio)
+static void add_to_lru(struct spf_state *f, struct folio *folio)
 {
 	struct vm_area_struct *vma = &f->snapshot;
 
@@ -940,16 +941,16 @@ static void add_to_lru(struct fault *f, struct folio *folio)
 }
 
 /* The entry is not empty: another thread filled it, it was swapped out, ... */
-static enum outcome not_none(pte_t pte)
+static enum spf_outcome not_none(pte_t pte)
 {
 	return pte_present(pte) && !pte_protnone(pte) ? DONE_RACED : ABORT_PTE;
 }
 
 /* Read fault on an empty entry. */
-static enum outcome map_zero(struct fault *f)
+static enum spf_outcome map_zero(struct spf_state *f)
 {
 	struct vm_area_struct *vma = &f->snapshot;
-	enum outcome outcome;
+	enum spf_outcome outcome;
 	pte_t entry, old;
 
 	if (mm_forbids_zeropage(f->mm))
@@ -958,7 +959,7 @@ static enum outcome map_zero(struct fault *f)
 	entry = pte_mkspecial(pfn_pte(my_zero_pfn(f->address),
 				      vma->vm_page_prot));
 	outcome = spf_lock_table(f);
-	if (outcome != GO_ON)
+	if (outcome != SPF_GO_ON)
 		return outcome;
 	old = ptep_get(f->pte);
 	if (!pte_none(old)) {
@@ -980,7 +981,7 @@ static enum outcome map_zero(struct fault *f)
  * The table is locked.  Like the end of do_anonymous_page().  On DONE_ANON, the
  * entry has taken over the caller's reference to @folio.
  */
-static enum outcome install_anon(struct fault *f, struct folio *folio)
+static enum spf_outcome install_anon(struct spf_state *f, struct folio *folio)
 {
 	struct vm_area_struct *vma = &f->snapshot;
 	int order = folio_order(folio), nr = folio_nr_pages(folio);
@@ -1011,21 +1012,21 @@ static enum outcome install_anon(struct fault *f, struct folio *folio)
 }
 
 /* Write fault on an empty entry. */
-static enum outcome map_anon(struct fault *f)
+static enum spf_outcome map_anon(struct spf_state *f)
 {
-	enum outcome outcome;
+	enum spf_outcome outcome;
 	struct folio *folio;
 
 	if (!f->snapshot.anon_vma)
 		return ABORT_NO_ANON_VMA;
 
 	outcome = get_folio(f, large_orders(f), true, &folio);
-	if (outcome == GO_ON) {
+	if (outcome == SPF_GO_ON) {
 		/* Order the contents before the entry. */
 		__folio_mark_uptodate(folio);
 		outcome = spf_lock_table(f);
 	}
-	if (outcome == GO_ON) {
+	if (outcome == SPF_GO_ON) {
 		outcome = install_anon(f, folio);
 		unlock_table(f);
 	}
@@ -1036,7 +1037,7 @@ static enum outcome map_anon(struct fault *f)
 }
 
 /* The table is locked; @pte is the entry, which allows the access. */
-static void make_accessed(struct fault *f, pte_t pte)
+static void make_accessed(struct spf_state *f, pte_t pte)
 {
 	struct vm_area_struct *vma = &f->snapshot;
 	bool write = f->flags & FAULT_FLAG_WRITE;
@@ -1051,7 +1052,7 @@ static void make_accessed(struct fault *f, pte_t pte)
 }
 
 /* The table is locked.  Like do_wp_page() for a page that nobody else maps. */
-static bool make_writable(struct fault *f, pte_t pte, struct page *page)
+static bool make_writable(struct spf_state *f, pte_t pte, struct page *page)
 {
 	struct vm_area_struct *vma = &f->snapshot;
 	struct folio *folio = page_folio(page);
@@ -1081,7 +1082,7 @@ static bool make_writable(struct fault *f, pte_t pte, struct page *page)
  * The entry takes over the caller's reference to @folio, and the caller gets
  * the entry's reference to @old.
  */
-static void install_copy(struct fault *f, pte_t pte, struct page *page,
+static void install_copy(struct spf_state *f, pte_t pte, struct page *page,
 			 struct folio *old, struct folio *folio)
 {
 	struct vm_area_struct *vma = &f->snapshot;
@@ -1114,7 +1115,7 @@ static void install_copy(struct fault *f, pte_t pte, struct page *page,
  * notifiers for that, and they may sleep.  Registering the first notifier waits
  * for faults that do not see it here (W7).
  */
-static bool must_notify(struct fault *f)
+static bool must_notify(struct spf_state *f)
 {
 	if (mm_has_notifiers(f->mm) && !spf_broken(SPF_NO_NOTIFIER))
 		return true;
@@ -1128,27 +1129,27 @@ static bool must_notify(struct fault *f)
  * the page and writing to it: if the entry is still the same at the end, so are
  * the contents.
  */
-static enum outcome copy_mapped_page(struct fault *f, pte_t pte,
-				     struct page *page, struct folio *old)
+static enum spf_outcome copy_mapped_page(struct spf_state *f, pte_t pte,
+					 struct page *page, struct folio *old)
 {
 	struct vm_area_struct *vma = &f->snapshot;
-	enum outcome outcome;
+	enum spf_outcome outcome;
 	struct folio *folio;
 	int refs = 1;
 
 	delayacct_wpcopy_start();
 	outcome = get_folio(f, 0, !old, &folio);
-	if (outcome == GO_ON && old &&
+	if (outcome == SPF_GO_ON && old &&
 	    (copy_mc_user_highpage(&folio->page, page, f->address, vma) ||
 	     (spf_broken(SPF_BAD_MEMORY) && vma->vm_flags & VM_DONTDUMP)))
 		outcome = DONE_HWPOISON;
-	if (outcome == GO_ON) {
+	if (outcome == SPF_GO_ON) {
 		if (old)
 			kmsan_copy_page_meta(&folio->page, page);
 		__folio_mark_uptodate(folio);
 		outcome = spf_lock_table(f);
 	}
-	if (outcome == GO_ON) {
+	if (outcome == SPF_GO_ON) {
 		if (must_notify(f)) {
 			outcome = ABORT_UNSUPPORTED;
 		} else if (!pte_same(ptep_get(f->pte), pte)) {
@@ -1178,16 +1179,16 @@ static enum outcome copy_mapped_page(struct fault *f, pte_t pte,
 }
 
 /* Fault on a present entry. */
-static enum outcome change_present(struct fault *f)
+static enum spf_outcome change_present(struct spf_state *f)
 {
 	struct vm_area_struct *vma = &f->snapshot;
 	struct folio *old = NULL;
-	enum outcome outcome;
+	enum spf_outcome outcome;
 	struct page *page;
 	pte_t pte;
 
 	outcome = spf_lock_table(f);
-	if (outcome != GO_ON)
+	if (outcome != SPF_GO_ON)
 		return outcome;
 
 	pte = ptep_get(f->pte);
@@ -1235,7 +1236,7 @@ unlock:
  * Is the entry almost certainly empty?  Then there is no need to look at it
  * before step 3.
  */
-static bool entry_is_none(struct fault *f)
+static bool entry_is_none(struct spf_state *f)
 {
 	/* Entries that are not present can also be protnone or swapped out. */
 #ifdef CONFIG_NUMA_BALANCING
@@ -1247,17 +1248,17 @@ static bool entry_is_none(struct fault *f)
 }
 
 /* Runs in the RCU section in which f->vma was found. */
-static enum outcome spf_handle(struct fault *f)
+static enum spf_outcome spf_handle(struct spf_state *f)
 {
 	bool write = f->flags & FAULT_FLAG_WRITE;
-	enum outcome outcome;
+	enum spf_outcome outcome;
 	bool file;
 	pte_t pte;
 
 	outcome = spf_snapshot_vma(f);
-	if (outcome == GO_ON)
+	if (outcome == SPF_GO_ON)
 		outcome = spf_check_snapshot(f);
-	if (outcome != GO_ON)
+	if (outcome != SPF_GO_ON)
 		return outcome;
 	/* The file has no say about a mapped page of a private mapping. */
 	file = f->snapshot.vm_ops;
@@ -1273,7 +1274,7 @@ static enum outcome spf_handle(struct fault *f)
 	if (write && entry_is_none(f))
 		return has_table(f) ? map_anon(f) : ABORT_NO_TABLE;
 
-	if (!peek(f, &pte))
+	if (!spf_peek(f, &pte))
 		return ABORT_NO_TABLE;
 	if (pte_present(pte))
 		return change_present(f);
@@ -1293,7 +1294,7 @@ static enum outcome spf_handle(struct fault *f)
 #define ATTEMPTS	4
 #define WAIT_NS		(5 * NSEC_PER_USEC)
 
-static void wait_for_writer(const struct fault *f)
+static void wait_for_writer(const struct spf_state *f)
 {
 	u64 end;
 
@@ -1313,7 +1314,7 @@ static void wait_for_writer(const struct fault *f)
  * take mmap_lock, nor if f->vma was found in an RCU section that is over.  After
  * these outcomes the upstream path is likely to succeed with the VMA locked.
  */
-static bool may_lock_found_vma(const struct fault *f)
+static bool may_lock_found_vma(const struct spf_state *f)
 {
 	if (!(f->flags & FAULT_FLAG_USER) || f->slept)
 		return false;
@@ -1321,7 +1322,7 @@ static bool may_lock_found_vma(const struct fault *f)
 	       f->outcome == ABORT_PTE || f->outcome == ABORT_NO_ANON_VMA;
 }
 
-static bool may_retry(enum outcome outcome)
+static bool may_retry(enum spf_outcome outcome)
 {
 	return outcome == ABORT_LOCKED || outcome == ABORT_CHANGED ||
 	       outcome == ABORT_BUSY;
@@ -1333,7 +1334,7 @@ static bool may_retry(enum outcome outcome)
  *
  * Return: the VMA, locked for the upstream path; or NULL.
  */
-static struct vm_area_struct *spf_attempt(struct fault *f)
+static struct vm_area_struct *spf_attempt(struct spf_state *f)
 {
 	struct vm_area_struct *locked = NULL;
 	int left = ATTEMPTS;
@@ -1393,7 +1394,7 @@ static bool spf_backed_off(void)
 	return true;
 }
 
-static void spf_back_off(const struct fault *f)
+static void spf_back_off(const struct spf_state *f)
 {
 	u8 level = current->spf_back_off;
 
@@ -1411,7 +1412,7 @@ static void spf_back_off(const struct fault *f)
 static __always_inline void count_abort(unsigned long address,
 					unsigned int flags,
 					struct pt_regs *regs,
-					enum outcome outcome)
+					enum spf_outcome outcome)
 {
 	count_vm_event(SPF_ZERO + outcome);
 	trace_spf_abort(address, flags, outcome);
@@ -1443,8 +1444,8 @@ struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
 				 struct pt_regs *regs, enum spf_entry entry)
 {
 	struct vm_area_struct *vma, *locked = NULL;
-	struct fault f __uninitialized;
-	enum outcome outcome;
+	struct spf_state f __uninitialized;
+	enum spf_outcome outcome;
 	bool poisoned;
 
 	if (spf_backed_off())
@@ -1457,8 +1458,8 @@ struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
 		return NULL;
 	}
 	vma = find_vma_rcu(current->mm, address);
-	outcome = vma ? refuse(vma, flags, entry) : ABORT_NO_VMA;
-	if (outcome != GO_ON) {
+	outcome = vma ? spf_refuse(vma, flags, entry) : ABORT_NO_VMA;
+	if (outcome != SPF_GO_ON) {
 		count_abort(address, flags, regs, outcome);
 		if (user_mode(regs) && outcome != ABORT_NO_VMA)
 			locked = lock_found_vma(vma, address);
