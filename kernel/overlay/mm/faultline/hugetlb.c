@@ -875,36 +875,31 @@ static bool fault_eligible(const struct vm_fault *vmf, struct hstate *h)
 	       (vma->vm_flags & writable) == writable;
 }
 
-/* One attempt; a fault that fails here is handled as in MODE_VMA_LOCK. */
-bool __hugetlb_fault_fast(struct vm_fault *vmf, struct address_space *mapping)
+/* Look at the entry, in a new page table if there is none. */
+static bool fault_table(struct vm_fault *vmf, pte_t *pte)
 {
 	struct vm_area_struct *vma = vmf->vma;
-	struct hstate *h = hstate_vma(vma);
-	struct folio *folio;
+	pte_t *ptep;
+
+	if (entry_peek(vmf, pte))
+		return true;
+	/* Before the folio lock: i_mmap_rwsem nests outside it. */
+	hugetlb_vma_lock_read(vma);
+	ptep = huge_pte_alloc(vma->vm_mm, vma, vmf->address, PMD_SIZE);
+	hugetlb_vma_unlock_read(vma);
+	/* A shared table may already have the page. */
+	return ptep && entry_peek(vmf, pte);
+}
+
+/* Map @folio, which is locked.  Consumes the lock and the reference. */
+static bool fault_map(struct vm_fault *vmf, struct hstate *h,
+		      struct address_space *mapping, struct folio *folio)
+{
+	struct vm_area_struct *vma = vmf->vma;
 	bool done = false;
 	pte_t *ptep, pte;
 	long mapped;
 
-	if (!fault_eligible(vmf, h))
-		return false;
-
-	if (!entry_peek(vmf, &pte)) {
-		/* Before the folio lock: i_mmap_rwsem nests outside it. */
-		hugetlb_vma_lock_read(vma);
-		ptep = huge_pte_alloc(vma->vm_mm, vma, vmf->address, PMD_SIZE);
-		hugetlb_vma_unlock_read(vma);
-		/* A shared table may already have the page. */
-		if (!ptep || !entry_peek(vmf, &pte))
-			goto fallback;
-	}
-	if (entry_is_mapped(vmf, pte))
-		return true;
-	if (!huge_pte_none(pte))
-		goto fallback;
-
-	folio = fault_folio(vmf, h, mapping);
-	if (!folio)
-		goto fallback;
 	/* The previous owner of the folio lock may have mapped it. */
 	if (entry_peek(vmf, &pte) && entry_is_mapped(vmf, pte)) {
 		done = true;
@@ -935,10 +930,31 @@ put:
 	folio_unlock(folio);
 	folio_put(folio);
 	vmf->ptl = NULL;
-fallback:
-	if (!done)
-		count_vm_event(HUGETLB_FAULT_FALLBACK);
 	return done;
+}
+
+/* One attempt; a fault that fails here is handled as in MODE_VMA_LOCK. */
+bool __hugetlb_fault_fast(struct vm_fault *vmf, struct address_space *mapping)
+{
+	struct hstate *h = hstate_vma(vmf->vma);
+	struct folio *folio;
+	pte_t pte;
+
+	if (!fault_eligible(vmf, h))
+		return false;
+
+	if (!fault_table(vmf, &pte))
+		goto fallback;
+	if (entry_is_mapped(vmf, pte))
+		return true;
+	if (!huge_pte_none(pte))
+		goto fallback;
+	folio = fault_folio(vmf, h, mapping);
+	if (folio && fault_map(vmf, h, mapping, folio))
+		return true;
+fallback:
+	count_vm_event(HUGETLB_FAULT_FALLBACK);
+	return false;
 }
 
 /* === vm.hugetlb_pmd_unshare =============================================== */

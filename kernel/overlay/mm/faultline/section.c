@@ -50,6 +50,59 @@ static long pmd_work(pmd_t pmd, unsigned long addr, unsigned long end)
 		   (long)((end - addr) >> (PMD_SHIFT - ilog2(WORK_PTE_TABLE))));
 }
 
+/* Add [start, end), which follows, to what was found. */
+static void step_extend(struct section_step *found, unsigned long start,
+			unsigned long end)
+{
+	found->start = min(found->start, start);
+	found->end = end;
+}
+
+/* As faultline_spend_budget(), for [addr, end) below one PUD entry. */
+static unsigned long spend_pmds(pud_t *pud, unsigned long addr,
+				unsigned long end, long *budget,
+				struct section_step *found)
+{
+	pmd_t *pmd;
+
+	for (pmd = pmd_offset(pud, addr); addr < end; pmd++) {
+		unsigned long next = (addr & PMD_MASK) + PMD_SIZE;
+		pmd_t entry = pmdp_get_lockless(pmd);
+
+		if (!pmd_none(entry)) {
+			next = min(next, end);
+			step_extend(found, addr, next);
+			*budget -= pmd_work(entry, addr, next);
+			if (*budget <= 0)
+				return next;
+		}
+		/* In a hole this may be beyond @end. */
+		addr = next;
+	}
+	return end;
+}
+
+/* The PUD entry of @addr, or NULL in a hole; cuts *@end to what it covers. */
+static pud_t *walk_to_pud(struct mm_struct *mm, unsigned long addr,
+			  unsigned long *end)
+{
+	pgd_t *pgd = pgd_offset(mm, addr);
+	p4d_t *p4d;
+
+	/* Clamp each level to the one above: some may be folded. */
+	*end = pgd_addr_end(addr, *end);
+	if (pgd_none(*pgd) || unlikely(pgd_bad(*pgd)))
+		return NULL;
+
+	*end = p4d_addr_end(addr, *end);
+	p4d = p4d_offset(pgd, addr);
+	if (p4d_none(*p4d) || unlikely(p4d_bad(*p4d)))
+		return NULL;
+
+	*end = pud_addr_end(addr, *end);
+	return pud_offset(p4d, addr);
+}
+
 /*
  * Spend *@budget, which is positive, on [addr, end).  Return the address where
  * it ran out, a multiple of PMD_SIZE, or @end if it did not.  Holes are skipped
@@ -63,69 +116,36 @@ static long pmd_work(pmd_t pmd, unsigned long addr, unsigned long end)
  * level can change (khugepaged retracts tables of file mappings under the i_mmap
  * lock only, rmap unmaps huge pages), so read them once: this is an estimate.
  *
- * The walk over the holes of a PMD table may go beyond @next, to the end of that
- * PMD entry.  @end is at most TASK_SIZE, so this does not wrap.
+ * The walk over the holes of a PMD table may go to the end of a PMD entry.  @end
+ * is at most TASK_SIZE, so this does not wrap.
  */
 unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
 				     unsigned long end, long *budget,
 				     struct section_step *step)
 {
-	unsigned long from = ULONG_MAX, to = 0;
+	struct section_step found = { .start = ULONG_MAX };
 
-	while (addr < end && *budget > 0) {
-		/* Clamp each level to the one above: some may be folded. */
-		unsigned long next = pgd_addr_end(addr, end);
-		pgd_t *pgd = pgd_offset(mm, addr);
-		p4d_t *p4d;
-		pud_t *pud, val;
-		pmd_t *pmd;
-
-		if (pgd_none(*pgd) || unlikely(pgd_bad(*pgd)))
-			goto skip;
-
-		next = p4d_addr_end(addr, next);
-		p4d = p4d_offset(pgd, addr);
-		if (p4d_none(*p4d) || unlikely(p4d_bad(*p4d)))
-			goto skip;
-
-		next = pud_addr_end(addr, next);
-		pud = pud_offset(p4d, addr);
+	while (addr < end && *budget > 0 && !(step && found.end)) {
+		unsigned long next = end;
+		pud_t *pud = walk_to_pud(mm, addr, &next);
 		/* Huge PUDs come and go under i_mmap, tables do not. */
-		val = pudp_get(pud);
-		if (pud_none(val))
-			goto skip;
+		pud_t val = pud ? pudp_get(pud) : __pud(0);
+
+		if (pud_none(val)) {
+			addr = next;
+			continue;
+		}
 		*budget -= WORK_LEAF;
-		if (pud_leaf(val) || !pud_present(val)) {
-			from = min(from, addr);
-			to = next;
-			goto skip;
+		if (pud_present(val) && !pud_leaf(val)) {
+			addr = spend_pmds(pud, addr, next, budget, &found);
+		} else {
+			step_extend(&found, addr, next);
+			addr = next;
 		}
-
-		for (pmd = pmd_offset(pud, addr); addr < next; pmd++) {
-			unsigned long pmd_end = (addr & PMD_MASK) + PMD_SIZE;
-			pmd_t entry = pmdp_get_lockless(pmd);
-
-			if (!pmd_none(entry)) {
-				pmd_end = min(pmd_end, next);
-				from = min(from, addr);
-				to = pmd_end;
-				*budget -= pmd_work(entry, addr, pmd_end);
-				if (*budget <= 0) {
-					addr = pmd_end;
-					goto out;
-				}
-			}
-			addr = pmd_end;
-		}
-skip:
-		addr = next;
-		if (step && to)
-			break;
 	}
-out:
 	if (step) {
-		step->start = min(from, addr);
-		step->end = max(to, step->start);
+		step->start = min(found.start, addr);
+		step->end = max(found.end, step->start);
 	}
 	return addr;
 }
