@@ -450,6 +450,36 @@ static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
 	return min(cut, end);
 }
 
+/*
+ * May the zap leave mm->tlb_flush_pending alone until its last flush?
+ *
+ * An open mmu_gather makes every other mmu_gather of the mm flush the whole TLB
+ * (mm_tlb_flush_nested()), and here one is open nearly all the time.  The count
+ * is for code that finds a changed entry, does not flush since there was nothing
+ * to change, and relies on no CPU using the old translation.  For an anonymous
+ * dead VMA there is no such code.  Here entries only go from any value to none
+ * (a huge page may be split first, which flushes by itself), and until the flush
+ * each page has a reference of this gather.  Entries of the VMA are looked at by:
+ *
+ *  - Calls of this mm that map, unmap, protect, move, copy or populate: they fail
+ *    on the mark, or wait for the VMA lock, and so for the flush.
+ *  - rmap, for reclaim, migration, KSM, khugepaged and splitting: it finds the
+ *    page not mapped here, as after the flush.  Whoever reuses the page, or its
+ *    content, first finds that nobody else has a reference.
+ *  - The OOM reaper: it frees only pages that it has unmapped and flushed.
+ *  - pte_accessible(), do_wp_page() with userfaultfd, NUMA balancing, clear_refs,
+ *    PAGEMAP_SCAN: they care for entries that are present, or soft-dirty.
+ *
+ * An access that wins against the flush does not differ from one before the
+ * munmap: the page is still that of the VMA.  For a file it might differ from
+ * the file, since truncation relies on the count, and so do drivers that unmap
+ * their pages.
+ */
+static bool may_hide_flush(struct vm_area_struct *vma)
+{
+	return vma_munmap_pending(vma) && vma_is_plain_anonymous(vma);
+}
+
 /* Zap as much of a marked VMA as @section may do, and unlock it. */
 static unsigned long section_zap(struct vm_area_struct *vma,
 				 unsigned long start, unsigned long end,
@@ -480,6 +510,8 @@ static unsigned long section_zap(struct vm_area_struct *vma,
 		vma_end_read(vma);
 		return end;
 	}
+	section->hide_flush = may_hide_flush(vma);
+	section->tested = true;
 	return faultline_zap_section(vma, first.start, end, section, &details);
 }
 

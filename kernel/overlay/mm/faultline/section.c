@@ -7,7 +7,6 @@
  * their steps take about the same time in dense, sparse and huge memory.
  */
 
-#include <linux/faultline_munmap.h>
 #include <linux/hugetlb.h>
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
@@ -18,7 +17,6 @@
 #include <asm/tlb.h>
 
 #include "../internal.h"
-#include "munmap.h"
 #include "section.h"
 
 /* === The work of a range ================================================== */
@@ -213,36 +211,6 @@ unsigned long faultline_notified_end(struct vm_area_struct *vma,
 
 /* === Zapping ============================================================== */
 
-/*
- * May the zap leave mm->tlb_flush_pending alone until its last flush?
- *
- * An open mmu_gather makes every other mmu_gather of the mm flush the whole TLB
- * (mm_tlb_flush_nested()), and here one is open nearly all the time.  The count
- * is for code that finds a changed entry, does not flush since there was nothing
- * to change, and relies on no CPU using the old translation.  For an anonymous
- * dead VMA there is no such code.  Here entries only go from any value to none
- * (a huge page may be split first, which flushes by itself), and until the flush
- * each page has a reference of this gather.  Entries of the VMA are looked at by:
- *
- *  - Calls of this mm that map, unmap, protect, move, copy or populate: they fail
- *    on the mark, or wait for the VMA lock, and so for the flush.
- *  - rmap, for reclaim, migration, KSM, khugepaged and splitting: it finds the
- *    page not mapped here, as after the flush.  Whoever reuses the page, or its
- *    content, first finds that nobody else has a reference.
- *  - The OOM reaper: it frees only pages that it has unmapped and flushed.
- *  - pte_accessible(), do_wp_page() with userfaultfd, NUMA balancing, clear_refs,
- *    PAGEMAP_SCAN: they care for entries that are present, or soft-dirty.
- *
- * An access that wins against the flush does not differ from one before the
- * munmap: the page is still that of the VMA.  For a file it might differ from
- * the file, since truncation relies on the count, and so do drivers that unmap
- * their pages.
- */
-static bool section_may_hide_flush(struct vm_area_struct *vma)
-{
-	return vma_munmap_pending(vma) && vma_is_plain_anonymous(vma);
-}
-
 /**
  * faultline_zap_steps - zap a part of a VMA until somebody waits for it
  * @tlb:     Takes the pages.
@@ -299,24 +267,22 @@ unsigned long faultline_zap_section(struct vm_area_struct *vma,
 	struct mmu_notifier_range range;
 	struct mmu_gather tlb;
 	unsigned long addr;
-	bool hidden;
 
 	end = faultline_notified_end(vma, start, end, section->budget);
 	mmu_notifier_range_init(&range, MMU_NOTIFY_CLEAR, 0, mm, start, end);
 	tlb_gather_mmu(&tlb, mm);
-	hidden = section_may_hide_flush(vma);
-	if (hidden)
+	if (section->hide_flush)
 		dec_tlb_flush_pending(mm);
 	update_hiwater_rss(mm);
 	mmu_notifier_invalidate_range_start(&range);
 	addr = faultline_zap_steps(&tlb, vma, start, end, section, details);
 	/* zap_pte_range() has left no delayed rmap work. */
-	if (!munmap_broken(MUNMAP_LATE_FLUSH))
+	if (!section_late_flush(section))
 		tlb_flush_mmu_tlbonly(&tlb);
 	mmu_notifier_invalidate_range_end(&range);
 	vma_end_read(vma);
-	munmap_window(MUNMAP_WINDOW_FLUSH);
-	if (hidden) {
+	section_flush_window(section);
+	if (section->hide_flush) {
 		/* Free the pages before others see the gather. */
 		tlb_flush_mmu(&tlb);
 		inc_tlb_flush_pending(mm);

@@ -55,6 +55,10 @@ struct section {
 	long step;
 	/* It ended early, since a writer waits for its VMA. */
 	bool contended;
+	/* faultline_zap_section(): leave mm->tlb_flush_pending to the last flush. */
+	bool hide_flush;
+	/* The test hooks of munmap apply to it. */
+	bool tested;
 };
 
 /* A part of a section that is done at once. */
@@ -107,6 +111,22 @@ static inline bool vma_is_plain_anonymous(struct vm_area_struct *vma)
 	return vma_is_anonymous(vma) &&
 	       !(vma->vm_flags & (VM_IO | VM_PFNMAP | VM_MIXEDMAP));
 }
+
+#ifdef CONFIG_FAULTLINE_MUNMAP_TORTURE
+bool section_late_flush(const struct section *section);
+void section_flush_window(const struct section *section);
+#else
+/* Does a test flush the TLB only after the VMA has been unlocked? */
+static inline bool section_late_flush(const struct section *section)
+{
+	return false;
+}
+
+/* A test delays the section between unlocking the VMA and freeing its pages. */
+static inline void section_flush_window(const struct section *section)
+{
+}
+#endif
 
 unsigned long faultline_mapped_pages(struct mm_struct *mm);
 unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,

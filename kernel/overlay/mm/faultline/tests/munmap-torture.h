@@ -21,6 +21,17 @@ void munmap_window(enum munmap_place place)
 	torture_delay(torture_window_us(&windows[place]));
 }
 
+bool section_late_flush(const struct section *section)
+{
+	return section->tested && munmap_broken(MUNMAP_LATE_FLUSH);
+}
+
+void section_flush_window(const struct section *section)
+{
+	if (section->tested)
+		munmap_window(MUNMAP_WINDOW_FLUSH);
+}
+
 static int __init munmap_torture_init(void)
 {
 	debugfs_create_u32("munmap_broken_rules", 0600, NULL, &broken_rules);
