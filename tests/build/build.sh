@@ -75,7 +75,7 @@ check 'building again succeeds' build microvm-off
 check 'building again does not run make' not made
 
 check 'another target builds' build microvm-off other
-check 'this runs make' made
+check 'another target runs make' made
 check 'building that target again succeeds' build microvm-off other
 check 'building that target again does not run make' not made
 check 'building the first target again succeeds' build microvm-off
@@ -83,7 +83,7 @@ check 'building the first target again does not run make' not made
 
 echo 'int y;' >>"$tree/one.c"
 check 'building after an edit succeeds' build microvm-off
-check 'this runs make' made
+check 'an edit runs make' made
 check 'building with the uncommitted edit succeeds again' build microvm-off
 check 'an uncommitted edit runs make each time' made
 "${g[@]}" checkout -q one.c
@@ -94,7 +94,7 @@ check 'building once more does not run make' not made
 echo 'int z;' >>"$tree/one.c"
 "${g[@]}" commit -q -a -m more
 check 'building after a commit succeeds' build microvm-off
-check 'this runs make' made
+check 'a commit runs make' made
 
 rm "$out/arch/x86/boot/bzImage"
 check 'building with a missing image succeeds' build microvm-off
@@ -141,10 +141,10 @@ kill -TERM $victim
 wait $victim
 status=$?
 check 'a killed build fails' [ $status -ne 0 ]
-check 'its make is killed as well' not pgrep -f "O=$out.* slow"
+check 'a killed build kills its make' not pgrep -f "O=$out.* slow"
 rm -f "$log"
 check 'the next build succeeds' build microvm-off
-check 'this runs make' made
+check 'the build after a killed one runs make' made
 
 # A flavour for another architecture, with a stand-in for the cross compiler.
 printf 'CONFIG_ONE=y\n' >"$FAULTLINE_KERNEL_DIR/config/flavour-ppc64le.config"
@@ -157,7 +157,7 @@ for tool in gcc ld; do
 	chmod +x "$tmp/bin/powerpc64le-linux-gnu-$tool"
 done
 check 'a cross-compiled flavour builds' env PATH="$tmp/bin:$PATH" tools/fl build ppc64le
-check 'its image exists' [ -s "$BUILD/ppc64le/vmlinux" ]
+check 'a cross-compiled image exists' [ -s "$BUILD/ppc64le/vmlinux" ]
 check 'make gets the architecture' grep -qx 'ARCH=powerpc' "$BUILD/ppc64le/env"
 check 'make gets the compiler prefix' grep -qx 'CROSS_COMPILE=powerpc64le-linux-gnu-' "$BUILD/ppc64le/env"
 check 'the cross compiler was used' grep -q "powerpc64le-linux-gnu-gcc$" "$tmp/cross"

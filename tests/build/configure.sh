@@ -61,8 +61,8 @@ chmod +x "$tmp/bin/pahole"
 check 'configuring with another pahole succeeds' env PATH="$tmp/bin:$PATH" tools/fl configure microvm-off
 check 'another pahole regenerates .config' grep -qx CONFIG_PAHOLE_VERSION=987 "$config"
 before=$(stat -c %y%i "$config")
-check 'configuring again with it succeeds' env PATH="$tmp/bin:$PATH" tools/fl configure microvm-off
-check 'that leaves .config alone' [ "$(stat -c %y%i "$config")" = "$before" ]
+check 'configuring again with that pahole succeeds' env PATH="$tmp/bin:$PATH" tools/fl configure microvm-off
+check 'the same pahole leaves .config alone' [ "$(stat -c %y%i "$config")" = "$before" ]
 
 with CONFIG_NFS_FS=y
 refused 'a missing dependency' 'flavour-microvm.config:[0-9]*: CONFIG_NFS_FS ' 'wanted y, got n' -- microvm-off
@@ -85,6 +85,6 @@ ln -s "$tree" "$tmp/build/tree"
 
 sed -i 's/^CONFIG_DEBUG_LIST=y$/&\nCONFIG_NR_CPUS=32/' "$tmp/kernel/config/debug.config"
 check 'a later fragment wins' configure microvm-debug
-check 'its value is in .config' grep -qx CONFIG_NR_CPUS=32 "$BUILD/microvm-debug/.config"
+check 'the value of the later fragment is in .config' grep -qx CONFIG_NR_CPUS=32 "$BUILD/microvm-debug/.config"
 check 'KASAN is really on' grep -qx CONFIG_KASAN_INLINE=y "$BUILD/microvm-debug/.config"
 done_testing

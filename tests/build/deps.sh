@@ -59,8 +59,8 @@ one_error() {
 groups=(build vm package image test lint ppc64le upstream workloads)
 for group in "${groups[@]::6}"; do names "$group"; done >"$tmp/have"
 run "$install"
-check 'if nothing is missing, it prints nothing' [ "$status:$said" = 0: ]
-check 'if nothing is missing, it only queries' [ "$(cut -d' ' -f1 <<<"$calls" | sort -u)" = dpkg-query ]
+check 'install prints nothing if nothing is missing' [ "$status:$said" = 0: ]
+check 'install only queries dpkg if nothing is missing' [ "$(cut -d' ' -f1 <<<"$calls" | sort -u)" = dpkg-query ]
 
 sed -i '/^bison$/d; /^shellcheck$/d' "$tmp/have"
 run "$install"
@@ -91,8 +91,8 @@ check 'the workloads group is installed on request' \
 	grep -q 'install default-jdk-headless$' <<<"$calls"
 
 run STALE=1 "$install" build
-check 'with empty lists, it updates first' [ "$status" = 0 ]
-check 'with empty lists, it installs after the update' [ "$(grep -c 'apt-get' <<<"$calls")" = 3 ]
+check 'with empty package lists, install succeeds' [ "$status" = 0 ]
+check 'with empty package lists, apt-get runs again after an update' [ "$(grep -c 'apt-get' <<<"$calls")" = 3 ]
 run BROKEN=1 "$install" build
 check 'a failed installation gives one error' one_error 'could not install'
 check 'a failed installation is retried once, after one update' [ "$(grep -c 'apt-get -y' <<<"$calls"):$(grep -c update <<<"$calls")" = 2:1 ]
@@ -104,15 +104,15 @@ check 'a failed update of another source does not matter' [ "$status" = 0 ]
 
 stand_in id 'echo 1000'
 run "$install" build
-check 'without root and sudo, it fails with one error' one_error 'no sudo.*apt-get install bison'
-check 'without root and sudo, it does not run apt-get' sh -c '! grep -q apt-get' <<<"$calls"
+check 'without root and sudo, install fails with one error' one_error 'no sudo.*apt-get install bison'
+check 'without root and sudo, install does not run apt-get' sh -c '! grep -q apt-get' <<<"$calls"
 stand_in sudo 'exit 1'
 run "$install" build
 check 'sudo that needs a password without a terminal gives one error' one_error 'password.*apt-get install bison'
 # shellcheck disable=SC2016
 stand_in sudo '[ "$1" != -n ] || shift; "$@"'
 run "$install" build
-check 'it uses a working sudo' grep -q '^sudo env .* apt-get -y .*install bison$' <<<"$calls"
+check 'install uses a working sudo' grep -q '^sudo env .* apt-get -y .*install bison$' <<<"$calls"
 run "$install" nosuch
 check 'an unknown group gives one error' one_error "no group 'nosuch'; groups are: build package vm image test workloads ppc64le lint upstream"
 

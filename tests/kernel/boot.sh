@@ -59,7 +59,7 @@ says "sysctl.vm.NAME=VALUE sets a switch" "value 65536" "write ok" "then 2048" \
 	"log vm.pmd_clear_ipi_free: 0 -> 1 by swapper/0[1]"
 
 out=$(booted "sysctl.vm.bogus=1 sysctl.vm.munmap_section_kbytes=x sysctl.vm.munmap_section_kbytes=1048577 sysctl.vm.hugetlb_pmd_sharing=3 sysctl.vm.munmap_section_kbytes=4096")
-says "bad names and values there are reported and ignored, good ones still work" \
+says "sysctl.vm. with a bad name or value is reported and ignored, good ones still work" \
 	"value 4096" "hugetlb 1" \
 	"log sysctl parameter 'vm.bogus=1': parameter not found" \
 	"log sysctl parameter 'vm.munmap_section_kbytes=x': invalid value" \

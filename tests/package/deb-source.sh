@@ -19,22 +19,22 @@ dsc=$(echo "$work"/one/*.dsc)
 [ -e "$dsc" ] || done_testing
 orig=$(echo "$work"/one/*.orig.tar.xz)
 files() { sed -n '/^Checksums-Sha256:/,/^[^ ]/s/^ \([0-9a-f]*\) [0-9]* \(.*\)/\1  \2/p' "$dsc"; }
-check 'its checksums are correct' bash -c "cd '$work/one' && sha256sum -c --strict" < <(files)
-check_empty 'it lists all its files' "$(diff <(files | sed 's/.*  //' | sort) \
+check 'the checksums in the .dsc are correct' bash -c "cd '$work/one' && sha256sum -c --strict" < <(files)
+check_empty 'the .dsc lists all files' "$(diff <(files | sed 's/.*  //' | sort) \
 	<(cd "$work/one" && printf '%s\n' *.tar.* | sort))"
-check 'its kernel is the pinned one, byte for byte' cmp "$orig" \
+check 'the kernel tarball is the pinned one, byte for byte' cmp "$orig" \
 	<(dpkg-deb --fsys-tarfile "$BUILD/cache/$(sed -n 's/^file=//p' kernel/upstream)" |
 		tar -x -O --wildcards '*/usr/src/linux-source-*.tar.xz')
-check 'it is made again with another umask and time zone' \
+check 'the source package is made again with another umask and time zone' \
 	bash -c "umask 077; TZ=Pacific/Auckland ${source[*]} '$work/two'"
-check 'both are identical byte for byte' diff -r "$work/one" "$work/two"
+check 'both source packages are identical byte for byte' diff -r "$work/one" "$work/two"
 
 # --- Unpacked, as far as our patches go
 
 tree=$work/tree
 mkdir "$tree"
 tar -x -f "$work"/one/*.debian.tar.xz -C "$tree"
-check 'its patches are overlay and queue, in order' diff "$tree/debian/patches/series" \
+check 'the patches are overlay and queue, in order' diff "$tree/debian/patches/series" \
 	<(echo overlay.patch; grep -v '^#' kernel/patches/series | grep .)
 touched=$(sed -n 's|^--- a/||p; s|^+++ b/||p' "$tree"/debian/patches/{,*/}*.patch | sort -u)
 old=$(for file in $touched; do [ -e "kernel/overlay/$file" ] || echo "$file"; done)
@@ -57,21 +57,21 @@ lint() {
 	lintian --fail-on error,warning --allow-root "$small"/*.dsc
 }
 check 'lintian reports neither errors nor warnings' lint
-check 'its format is 3.0 (quilt)' grep -qx '3.0 (quilt)' "$tree/debian/source/format"
-check 'its patches apply without fuzz' dpkg-source --before-build "$tree"
+check 'the source format is 3.0 (quilt)' grep -qx '3.0 (quilt)' "$tree/debian/source/format"
+check 'the patches apply without fuzz' dpkg-source --before-build "$tree"
 check_empty 'the patched files are those of build/tree' "$(for file in $touched; do
 	git -C "$BUILD/tree" show "HEAD:$file" | cmp - "$tree/$file" 2>&1
 done)"
 
 rules() { make -s -C "$tree" -n -f debian/rules override_dh_auto_build 2>&1; }
-check 'it builds the flavour generic by default' like "$(rules)" "tools/fl stage 'generic'"
-check 'it has packages with debug information' grep -q '^Package: linux-image-.*-dbg$' \
+check 'the rules build the flavour generic by default' like "$(rules)" "tools/fl stage 'generic'"
+check 'debian/control has packages with debug information' grep -q '^Package: linux-image-.*-dbg$' \
 	"$tree/debian/control"
-check_empty 'it has the programs and files of this commit' "$(
+check_empty 'the source package has the programs and files of this commit' "$(
 	for file in $(our_files tools kernel/config kernel/patches sysctl 'rollout/bench/*.[ch]'); do
 		cmp "$file" "$tree/debian/faultline/$file"
 	done 2>&1)"
-check 'it has the base configuration' grep -q CONFIG_MODULES=y \
+check 'the source package has the base configuration' grep -q CONFIG_MODULES=y \
 	"$tree"/debian/base-configs/config.amd64_none_amd64
 
 # --- Errors

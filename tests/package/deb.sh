@@ -138,7 +138,7 @@ check 'a failed build leaves the folder unchanged' \
 wait $builds
 jobs_running=()
 check "the packages of $kver are made" grep -q ', 12 packages$' "$work/log1"
-check "and those of $kver2" grep -q ', 13 packages$' "$work/log2"
+check "the packages of $kver2 are made" grep -q ', 13 packages$' "$work/log2"
 [ $tap_failed -eq 0 ] || { cat "$work/log1" "$work/log2" >&2; done_testing; }
 
 # These two take long and run in the background.
@@ -231,13 +231,13 @@ check_empty 'the default sysctl file switches nothing on' \
 mkdir "$work/host"
 dpkg-deb -x "$(deb faultline-host)" "$work/host"
 check 'the host package has the files of rollout/host' rollout/host/install "$work/host.wanted"
-check_empty 'and no others' "$(gunzip "$work"/host/usr/share/man/man8/*.gz &&
+check_empty 'the host package has no files but those of rollout/host' "$(gunzip "$work"/host/usr/share/man/man8/*.gz &&
 	rm -rf "$work/host/usr/share/doc" "$work/host/usr/share/lintian" &&
 	diff -r "$work/host.wanted" "$work/host" 2>&1)"
-check_empty 'it enables no unit' "$(find "$work/host" -type l)"
-check 'it stops experiments when it is removed' \
+check_empty 'the host package enables no unit' "$(find "$work/host" -type l)"
+check 'removing the host package stops experiments' \
 	grep -q 'faultline-ab stop --all' <(dpkg-deb --ctrl-tarfile "$(deb faultline-host)" | tar -xO ./prerm)
-check_empty 'it starts nothing' "$(dpkg-deb --ctrl-tarfile "$(deb faultline-host)" |
+check_empty 'installing the host package starts nothing' "$(dpkg-deb --ctrl-tarfile "$(deb faultline-host)" |
 	tar -xO --wildcards './p*' | grep -E 'systemctl|systemd-invoke')"
 
 # Each file belongs to root, is world-readable and writable only by root, and is
@@ -318,10 +318,10 @@ starts_bench() {
 mkdir "$work/bench"
 dpkg-deb -x "$(deb faultline-bench)" "$work/bench"
 check 'faultline-bench starts as it is installed' starts_bench "$work/bench"
-check 'its programs are as staged' diff -r "$stage/bench" "$work/bench/usr/libexec/faultline-bench"
+check 'the programs of faultline-bench are as staged' diff -r "$stage/bench" "$work/bench/usr/libexec/faultline-bench"
 for program in micro munmap; do
-	check "its program $program starts" quiet "$work/bench/usr/libexec/faultline-bench/$program" --help
-	check "its program $program is hardened" hardened "$work/bench/usr/libexec/faultline-bench/$program"
+	check "faultline-bench: $program starts" quiet "$work/bench/usr/libexec/faultline-bench/$program" --help
+	check "faultline-bench: $program is hardened" hardened "$work/bench/usr/libexec/faultline-bench/$program"
 done
 check 'faultline-bench depends on Python and the C library' \
 	like "$(field faultline-bench Depends)" 'python3 \(>= 3\.11\).*libc6 '
@@ -349,7 +349,7 @@ printf '#!%s\necho "$* [$DEB_MAINT_PARAMS]" >"$CALLS"\n' "$shell" >"$work/hooks/
 chmod +x "$work/new/linux-run-hooks" "$work/hooks/header_postinst.d/test"
 check 'linux-base is asked to run the hooks for DKMS' \
 	is "$(header_hooks "$work/new" 2>&1)" "headers postinst $kver -- configure "
-check 'without a linux-base that does, the package runs them' \
+check 'without such a linux-base, the package runs the hooks for DKMS' \
 	is "$(header_hooks "$work/old" 2>&1)" "$kver [configure ]"
 
 # --- An external module

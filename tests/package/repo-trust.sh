@@ -80,19 +80,19 @@ later() {
 }
 publish --key "$first" --deb "$tmp/deb1" --rpm "$tmp/rpm1" --url "$url" >/dev/null
 check_empty 'a repository has no last day by default' "$(grep Valid-Until "$dist/InRelease")"
-check 'apt accepts it a year later' later 365
-check 'it is given a last day' publish --key "$first" --valid-days 7
-check 'apt accepts it before that day' later 6
-check 'apt refuses a frozen mirror after that day' refuses 'is expired' later 8
+check 'apt accepts a repository without a last day a year later' later 365
+check 'the repository is given a last day' publish --key "$first" --valid-days 7
+check 'apt accepts the repository before its last day' later 6
+check 'apt refuses a frozen mirror after its last day' refuses 'is expired' later 8
 rm -rf "$repo"
 SOURCE_DATE_EPOCH=$(($(date +%s) - 3 * 86400)) publish --key "$first" --deb "$tmp/deb1" --rpm "$tmp/rpm1" --url "$url" \
 	--valid-days 7 >/dev/null
 check 'the days count from the date of the metadata' refuses 'is expired' later 5
-check 'make-repo without packages renews it' publish --key "$first"
-check 'apt accepts it again' later 5
-check 'the number of days is the same' refuses 'is expired' later 8
-check '--valid-days 0 ends that' publish --key "$first" --valid-days 0
-check_empty 'there is no last day any more' "$(grep Valid-Until "$dist/InRelease")"
+check 'make-repo without packages renews the last day' publish --key "$first"
+check 'apt accepts the renewed repository' later 5
+check 'make-repo keeps the number of days' refuses 'is expired' later 8
+check 'make-repo accepts --valid-days 0' publish --key "$first" --valid-days 0
+check_empty '--valid-days 0 removes the last day' "$(grep Valid-Until "$dist/InRelease")"
 wrong 'days that are not a number' '--valid-days soon: give a number' --key "$first" --valid-days soon
 SOURCE_DATE_EPOCH=1700000000 wrong 'a last day that is already over' 'unset it' --key "$first" --valid-days 7 \
 	--out "$tmp/over" --deb "$tmp/deb1"
@@ -102,11 +102,11 @@ SOURCE_DATE_EPOCH=1700000000 wrong 'a last day that is already over' 'unset it' 
 # packages: their file names, without the folder.
 packages() { find "$repo" -name 'faultline-archive-keyring_*.deb' -o -name 'faultline-release-*.rpm' | sed 's|.*/||' | sort; }
 before=$(packages)
-check 'there is one with the keys in each format' [ "$(wc -l <<<"$before")" = 2 ]
+check 'each format has a package with the keys' [ "$(wc -l <<<"$before")" = 2 ]
 publish --key "$first" --deb "$tmp/deb2" >/dev/null
-check 'they stay as long as their contents do' [ "$before" = "$(packages)" ]
+check 'packages with the keys stay as long as their contents do' [ "$before" = "$(packages)" ]
 publish --key "$first" --fresh --deb "$tmp/deb1" --rpm "$tmp/rpm1" >/dev/null
-check '--fresh does not drop them' [ "$before" = "$(packages)" ]
+check '--fresh does not drop the packages with the keys' [ "$before" = "$(packages)" ]
 for copy in a b; do
 	SOURCE_DATE_EPOCH=1700000000 "${make_repo[@]}" --gnupghome "$owner" --key "$first" --out "$tmp/copy-$copy" \
 		--deb "$tmp/deb1" --rpm "$tmp/rpm1" --url "$url" >/dev/null
@@ -119,13 +119,13 @@ same() {
 	done >"$tmp/headers"
 	[ "$(wc -l <"$tmp/headers")" = 2 ] && [ "$(sort -u "$tmp/headers" | wc -l)" = 1 ]
 }
-check 'the same date and contents give the same packages' same
+check 'packages with the same date and contents are identical' same
 SOURCE_DATE_EPOCH=1600000000 "${make_repo[@]}" --gnupghome "$owner" --key "$first" --out "$tmp/copy-a" --url "$url/moved" >/dev/null
-check 'another address raises the version, even with an older date' \
+check 'another address raises the .deb version, even with an older date' \
 	[ -f "$tmp/copy-a/deb/pool/faultline-archive-keyring_20231114.221321_all.deb" ]
-check 'so in the other format' \
+check 'another address raises the .rpm version, even with an older date' \
 	[ -f "$tmp/copy-a/rpm/Packages/faultline-release-20231114.221321-1.noarch.rpm" ]
-check 'without an address there are none' has 'no packages with the keys' \
+check 'a repository without an address has no packages with the keys' has 'no packages with the keys' \
 	"${make_repo[@]}" --gnupghome "$owner" --key "$first" --out "$tmp/nowhere" --deb "$tmp/deb1"
 
 # new_host NAME: a host with the two files that administrators distribute.
@@ -144,7 +144,7 @@ for host in here offline; do
 done
 sources=$tmp/hosts/here/etc/apt/sources.list.d/faultline.sources
 check 'the package replaces faultline.sources' grep -qx 'Signed-By: /usr/share/keyrings/faultline-archive-keyring.asc' "$sources"
-check 'the file that was there is kept' cmp "$repo/deb/faultline.sources" "$sources.dpkg-old"
+check 'the old faultline.sources is kept' cmp "$repo/deb/faultline.sources" "$sources.dpkg-old"
 check 'apt accepts the repository with the new file' has '1\.0-1' eval \
 	'apt_update here >/dev/null && host_apt here apt-get -qs install faultline-tiny'
 check 'the package replaces faultline.repo' grep -qx 'gpgkey=file:///etc/pki/rpm-gpg/RPM-GPG-KEY-faultline' \
@@ -159,10 +159,10 @@ dpkg_mirror() {
 		-i "$repo"/deb/pool/faultline-archive-keyring_*.deb
 	"${as_root[@]}" rpm --root="$root" --nosignature -U "$repo"/rpm/Packages/faultline-release-*.rpm
 }
-check 'a host with another mirror installs them' dpkg_mirror
-check 'its address for apt stays' grep -qx 'URIs: https://mirror.example/deb' \
+check 'a host with another mirror installs the keys' dpkg_mirror
+check 'the mirror address for apt stays' grep -qx 'URIs: https://mirror.example/deb' \
 	"$tmp/hosts/mirror/etc/apt/sources.list.d/faultline.sources"
-check 'its address for dnf stays' grep -qx 'baseurl=https://mirror.example/rpm' \
+check 'the mirror address for dnf stays' grep -qx 'baseurl=https://mirror.example/rpm' \
 	"$tmp/hosts/mirror/etc/yum.repos.d/faultline.repo"
 
 # --- The next key
@@ -174,46 +174,46 @@ wrong 'the key that signs as the next one' 'signs now' --key "$first" --next-key
 gpg --homedir "$owner" --batch --quiet --passphrase '' --quick-generate-key 'A curve' ed25519 sign never 2>/dev/null
 wrong 'a next key that rpm of EL 8 does not support' 'not RSA' --key "$first" --next-key '=A curve'
 check 'a next key is announced' publish --key "$first" --next-key "$second"
-check 'it is behind the first in both formats' [ "$(asc "$repo/deb/faultline.asc")$(asc "$repo/rpm/faultline.asc")" = \
+check 'the next key is behind the first in both formats' [ "$(asc "$repo/deb/faultline.asc")$(asc "$repo/rpm/faultline.asc")" = \
 	"$first $second $first $second " ]
-check 'for rpm in a block of its own' [ "$(grep -c 'BEGIN PGP' "$repo/rpm/faultline.asc")" = 2 ]
-check 'for apt in the same block' [ "$(grep -c 'BEGIN PGP' "$repo/deb/faultline.sources")" = 1 ]
+check 'the next key for rpm is in a block of its own' [ "$(grep -c 'BEGIN PGP' "$repo/rpm/faultline.asc")" = 2 ]
+check 'the next key for apt is in the same block' [ "$(grep -c 'BEGIN PGP' "$repo/deb/faultline.sources")" = 1 ]
 check 'the version of the packages rises' [ "$(packages | wc -l)" = 4 ]
 before=$(packages)
 publish --key "$first" >/dev/null
-check 'it stays announced' [ "$(asc "$repo/deb/faultline.asc")" = "$first $second " ]
+check 'the next key stays announced' [ "$(asc "$repo/deb/faultline.asc")" = "$first $second " ]
 check 'the packages stay as well' [ "$before" = "$(packages)" ]
 publish --key "$first" --next-key none >/dev/null
-check 'it is forgotten on request' [ "$(asc "$repo/deb/faultline.asc")" = "$first " ]
+check 'the next key is forgotten on request' [ "$(asc "$repo/deb/faultline.asc")" = "$first " ]
 publish --key "$first" --next-key "$second" >/dev/null
 apt_upgrade() { apt_update "$1" && host_apt "$1" apt-get -q -y upgrade; }
 check 'apt upgrades the keys' apt_upgrade here
-check 'the host has both' [ "$(asc "$tmp/hosts/here/usr/share/keyrings/faultline-archive-keyring.asc")" = "$first $second " ]
+check 'apt has both keys' [ "$(asc "$tmp/hosts/here/usr/share/keyrings/faultline-archive-keyring.asc")" = "$first $second " ]
 check 'dnf upgrades the keys' host_dnf here upgrade
-check 'the dnf host has both' [ "$(asc "$tmp/hosts/here/etc/pki/rpm-gpg/RPM-GPG-KEY-faultline")" = "$first $second " ]
+check 'dnf has both keys' [ "$(asc "$tmp/hosts/here/etc/pki/rpm-gpg/RPM-GPG-KEY-faultline")" = "$first $second " ]
 new_host bystander
 cp "$repo/deb/faultline.sources" "$tmp/both.sources"
 
 check 'another key still needs --rekey' refuses '--rekey' publish --key "$second"
 check '--rekey signs with the next key' publish --key "$second" --rekey --deb "$tmp/deb2" --rpm "$tmp/rpm2"
-check 'only that one is left' [ "$(asc "$repo/deb/faultline.asc")$(asc "$repo/rpm/faultline.asc")" = "$second $second " ]
+check 'only the new key is left' [ "$(asc "$repo/deb/faultline.asc")$(asc "$repo/rpm/faultline.asc")" = "$second $second " ]
 check 'apt on the host with both keys upgrades' apt_upgrade here
-check 'then it has the new one only' [ "$(asc "$tmp/hosts/here/usr/share/keyrings/faultline-archive-keyring.asc")" = "$second " ]
-check 'apt then goes on' apt_install here faultline-tiny=1.1-1
+check 'apt has the new key only' [ "$(asc "$tmp/hosts/here/usr/share/keyrings/faultline-archive-keyring.asc")" = "$second " ]
+check 'apt with the new key installs packages' apt_install here faultline-tiny=1.1-1
 check 'dnf on the host with both keys upgrades' host_dnf here upgrade
-check 'dnf then goes on' host_dnf here install faultline-tiny-1.1
+check 'dnf with the new key installs packages' host_dnf here install faultline-tiny-1.1
 check 'a faultline.sources with both keys works as well' apt_fresh "$tmp/both.sources"
-check 'a faultline.repo of before works, as its key is in the repository' host_dnf bystander install faultline-tiny
+check 'an older faultline.repo works, as its key is in the repository' host_dnf bystander install faultline-tiny
 
 check 'apt on the host that was offline keeps its state and says why' has "NO_PUBKEY ${second: -16}" apt_update offline
-check 'it does not see the new version' refuses 'not found' host_apt offline apt-get -qs install faultline-tiny=1.1-1
-check 'dnf on that host refuses' refuses 'Bad GPG signature' host_dnf offline makecache
+check 'apt on the host that was offline does not see the new version' refuses 'not found' host_apt offline apt-get -qs install faultline-tiny=1.1-1
+check 'dnf on the host that was offline refuses the repository' refuses 'Bad GPG signature' host_dnf offline makecache
 cp "$repo/deb/faultline.asc" "$tmp/hosts/offline/usr/share/keyrings/faultline-archive-keyring.asc"
 check 'with faultline.asc in place apt works again' apt_install offline faultline-tiny
-check 'and upgrades its keys' apt_upgrade offline
+check 'with faultline.asc in place apt upgrades the keys' apt_upgrade offline
 cp "$repo/rpm/faultline.asc" "$tmp/hosts/offline/etc/pki/rpm-gpg/RPM-GPG-KEY-faultline"
 check 'with faultline.asc in place dnf works again' host_dnf offline upgrade
-check 'both have the package with the new key' [ "$(asc "$tmp/hosts/offline/usr/share/keyrings/faultline-archive-keyring.asc")$(
+check 'the package upgrades both to the new key' [ "$(asc "$tmp/hosts/offline/usr/share/keyrings/faultline-archive-keyring.asc")$(
 	asc "$tmp/hosts/offline/etc/pki/rpm-gpg/RPM-GPG-KEY-faultline")" = "$second $second " ]
 publish --key "$second" --next-key "$third" >/dev/null
 gpg --homedir "$owner" --batch --yes --delete-keys '=A curve' 2>/dev/null
@@ -232,13 +232,13 @@ matches() {
 		grep -qix "${part%%=*}: ${part#*=}" "$dist/InRelease" || { echo "no $part"; return 1; }
 	done
 }
-check 'without its slashes it matches the repository' matches
+check 'the example for unattended-upgrades without its slashes matches the repository' matches
 
 # --- Phased upgrades
 
 check 'a kernel is published' publish --key "$second" --deb "$tmp/kernel1" --rpm "$tmp/kernel1"
 new_host fleet
-check 'a host installs it' apt_install fleet linux-image-faultline-test
+check 'a host installs the kernel' apt_install fleet linux-image-faultline-test
 # upgrades MACHINE [OPTION...]: whether apt would upgrade that machine.
 upgrades() { has '^Inst linux-image-faultline-test' host_apt fleet apt-get -qs -o APT::Machine-ID="$(printf %032x "$1")" "${@:2}" dist-upgrade; }
 # check_phased NAME COMMAND...: a check; skipped where apt knows no phases, as in a chroot.
@@ -253,20 +253,20 @@ share() {
 	done 3>"$tmp/chosen"
 	echo $count
 }
-check 'the next one is for a third of the hosts' publish --key "$second" --deb "$tmp/kernel2" --rpm "$tmp/kernel2" --phase 33
+check 'the next kernel is for a third of the hosts' publish --key "$second" --deb "$tmp/kernel2" --rpm "$tmp/kernel2" --phase 33
 apt_update fleet >/dev/null
 count=$(share)
 check_phased "apt upgrades some hosts, not all ($count of 30)" [ "$count" -ge 2 -a "$count" -le 20 ]
 chosen=$(head -n 1 "$tmp/chosen")
 other=$(seq 30 | grep -vxFf "$tmp/chosen" | head -n 1)
 check 'a chosen host stays chosen' upgrades "$chosen"
-check 'another one can ask for it' upgrades "$other" -o APT::Get::Always-Include-Phased-Updates=true
+check 'another host can ask for the kernel' upgrades "$other" -o APT::Get::Always-Include-Phased-Updates=true
 check 'a chosen host can decline' refuses '' upgrades "$chosen" -o APT::Get::Never-Include-Phased-Updates=true
 check 'only the newest kernel is phased' [ "$(grep -c '^Phased' "$dist/main/binary-$arch/Packages")" = 2 ]
 cp "$tmp/chosen" "$tmp/chosen.before"
 publish --key "$second" >/dev/null && apt_update fleet >/dev/null
 check 'the share stays in the next run' upgrades "$chosen"
-check_phased 'and is still not for all' refuses '' upgrades "$other"
+check_phased 'a host that was not chosen stays out in the next run' refuses '' upgrades "$other"
 publish --key "$second" --phase 70 >/dev/null && apt_update fleet >/dev/null
 count=$(share)
 check "a larger share keeps the chosen hosts ($count of 30)" [ -z "$(grep -vxFf "$tmp/chosen" "$tmp/chosen.before")" ]
@@ -276,27 +276,27 @@ new_host newcomer
 check 'a host without a kernel installs the newest all the same' has 'Inst linux-image-faultline-test \(6\.12\.2-1' \
 	eval 'apt_update newcomer >/dev/null && host_apt newcomer apt-get -qs install linux-image-faultline-test'
 publish --key "$second" --phase 100 >/dev/null && apt_update fleet >/dev/null
-check 'at 100 percent all do' [ "$(share)" = 30 ]
+check 'at 100 percent all hosts upgrade' [ "$(share)" = 30 ]
 wrong 'a share above 100' '--phase 101: give a number from 0 to 100' --key "$second" --phase 101
 
 # --- SPDX
 
 sbom=$repo/security/linux-image-6.12.1-faultline1.test_6.12.1-1_$arch.deb.spdx.json
-check 'the bill of materials of a kernel is beside the repository' grep -qx '{"name": "6.12.1-faultline1.test"}' "$sbom"
-check 'so for dnf' grep -qx '{"name": "6.12.2-faultline1.test"}' "$repo/security/kernel-faultline-test-core-6.12.2-1.noarch.rpm.spdx.json"
+check 'the bill of materials of a .deb kernel is beside the repository' grep -qx '{"name": "6.12.1-faultline1.test"}' "$sbom"
+check 'the bill of materials of an .rpm kernel is beside the repository' grep -qx '{"name": "6.12.2-faultline1.test"}' "$repo/security/kernel-faultline-test-core-6.12.2-1.noarch.rpm.spdx.json"
 sums() {
 	gpg --homedir "$tmp/verify" --batch --verify "$repo"/security/SHA256SUMS{.asc,} 2>&1 &&
 		(cd "$repo/security" && sha256sum --strict --quiet -c SHA256SUMS) &&
 		[ "$(wc -l <"$repo/security/SHA256SUMS")" = "$(find "$repo/security" -name '*.json' | wc -l)" ]
 }
 mkdir -m 700 "$tmp/verify" && gpg --homedir "$tmp/verify" --batch --import "$repo/deb/faultline.asc" 2>/dev/null
-check 'the signature covers all of them' sums
+check 'the signature covers all documents' sums
 printf ' ' >>"$sbom"
 check 'a changed document is found' refuses 'FAILED' sums
 publish --key "$second" --fresh --deb "$tmp/kernel2" >/dev/null
-check_empty 'documents of a kernel go with it' "$(find "$repo/security" -name '*6.12.1*')"
+check_empty 'documents of a kernel are removed with the kernel' "$(find "$repo/security" -name '*6.12.1*')"
 publish --key "$second" --fresh --deb "$tmp/kernel2x" >/dev/null
-check 'another package of the same name brings its own' grep -qx '{"name": "other"}' "${sbom//6.12.1/6.12.2}"
+check 'another package of the same name brings its own document' grep -qx '{"name": "other"}' "${sbom//6.12.1/6.12.2}"
 gpgconf --homedir "$owner" --kill gpg-agent
 gpgconf --homedir "$tmp/verify" --kill gpg-agent
 done_testing

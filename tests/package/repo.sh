@@ -22,33 +22,33 @@ restore() { rm -rf "$repo" && cp -a "$tmp/kept" "$repo"; }
 
 check 'a repository is made without an owner'\''s key' has 'THROW-AWAY' "${make_repo[@]}" --out "$repo" \
 	--deb "$tmp/deb1" --rpm "$tmp/rpm1" --url "file://$repo"
-check 'its files warn about the throw-away key' grep -q 'THROW-AWAY' "$repo/deb/faultline.sources" "$repo/rpm/faultline.repo"
-check 'apt accepts it' apt_fresh
+check 'faultline.sources and .repo warn about the throw-away key' grep -q 'THROW-AWAY' "$repo/deb/faultline.sources" "$repo/rpm/faultline.repo"
+check 'apt accepts the new repository' apt_fresh
 check 'apt sees the package' has '1\.0-1 ' apt_again apt-cache madison faultline-tiny
-check 'dnf installs from it' dnf_fresh
+check 'dnf installs from the new repository' dnf_fresh
 check 'dnf installed the package' grep -qx 1.0 "$tmp/root/usr/share/faultline-tiny/version"
 
 indexes=$(cd "$repo/deb" && find dists -path '*by-hash*' -type f)
 check 'a second version is added' "${make_repo[@]}" --out "$repo" --deb "$tmp/deb2" --deb "$tmp/source" --rpm "$tmp/rpm2"
 check 'the URL is unchanged' grep -qx "URIs: file://$repo/deb" "$repo/deb/faultline.sources"
-check 'apt updates to it' apt_again apt-get -q update
+check 'apt updates its lists' apt_again apt-get -q update
 both() {
 	has '1\.0-1 ' apt_again apt-cache madison faultline-tiny &&
 		has '1\.0-1\.2 ' apt_again apt-cache madison faultline-tiny
 }
 check 'apt sees both versions' both
-check 'apt would install the newer one' has 'Candidate: 1\.0-1\.2' apt_again apt-cache policy faultline-tiny
+check 'apt would install the newer version' has 'Candidate: 1\.0-1\.2' apt_again apt-cache policy faultline-tiny
 printf '%s\n' 'Package: faultline-tiny' 'Pin: version 1.0-1' 'Pin-Priority: 1001' >"$tmp/preferences"
-check 'a fleet can pin the older one' has 'Candidate: 1\.0-1$' \
+check 'a fleet can pin the older version' has 'Candidate: 1\.0-1$' \
 	apt_again apt-cache -o Dir::Etc::Preferences="$tmp/preferences" policy faultline-tiny
-check 'apt fetches the older one' apt_again apt-get -q download faultline-tiny=1.0-1
+check 'apt fetches the older version' apt_again apt-get -q download faultline-tiny=1.0-1
 check 'apt fetched the package' cmp "$tmp/deb1/faultline-tiny_1.0-1_$arch.deb" "$tmp/apt/faultline-tiny_1.0-1_$arch.deb"
 check 'apt fetches the source package' apt_again apt-get -q source --download-only faultline-tiny
 check 'dnf sees both versions' has '1\.0-1' dnf_in "$tmp/root" "$repo/rpm/faultline.repo" --refresh list --showduplicates faultline-tiny
 check 'dnf upgrades' dnf_in "$tmp/root" "$repo/rpm/faultline.repo" upgrade
-check 'dnf has the newer one' grep -qx 1.1 "$tmp/root/usr/share/faultline-tiny/version"
+check 'dnf has the newer version' grep -qx 1.1 "$tmp/root/usr/share/faultline-tiny/version"
 check 'dnf downgrades' dnf_in "$tmp/root" "$repo/rpm/faultline.repo" downgrade faultline-tiny-1.0
-check 'dnf has the older one' grep -qx 1.0 "$tmp/root/usr/share/faultline-tiny/version"
+check 'dnf has the older version' grep -qx 1.0 "$tmp/root/usr/share/faultline-tiny/version"
 gone() {
 	local index
 	for index in $indexes; do
@@ -73,9 +73,9 @@ check 'no index changes' diff <(printf '%s\n' "$before") <(current)
 for copy in a b; do
 	SOURCE_DATE_EPOCH=1700000000 "${make_repo[@]}" --out "$tmp/epoch-$copy" --deb "$tmp/deb1" >/dev/null
 done
-check 'the same packages and SOURCE_DATE_EPOCH give the same Release' \
+check 'Release is the same for the same packages and SOURCE_DATE_EPOCH' \
 	cmp "$tmp"/epoch-{a,b}/deb/dists/stable/Release
-check 'Release has that date' grep -qx 'Date: Tue, 14 Nov 2023 22:13:20 GMT' "$tmp/epoch-a/deb/dists/stable/Release"
+check 'Release has the date of SOURCE_DATE_EPOCH' grep -qx 'Date: Tue, 14 Nov 2023 22:13:20 GMT' "$tmp/epoch-a/deb/dists/stable/Release"
 SOURCE_DATE_EPOCH=1600000000 "${make_repo[@]}" --out "$tmp/epoch-a" --deb "$tmp/deb2" >/dev/null
 check 'Release never gets an older date, which apt would ignore' \
 	grep -qx 'Date: Tue, 14 Nov 2023 22:13:20 GMT' "$tmp/epoch-a/deb/dists/stable/Release"
@@ -93,11 +93,11 @@ gpg --homedir "$other" --batch --armor --export >"$tmp/other.asc" 2>/dev/null
 	printf 'Signed-By: %s\n' "$tmp/other.asc"
 } >"$tmp/wrong.sources"
 keep
-check 'apt refuses it with another key' refuses 'not signed|NO_PUBKEY' apt_fresh "$tmp/wrong.sources"
+check 'apt refuses a repository with another key' refuses 'not signed|NO_PUBKEY' apt_fresh "$tmp/wrong.sources"
 rm "$dist/InRelease"
 check 'apt accepts Release with Release.gpg as well' apt_fresh
 rm "$dist/Release.gpg"
-check 'apt refuses it unsigned' refuses 'not signed' apt_fresh
+check 'apt refuses an unsigned Release' refuses 'not signed' apt_fresh
 restore
 sed -i 's/^Origin: Faultline/Origin: Someone/' "$dist/InRelease" && rm "$dist/Release" "$dist/Release.gpg"
 check 'apt refuses a tampered InRelease' refuses 'BADSIG|not signed|invalid' apt_fresh
@@ -130,7 +130,7 @@ cp "$tmp/rpm2"/*.rpm "$repo/rpm/Packages/" && resign
 check 'dnf refuses an unsigned .rpm' refuses 'GPG check FAILED' dnf_fresh
 restore
 sed "s|^gpgkey=.*|gpgkey=file://$tmp/other.asc|" "$repo/rpm/faultline.repo" >"$tmp/wrong.repo"
-check 'dnf refuses it with another key' refuses 'Bad GPG signature' dnf_fresh "$tmp/wrong.repo"
+check 'dnf refuses a repository with another key' refuses 'Bad GPG signature' dnf_fresh "$tmp/wrong.repo"
 sed 's/^repo_gpgcheck=.*/repo_gpgcheck=0/' "$tmp/wrong.repo" >"$tmp/half.repo"
 check 'dnf refuses packages signed with another key' refuses 'GPG check FAILED' dnf_fresh "$tmp/half.repo"
 printf '<!-- -->\n' >>"$repo/rpm/repodata/repomd.xml"
@@ -185,9 +185,9 @@ check 'a reader finds every file at any time' [ "$(cat "$tmp/missing")" = 0 ]
 check 'another key for the same repository is refused' refuses 'signed with key [0-9A-F]{40}.*--rekey' \
 	"${make_repo[@]}" --out "$repo" --key "$other_print" --gnupghome "$other"
 check '--rekey signs everything again' "${make_repo[@]}" --out "$repo" --key "$other_print" --gnupghome "$other" --rekey
-check 'its files do not mention a throw-away key' bash -c "! grep -q THROW-AWAY '$repo/deb/faultline.sources' '$repo/rpm/faultline.repo'"
-check 'apt accepts it with the new key' apt_fresh "$tmp/wrong.sources"
-check 'dnf accepts it with the new key' dnf_fresh "$tmp/wrong.repo"
+check 'faultline.sources and .repo do not mention a throw-away key' bash -c "! grep -q THROW-AWAY '$repo/deb/faultline.sources' '$repo/rpm/faultline.repo'"
+check 'apt accepts the repository with the new key' apt_fresh "$tmp/wrong.sources"
+check 'dnf accepts the repository with the new key' dnf_fresh "$tmp/wrong.repo"
 check 'the throw-away key is refused afterwards' refuses 'signed with key' "${make_repo[@]}" --out "$repo" --deb "$tmp/deb1"
 
 # --- One clear line for what is wrong
@@ -234,8 +234,8 @@ gpgconf --homedir "$other" --kill gpg-agent
 # --- Under development
 
 check '--fresh drops the existing packages' "${make_repo[@]}" --out "$repo" "${key[@]}" --fresh --deb "$tmp/debx"
-check 'the same version may then have other contents' [ "$(echo "$repo"/deb/pool/faultline-tiny*)" = "$repo/deb/pool/faultline-tiny_1.0-1_$arch.deb" ]
-check 'the package is the new one' cmp "$tmp/debx/faultline-tiny_1.0-1_$arch.deb" "$repo"/deb/pool/faultline-tiny*.deb
-check 'apt accepts it' apt_fresh "$tmp/wrong.sources"
+check 'with --fresh the same version may have other contents' [ "$(echo "$repo"/deb/pool/faultline-tiny*)" = "$repo/deb/pool/faultline-tiny_1.0-1_$arch.deb" ]
+check 'with --fresh the package is the new one' cmp "$tmp/debx/faultline-tiny_1.0-1_$arch.deb" "$repo"/deb/pool/faultline-tiny*.deb
+check 'apt accepts the fresh repository' apt_fresh "$tmp/wrong.sources"
 gpgconf --homedir "$other" --kill gpg-agent
 done_testing

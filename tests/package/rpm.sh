@@ -59,26 +59,26 @@ package() {
 
 HOME=$work/home check 'the source package is made' tools/fl package rpm-source "$work/src"
 source=$work/src/linux-faultline-$(rpm -qp --qf '%{VERSION}-%{RELEASE}' "$work"/src/*.rpm).src.rpm
-check_empty 'nothing else is written' "$(find "$work/src" -mindepth 1 ! -path "$source")"
+check_empty 'nothing but the source package is written' "$(find "$work/src" -mindepth 1 ! -path "$source")"
 mkdir "$work/unpacked-src"
 (cd "$work/unpacked-src" && rpm2cpio "$source" | cpio -idm --quiet)
 sum=$(dpkg-deb --fsys-tarfile "$BUILD/cache/$(sed -n 's/^file=//p' kernel/upstream)" |
 	tar -xO --wildcards '*/usr/src/linux-source-*.tar.xz' | sha256sum)
-check 'its kernel is the tarball of the pinned package' \
+check 'the kernel is the tarball of the pinned package' \
 	[ "$(cat "$work"/unpacked-src/linux-source-*.tar.xz | sha256sum)" = "$sum" ]
-check_empty 'its patches are the queue, in this order' "$(diff \
+check_empty 'the patches are the queue, in this order' "$(diff \
 	<(sed 's/#.*//; /^$/d; s|.*/||' kernel/patches/series) \
 	<(rpm -qp --qf '[%{PATCH}\n]' "$source" | sort | sed 's/^[0-9]*-//'))"
-check_empty 'its patches are unchanged' "$(while read -r patch; do
+check_empty 'the patches are unchanged' "$(while read -r patch; do
 	cmp "kernel/patches/$patch" "$work"/unpacked-src/[0-9][0-9][0-9][0-9]-"${patch##*/}" 2>&1
 done < <(sed 's/#.*//; /^$/d' kernel/patches/series))"
 mkdir "$work/ours"
 tar -C "$work/ours" -xf "$work"/unpacked-src/faultline-*.tar.gz
-check_empty 'it contains this repository' "$(our_files | while read -r file; do
+check_empty 'the source package contains this repository' "$(our_files | while read -r file; do
 	cmp "$file" "$work/ours/faultline/$file" 2>&1
 done)"
-check 'the repository in it can make a source package' "$work/ours/faultline/tools/fl" package rpm-source --help
-check 'its spec has all versions' rpmspec -q --define "_sourcedir $work/unpacked-src" \
+check 'the contained repository can make a source package' "$work/ours/faultline/tools/fl" package rpm-source --help
+check 'the spec in the source package has all versions' rpmspec -q --define "_sourcedir $work/unpacked-src" \
 	"$work/unpacked-src/linux-faultline.spec"
 rm -rf "$work/unpacked-src" "$work/ours"
 
@@ -134,7 +134,7 @@ done
 
 check 'the host package has the files of rollout/host' rollout/host/install "$work/host"
 gzip -9n "$work"/host/usr/share/man/man8/*.8
-check_empty 'and no others' "$(diff <(cd "$work/host" && find . ! -type d -exec md5sum {} + | sort -k 2) \
+check_empty 'the host package has no files but those of rollout/host' "$(diff <(cd "$work/host" && find . ! -type d -exec md5sum {} + | sort -k 2) \
 		<(mkdir "$work/host.is" && cd "$work/host.is" &&
 			rpm2cpio "$(package host)" | cpio -idm --quiet && find . ! -type d -exec md5sum {} + | sort -k 2))"
 
@@ -156,7 +156,7 @@ check_empty 'versions can be installed side by side' \
 		rpm -qp --qf '[%{FILEMODES:perms} %{FILENAMES}\n]' "$(package "$part")"
 	done | grep -v '^d' | grep -vF "$kver" | grep -vE " ($needs_restarting|$suggest_reboot)$")"
 check 'needs-restarting knows the kernel' grep -qx "$kernel-core" "$root$needs_restarting"
-check 'and so does that of dnf 5' grep -qx "$kernel-core" "$root$suggest_reboot"
+check 'needs-restarting of dnf 5 knows the kernel' grep -qx "$kernel-core" "$root$suggest_reboot"
 ghosts=$(rpm -qp --qf '[%{FILEFLAGS:fflags} %{FILENAMES}\n]' "$(package core)" | sed -n 's/^[^ ]*g[^ ]* //p')
 for file in vmlinuz config System.map; do
 	check "/boot/$file of kernel-install goes with core" grep -qx "/boot/$file-$kver" <<<"$ghosts"
@@ -221,7 +221,7 @@ check 'faultline-bench starts as it is installed' "$root/usr/sbin/faultline-benc
 # perf's requires depend on the build machine; all of them must be libraries.
 libraries=$(rpm -qp --requires "$(package tools)" | grep -v '^rpmlib(')
 check 'tools needs faultline-perf' grep -qx faultline-perf <<<"$libraries"
-check_empty 'and otherwise only libraries' "$(grep -vx faultline-perf <<<"$libraries" | grep -vE '^(lib[^ ]+\.so\.[0-9]+\(|ld-|rtld\()')"
+check_empty 'tools needs only libraries otherwise' "$(grep -vx faultline-perf <<<"$libraries" | grep -vE '^(lib[^ ]+\.so\.[0-9]+\(|ld-|rtld\()')"
 needed=$(readelf -d "$stage/tools/perf" | sed -n 's/.*(NEEDED).*\[\(lib[^]]*\)\]/\1/p')
 check_empty 'tools needs each library of perf' "$(while read -r name; do
 	grep -qF "$name(" <<<"$libraries" || echo "$name"

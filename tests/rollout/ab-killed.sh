@@ -144,5 +144,5 @@ each_step 'killed in start, and started again' in_start
 each_step 'killed in start, and stopped' left_in_start
 each_step 'killed while the arm changes' in_apply
 each_step 'killed in stop' in_stop
-each_step 'killed while it expires' in_expiry
+each_step 'killed at the expiry' in_expiry
 done_testing

@@ -528,11 +528,11 @@ for shell in dash 'busybox ash'; do
 	s="$shell: "
 	check "${s}the switch follows the plan, in every slot" follows_the_plan
 	check "${s}the value from before comes back, also if it is not upstream's" value_from_before
-	check "${s}it expires by the timer of slots" expires ab apply spf-1
-	check "${s}it expires by the timer of expiry" expires ab stop --expired spf-1
+	check "${s}an experiment expires by the timer of slots" expires ab apply spf-1
+	check "${s}an experiment expires by the timer of expiry" expires ab stop --expired spf-1
 	for what in plan-gone plan-cut plan-edited before-gone before-empty state-gone; do
 		check "${s}expiry works with $what" damaged $what ab stop --expired spf-1
-		check "${s}apply ends it with $what" damaged $what ab apply spf-1
+		check "${s}apply ends an experiment with $what" damaged $what ab apply spf-1
 		check "${s}stop works with $what" damaged $what ab stop spf-1
 	done
 	check "${s}a plan that is edited while it runs ends the experiment" edited_plan_ends
@@ -551,8 +551,8 @@ for shell in dash 'busybox ash'; do
 	check "${s}stop NAME" stops spf-1
 	check "${s}stop --all" stops --all
 	check "${s}the switch follows a clock that jumps" jumps
-	check "${s}a clock that is set back does not prolong it: apply" cannot_be_prolonged ab apply spf-1
-	check "${s}a clock that is set back does not prolong it: expiry" \
+	check "${s}a clock that is set back does not prolong an experiment: apply" cannot_be_prolonged ab apply spf-1
+	check "${s}a clock that is set back does not prolong an experiment: expiry" \
 		cannot_be_prolonged ab stop --expired spf-1
 	check "${s}no clock" no_clock
 	check "${s}apply waits for a slot that is near" waits
@@ -570,7 +570,7 @@ for shell in dash 'busybox ash'; do
 	check "${s}a lock that is not given back" held_lock
 	check "${s}start again" again
 	check "${s}an expired experiment makes way" makes_way
-	check "${s}its timers do not start" units_do_not_start
+	check "${s}timers that do not start" units_do_not_start
 	check "${s}status" status_text
 	check "${s}status --json" status_json
 	check "${s}check" checked
@@ -589,7 +589,7 @@ for shell in dash 'busybox ash'; do
 	check "${s}an unknown switch" bad 'no switch of the Faultline' switch=vm.swappiness
 	check "${s}a switch with a path" bad 'no switch of the Faultline' switch=vm/../kernel/panic
 	check "${s}a value out of range" bad '=2 is out of range' b=2
-	check "${s}a value that is no number" bad "b is 'on'" b=on
+	check "${s}a value that is not a number" bad "b is 'on'" b=on
 	check "${s}a negative value" bad "a is '-1'" a=-1
 	check "${s}a number with a leading zero" bad "slot is '0600'" slot=0600
 	check "${s}a number that is too long" bad 'start is' start=12345678901234567890
@@ -601,7 +601,7 @@ for shell in dash 'busybox ash'; do
 	check "${s}a name with a quote" bad 'other characters' 'name=a"b'
 	check "${s}no name" bad 'other characters' name=
 	check "${s}a host with a quote" bad 'not a name' 'host=a"b'
-	check "${s}a plan's hash that is none" bad 'sha256' plan=123
+	check "${s}a malformed hash of the plan" bad 'sha256' plan=123
 	check "${s}expiry before the start" bad 'expires before' expires=1000600
 	check "${s}hugetlb_pmd_sharing does not alternate with 0" bad 'new mappings only' \
 		switch=vm.hugetlb_pmd_sharing a=1 b=0
@@ -618,16 +618,16 @@ for shell in dash 'busybox ash'; do
 		check "${s}$folder/sysctl.d sets the switch" unfit "$folder/sysctl.d/70-x.conf sets" \
 			conf "$folder/sysctl.d/70-x.conf" "  -$line"
 	done
-	check "${s}/etc/sysctl.conf sets it" unfit 'sysctl.conf sets' conf etc/sysctl.conf "$line"
-	check "${s}a pattern in sysctl.d sets it" unfit 'sets' conf etc/sysctl.d/x.conf 'vm/spec* =1'
-	check "${s}a comment in sysctl.d does not" fit conf etc/sysctl.d/x.conf "# $line"
-	check "${s}the package's own file does not" fit cp -rT sysctl "$work/root/etc/sysctl.d"
-	check "${s}another key does not" fit conf etc/sysctl.d/x.conf 'vm.speculative_page_fault_x=1'
-	check "${s}a hidden file does not" fit hidden
+	check "${s}/etc/sysctl.conf sets the switch" unfit 'sysctl.conf sets' conf etc/sysctl.conf "$line"
+	check "${s}a pattern in sysctl.d sets the switch" unfit 'sets' conf etc/sysctl.d/x.conf 'vm/spec* =1'
+	check "${s}a comment in sysctl.d does not set the switch" fit conf etc/sysctl.d/x.conf "# $line"
+	check "${s}the package's own file does not set the switch" fit cp -rT sysctl "$work/root/etc/sysctl.d"
+	check "${s}another key in sysctl.d does not matter" fit conf etc/sysctl.d/x.conf 'vm.speculative_page_fault_x=1'
+	check "${s}a hidden file in sysctl.d does not matter" fit hidden
 	check "${s}a file that agrees with both arms" fit same_arms
 	check "${s}the last file counts" fit later_wins
-	check "${s}tuned sets it, by an include" unfit 'tuned.conf sets' tuned ''
-	check "${s}tuned of newer versions sets it" unfit 'tuned.conf sets' tuned profiles/
+	check "${s}tuned sets the switch, by an include" unfit 'tuned.conf sets' tuned ''
+	check "${s}tuned of newer versions sets the switch" unfit 'tuned.conf sets' tuned profiles/
 	check "${s}tuned does other things" fit tuned_other
 	check "${s}isolated CPUs" unfit 'CPUs 2-15 are isolated' isolated
 	check "${s}isolated CPUs, accepted" isolated_accepted

@@ -407,7 +407,7 @@ for shell in dash 'busybox ash'; do
 	check "${s}a trial with a check of the administrator" fails '50-own: too slow' own_check 'echo too slow; exit 3'
 	check "${s}a check that says nothing" fails 'without a message' own_check 'exit 1'
 	check "${s}a check that says odd things" fails '50-own: xy' own_check "printf 'x\"\\\\\\\\y\\n'; exit 1"
-	check "${s}what a check sees" sees
+	check "${s}the environment of a check" sees
 	check "${s}a kernel that dies before its checks" dies before
 	check "${s}a kernel that dies in its checks" dies during
 	check "${s}no reboot yet" not_yet

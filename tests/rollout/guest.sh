@@ -89,7 +89,7 @@ at 900
 ab start /tmp/plan && at 1060 && ! ab apply real && reads pmd_clear_ipi_free 0 &&
 	grep -q 'the kernel refuses vm.pmd_clear_ipi_free=2' /tmp/said &&
 	grep -q '_noncompliant_total.* 1$' /tmp/textfile/faultline_ab.prom
-result $? 'EINVAL: the kernel keeps its value, and that is counted'
+result $? 'EINVAL: the kernel keeps its value, and the refusal is counted'
 ab stop --all && reads pmd_clear_ipi_free 0
-result $? 'and it stops'
+result $? 'EINVAL: the experiment stops'
 echo "1..$count"

@@ -24,7 +24,7 @@ all_keys() {
 }
 check_empty 'nothing of ours applies all of sysctl.d' "$(all_keys rollout packaging/deb packaging/rpm sysctl)"
 echo 'systemctl restart systemd-sysctl' >"$work/script"
-check 'and would be found if it did' all_keys "$work/script"
+check 'a script of ours that applied all of sysctl.d would be found' all_keys "$work/script"
 
 # --- Units
 
@@ -49,7 +49,7 @@ broken() {
 	out=$(systemd-analyze verify --man=no "$work/units/faultline-ab@jvm-spf-1.timer" 2>&1)
 	grep OnNothing <<<"$out"
 }
-check 'and would say so if it did not' broken
+check 'systemd would report a unit that it does not accept' broken
 for what in OnActiveSec OnUnitActiveSec OnClockChange; do
 	for timer in faultline-ab@ faultline-ab-expire@; do
 		check "$timer.timer has $what" grep -q "^$what=" "$units/$timer.timer"
@@ -81,7 +81,7 @@ toggles=$(sed -nE 's/^[[:space:]]+\.name[[:space:]]*= "([a-z0-9_]+)".*/vm.\1/p' 
 known=$(sed -nE 's/^\t(vm\.[a-z_]+)\) echo .*/\1/p' $host/faultline-ab | sort)
 check 'the kernel has switches' [ -n "$toggles" ]
 check_empty 'faultline-ab knows the switches of the kernel' "$(diff <(echo "$toggles") <(echo "$known"))"
-check_empty 'and the same ranges and stock values as faultline-profiles(7)' "$(while read -r name; do
+check_empty 'faultline-ab has the ranges and stock values of faultline-profiles(7)' "$(while read -r name; do
 	range=$(sed -nE "s/^\t$name\) echo ([0-9]+) ([0-9]+) ([0-9]+) ;;/\1 to \2 \3/p" $host/faultline-ab)
 	listed=$(sed -nE "s/^\.It $name Ta ([0-9]+ to [0-9]+)( KiB)? Ta ([0-9]+)$/\1 \3/p" sysctl/faultline-profiles.7)
 	# 2 is in kernels for comparisons only.

@@ -99,22 +99,22 @@ status_is() {
 while_second_runs() {
 	check 'the links in / lead to the second build, then to the first' links_are "$KVER2" "$KVER1"
 	check 'the first build is reinstalled' apt-get -y --reinstall install "linux-image-$KVER1"
-	check 'its kernel hooks see an upgrade' calls_are "preinst $KVER1 /boot/vmlinuz-$KVER1 [upgrade]" \
+	check 'the kernel hooks of a reinstallation see an upgrade' calls_are "preinst $KVER1 /boot/vmlinuz-$KVER1 [upgrade]" \
 		"postrm $KVER1 /boot/vmlinuz-$KVER1 [upgrade]" "postinst $KVER1 /boot/vmlinuz-$KVER1 [configure]"
-	check 'that does not change the links in /' links_are "$KVER2" "$KVER1"
+	check 'a reinstallation does not change the links in /' links_are "$KVER2" "$KVER1"
 }
 
 # The first build runs.
 while_first_runs() {
 	check 'apt autoremove keeps the running and the newest kernel' autoremove_keeps
 	check 'the second build is removed' apt-get -y remove "linux-image-$KVER2"
-	check 'its kernel hooks are called once' calls_are \
+	check 'a removal calls the kernel hooks once' calls_are \
 		"prerm $KVER2 /boot/vmlinuz-$KVER2 [remove]" "postrm $KVER2 /boot/vmlinuz-$KVER2 [remove]"
-	check 'dpkg keeps its configuration state' status_is "$KVER2" config-files
+	check 'dpkg keeps the configuration state of the second build' status_is "$KVER2" config-files
 	check 'the links in / lead to the first build' test "$(readlink /vmlinuz)" = "boot/vmlinuz-$KVER1"
 	check 'the second build is installed again' apt-get -y install "$image"
-	check 'the links in / lead to it again' links_are "$KVER2" "$KVER1"
-	check 'the files in its boot entry exist' bootable "$KVER2"
+	check 'the links in / lead to the second build again' links_are "$KVER2" "$KVER1"
+	check 'the files in the boot entry of the second build exist' bootable "$KVER2"
 	rm -f "$calls"
 }
 
@@ -172,7 +172,7 @@ sound() {
 refuse_removal() {
 	refused 'automation does not remove the running kernel' 'set FAULTLINE_REMOVE_RUNNING=1' \
 		env DEBIAN_FRONTEND=noninteractive apt-get -y purge "linux-image-$(uname -r)" "$image"
-	check 'apt repairs that' apt-get -y -f install
+	check 'apt repairs the refused removal' apt-get -y -f install
 	refused 'the running kernel is not removed without confirmation' 'Aborting removal of the running kernel' \
 		env -u DEBIAN_FRONTEND apt-get -y purge "linux-image-$(uname -r)" "$image"
 }
@@ -183,11 +183,11 @@ remove_all() {
 }
 
 after_install() {
-	check 'its boot entry has an initial RAM file system' grep -q ^initrd "$(entries_of "$KVER1")"
+	check 'the boot entry has an initial RAM file system' grep -q ^initrd "$(entries_of "$KVER1")"
 }
 
 after_removal() {
-	told 'that warns of the removal of the running kernel' 'W: Removing the running kernel'
+	told 'dpkg warns of the removal of the running kernel' 'W: Removing the running kernel'
 }
 
 left() {

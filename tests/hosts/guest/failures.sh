@@ -40,7 +40,7 @@ step_repair_install() {
 step_cut_upgrade() {
 	local place
 	check "$KVER1 runs" running "$KVER1"
-	check 'it has passed its trial' test -e "$entries/$token-$KVER1.conf"
+	check 'the first build has passed its trial' test -e "$entries/$token-$KVER1.conf"
 	for place in "${small_places[@]}"; do
 		check "$place is full" fill "$place"
 		says_full "the upgrade says that $place is full" "$place"
@@ -167,11 +167,11 @@ step_early_hang() {
 	fi
 	if [ ! -e "$state/hung" ]; then
 		check 'the BMC has a watchdog' bmc_watchdog
-		check 'systemd is told to feed it' feed_watchdog
-		check 'systemd feeds it' systemd_feeds
+		check 'systemd is told to feed the watchdog' feed_watchdog
+		check 'systemd feeds the watchdog' systemd_feeds
 		echo 1 >/etc/kernel/tries
 		check 'the second build is on trial for one boot' one_try
-		check 'it is set up to wait for a disk that is not there' lose_root
+		check 'the second build is set up to wait for a disk that is not there' lose_root
 		touch "$state/hung"
 		sync
 		reboot_host

@@ -9,11 +9,11 @@ step_install() {
 	record_calls
 	check 'the repository is added' repository_add
 	check 'the first build is installed' install_first
-	check 'its packages are intact' sound "$KVER1" "$VERSION1"
-	check 'the files in its boot entry exist' bootable "$KVER1"
+	check 'the packages of the first build are intact' sound "$KVER1" "$VERSION1"
+	check 'the files in the boot entry of the first build exist' bootable "$KVER1"
 	after_install
-	check 'depmod knows its modules' depmod_knows "$KVER1"
-	check 'its kernel hooks are called once' calls_are_of_installation "$KVER1"
+	check 'depmod knows the modules of the first build' depmod_knows "$KVER1"
+	check 'the installation calls the kernel hooks once' calls_are_of_installation "$KVER1"
 	check 'the stock kernel still has its entry' bootable "$(uname -r)"
 	# The loader orders entries by version; the owner of a host chooses the kernel to boot. With
 	# a pattern it is our newest kernel, or any other once ours are removed.
@@ -24,7 +24,7 @@ step_install() {
 step_use() {
 	local name
 	check "$KVER1 runs" running "$KVER1"
-	check 'it has switches' grep -q . <(switches)
+	check 'the kernel has switches' grep -q . <(switches)
 	for name in $(switches); do
 		check "$name can be set by sysctl.d and by hand, and reset" flip "$name"
 		# The kernel logs at most ten changes in five seconds, and flip expects all of them.
@@ -41,9 +41,9 @@ step_use() {
 	# the disk drivers built in. Making one costs a minute of emulation.
 	[ -n "$FULL" ] || export INITRD=No
 	check 'the upgrade installs the second build' upgrade_differently
-	check 'its kernel hooks are called once' calls_are_of_installation "$KVER2"
-	check 'its packages are intact' sound "$KVER2" "$VERSION2"
-	check 'the files in its boot entry exist' bootable "$KVER2"
+	check 'the upgrade calls the kernel hooks once' calls_are_of_installation "$KVER2"
+	check 'the packages of the second build are intact' sound "$KVER2" "$VERSION2"
+	check 'the files in the boot entry of the second build exist' bootable "$KVER2"
 	check 'the first build still has its entry' bootable "$KVER1"
 }
 
@@ -93,7 +93,7 @@ step_remove() {
 	done
 	while_first_runs
 	refuse_removal
-	check 'it is still bootable' bootable "$KVER1"
+	check 'the running kernel is still bootable' bootable "$KVER1"
 	check 'all our packages are removed on request' remove_all
 	after_removal
 	rm -f "${recorders[@]}"

@@ -83,9 +83,9 @@ step_pin() {
 # Our kernel runs, as the default: undo that.
 step_undo() {
 	check "$KVER1 runs" running "$KVER1"
-	check 'it is the default' status_has "\"default\": \"$KVER1\""
-	check 'the default is as before' faultline-boot back
-	check 'it is the stock kernel' status_has "\"default\": \"$stock\""
+	check 'our kernel is the default' status_has "\"default\": \"$KVER1\""
+	check 'faultline-boot restores the default' faultline-boot back
+	check 'the stock kernel is the default again' status_has "\"default\": \"$stock\""
 }
 
 # The stock kernel runs: each trial fails in another way. This step runs again after each.
@@ -167,7 +167,7 @@ step_after_cut() {
 	check 'one of the two kernels runs' grep -qxF -e "$KVER1" -e "$stock" <(uname -r)
 	say "it is $(uname -r)"
 	[ "$(uname -r)" = "$stock" ] || check 'the trial has passed' trial_is passed ''
-	check 'faultline-boot undoes what it was doing' faultline-boot back
+	check 'faultline-boot undoes the interrupted change' faultline-boot back
 	check 'the stock kernel is the default' status_has "\"default\": \"$stock\", \"next\": \"\""
 }
 
@@ -181,7 +181,7 @@ step_convert() {
 	printf '%s\n' GRUB_DEFAULT=0 GRUB_TIMEOUT=0 "GRUB_CMDLINE_LINUX='$(cat /proc/cmdline)'" >/etc/default/grub
 	check 'GRUB replaces systemd-boot' grub-install --target=x86_64-efi --efi-directory=/efi \
 		--removable --no-nvram
-	check 'its menu is written' update-grub
+	check 'the menu of GRUB is written' update-grub
 	sync
 }
 
@@ -195,7 +195,7 @@ step_sorted() {
 	check 'the menu is written with a saved default' update-grub
 	check 'the owner chooses the stock kernel' grub-set-default "$(grub_entry "$stock")"
 	check 'our kernel is installed again' apt-get -y --reinstall install "linux-image-$KVER1"
-	check 'that does not change the default' status_has "\"default\": \"$stock\""
+	check 'a reinstallation does not change the default' status_has "\"default\": \"$stock\""
 	sync
 }
 

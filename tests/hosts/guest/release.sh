@@ -31,7 +31,7 @@ step_install() {
 		"$image=$VERSION1" "linux-headers-faultline$META=$VERSION1"
 	check 'DKMS has built the module' dkms_has_built
 	check 'kdump-tools has made its initial RAM file system' test -s "/var/lib/kdump/initrd.img-$KVER1"
-	check 'DKMS has signed it' grep . <(modinfo -k "$KVER1" -F signer $module)
+	check 'DKMS has signed the module' grep . <(modinfo -k "$KVER1" -F signer $module)
 	check 'the initial RAM file system is by initramfs-tools' lists "$initrd" scripts/init-bottom/udev
 	check 'the files in its boot entry exist' bootable "$KVER1"
 	check 'the entry names the initial RAM file system' grep -q ^initrd "$(entries_of "$KVER1")"
@@ -59,10 +59,10 @@ lists() {
 step_use() {
 	if [ ! -e $state ]; then
 		check "$KVER1 runs" running "$KVER1"
-		check 'it has unpacked the initial RAM file system' freed_initrd
-		check 'systemd did not run in that' test "$(initrd_systemd)" = 0
+		check 'the kernel has unpacked the initial RAM file system' freed_initrd
+		check 'systemd did not run in an initial RAM file system by initramfs-tools' test "$(initrd_systemd)" = 0
 		use_module
-		check 'the taints are those of such a module' taints_at_most $((1 << 12 | 1 << 13))
+		check 'the only taints are those of the DKMS module' taints_at_most $((1 << 12 | 1 << 13))
 		read_btf
 		check 'bpftool shows the programs that systemd loads' bpf_programs
 		crash_kernel
@@ -86,7 +86,7 @@ initrd_systemd() {
 
 use_module() {
 	check 'the module of DKMS loads' modprobe $module
-	check 'it reads what the kernel tells by other means' probe_agrees
+	check 'the probe module reads the values that /proc shows' probe_agrees
 }
 
 # field NAME: a value that the module prints.
@@ -129,10 +129,10 @@ taints_at_most() {
 
 read_btf() {
 	check 'bpftool reads the BTF of vmlinux' dump_btf vmlinux
-	check 'its sizes are those of the headers' sizes_agree
+	check 'the sizes in the BTF are those of the headers' sizes_agree
 	check 'the module of the network card is loaded' grep -q ^virtio_net /proc/modules
 	check 'bpftool reads the BTF of a module' dump_btf virtio_net
-	check 'that has the types of the module' grep "STRUCT 'virtnet_info'" /run/btf.virtio_net
+	check 'the BTF of a module has its types' grep "STRUCT 'virtnet_info'" /run/btf.virtio_net
 }
 
 # dump_btf NAME: vmlinux or a module, to /run/btf.NAME.
@@ -172,7 +172,7 @@ bpf_programs() {
 
 crash_kernel() {
 	check 'memory is reserved for a dump' grep -vx 0 /sys/kernel/kexec_crash_size
-	check 'the kernel that saves it is loaded' load_kdump
+	check 'the kernel that saves a dump is loaded' load_kdump
 	mkdir -p $state
 	sync
 	say 'crashing'
@@ -192,10 +192,10 @@ open_dump() {
 	dump=$(find /var/crash -name 'dump.*' -size +0)
 	check 'a dump has been saved' test -n "$dump"
 	say "$(du -h "$dump" | cut -f1)"
-	check 'the log in it ends with the crash' grep -rh 'sysrq triggered crash' /var/crash --include='dmesg.*'
+	check 'the log in the dump has the crash' grep -rh 'sysrq triggered crash' /var/crash --include='dmesg.*'
 	check 'the debug information is installed' apt-get -y install "linux-image-$KVER1-dbg=$VERSION1"
-	check 'crash opens the dump with it' crash_opens "$dump"
-	check 'drgn opens the dump with it' drgn_opens "$dump"
+	check 'crash opens the dump' crash_opens "$dump"
+	check 'drgn opens the dump' drgn_opens "$dump"
 }
 
 crash_opens() {
@@ -242,8 +242,8 @@ dracut_made() {
 # Our kernel runs from the initial RAM file system of dracut.
 step_dracut() {
 	check "$KVER1 runs" running "$KVER1"
-	check 'it has unpacked the initial RAM file system' freed_initrd
-	check 'systemd ran in that' test "$(initrd_systemd)" -gt 0
+	check 'the kernel has unpacked the initial RAM file system' freed_initrd
+	check 'systemd ran in an initial RAM file system by dracut' test "$(initrd_systemd)" -gt 0
 	check 'the module of DKMS loads' modprobe $module
 	check 'no unit has failed' prints_nothing systemctl list-units --failed --no-legend
 }

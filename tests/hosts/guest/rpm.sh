@@ -104,7 +104,7 @@ install_third() {
 # The second build runs.
 while_second_runs() {
 	check 'both builds and their tools are installed' kernels_are "$VERSION1" "$VERSION2"
-	check 'tools are of both builds' releases_are "$image-tools" "$VERSION1" "$VERSION2"
+	check 'tools of both builds are installed' releases_are "$image-tools" "$VERSION1" "$VERSION2"
 	check 'a third kernel is downloaded' download_third
 	install_third --assumeno >"$log" 2>&1
 	sed -n '/^Removing/,$p' "$log" >"$log.part" && mv "$log.part" "$log"
@@ -114,27 +114,27 @@ while_second_runs() {
 # The first build runs.
 while_first_runs() {
 	check 'a third kernel is downloaded' download_third
-	check 'it is installed' install_third
-	check 'it replaces the second, since the first is running' kernels_are "$VERSION1" "$VERSION3"
-	check 'its boot entry is complete' bootable "$KVER3"
-	check 'the boot entry of the second is gone' test -z "$(entries_of "$KVER2")"
-	check 'kernel-install is called once for each' calls_are_sorted "add $KVER3" "remove $KVER2"
-	check 'dnf undoes that' dnf -y history undo last
+	check 'the third kernel is installed' install_third
+	check 'the third kernel replaces the second, since the first is running' kernels_are "$VERSION1" "$VERSION3"
+	check 'the boot entry of the third kernel is complete' bootable "$KVER3"
+	check 'the boot entry of the second kernel is gone' test -z "$(entries_of "$KVER2")"
+	check 'kernel-install is called once for each kernel' calls_are_sorted "add $KVER3" "remove $KVER2"
+	check 'dnf undoes the installation of the third kernel' dnf -y history undo last
 	check 'the second kernel is back, the third is not' kernels_are "$VERSION1" "$VERSION2"
-	check 'the boot entry of the second is complete' bootable "$KVER2"
-	check 'nothing of the third is left' absent "$KVER3"
+	check 'the boot entry of the second kernel is complete' bootable "$KVER2"
+	check 'nothing of the third kernel is left' absent "$KVER3"
 	rm -f "$calls"
 
-	check 'a kernel for an image is installed' env KERNEL_INSTALL_BYPASS=yes \
+	check 'a kernel is installed in an image, without its modules' env KERNEL_INSTALL_BYPASS=yes \
 		rpm --install --nosignature "${next_packages[1]}"
-	check 'it gets no boot entry' test -z "$(entries_of "$KVER3")"
-	check 'its modules are installed later' rpm --install --nosignature "${next_packages[2]}"
-	check 'then kernel-install is called, as early boot may need some' calls_are "add $KVER3"
-	check 'its boot entry is complete' bootable "$KVER3"
-	check 'that kernel can be removed' dnf -y remove "$image-core-$VERSION3"
+	check 'a kernel without modules gets no boot entry' test -z "$(entries_of "$KVER3")"
+	check 'the modules are installed later' rpm --install --nosignature "${next_packages[2]}"
+	check 'the installation of the modules calls kernel-install' calls_are "add $KVER3"
+	check 'the boot entry is complete once the modules are there' bootable "$KVER3"
+	check 'a kernel can be removed' dnf -y remove "$image-core-$VERSION3"
 	check 'the removal calls kernel-install once' calls_are "remove $KVER3"
-	check 'nothing of it is left' absent "$KVER3"
-	check 'the others stay' kernels_are "$VERSION1" "$VERSION2"
+	check 'nothing of the removed kernel is left' absent "$KVER3"
+	check 'the other kernels stay' kernels_are "$VERSION1" "$VERSION2"
 }
 
 # calls_are_sorted LINE...: exactly these calls, in any order.
@@ -146,7 +146,7 @@ calls_are_sorted() {
 }
 
 after_removal() {
-	check 'the removal calls kernel-install once for each' calls_are_sorted "remove $KVER1" "remove $KVER2"
+	check 'the removal calls kernel-install once for each kernel' calls_are_sorted "remove $KVER1" "remove $KVER2"
 }
 
 # Repeat what a power cut interrupted. rpm does not flush the files that it unpacks, so a package

@@ -109,8 +109,8 @@ began=$SECONDS
 check 'the stage is signed' sign
 [ -f "$signed/vmlinuz" ] || done_testing
 echo "# $((SECONDS - began)) s for $(find "$signed/modules" -name '*.ko*' | wc -l) modules"
-check 'in the stage itself, no module is signed' test "$(unsigned "$stage" | wc -l)" = "$(find "$stage/modules" -name '*.ko*' | wc -l)"
-check_empty 'in the signed one, each module is' "$(unsigned "$signed")"
+check 'no module of the stage is signed' test "$(unsigned "$stage" | wc -l)" = "$(find "$stage/modules" -name '*.ko*' | wc -l)"
+check_empty 'each module of the signed stage is signed' "$(unsigned "$signed")"
 check 'sbverify accepts vmlinuz' sbverify --cert "$snakeoil.pem" "$signed/vmlinuz"
 check 'an initial RAM file system is made' make_initrd
 
@@ -120,10 +120,10 @@ denied='(Operation not permitted|Key was rejected by service|Required key not av
 said() {
 	grep -qE "^said: $1\$" "$tmp/said" || { tail -n 20 "$tmp/said" "$tmp/serial.txt"; return 1; }
 }
-check 'it boots, and knows that Secure Boot is on' grep -q 'secureboot: Secure boot enabled' "$tmp/serial.txt"
-check 'its init gets to the end' said end
-check 'it is locked down' said 'lockdown none \[integrity\] confidentiality'
-check 'it refuses a module without our signature' said "unsigned .*$denied"
+check 'the kernel boots, and knows that Secure Boot is on' grep -q 'secureboot: Secure boot enabled' "$tmp/serial.txt"
+check 'the init of the test gets to its end' said end
+check 'the kernel is locked down' said 'lockdown none \[integrity\] confidentiality'
+check 'the kernel refuses a module without our signature' said "unsigned .*$denied"
 check 'the kernel has our certificate' said "log .*Loaded X.509 cert 'SnakeOil: .*"
 total=$(wc -l <"$root/names")
 loaded=$(sed -n 's/^said: loaded //p' "$tmp/said")
@@ -138,7 +138,7 @@ done
 check 'the kernel is not tainted' said 'taint 0'
 # ENODATA: it has no signature.
 check 'kexec refuses the unsigned kernel' said 'kexec of the unsigned kernel kexec_file_load: No data available'
-check 'kexec loads the signed one' said 'kexec of the signed kernel loaded'
+check 'kexec loads the signed kernel' said 'kexec of the signed kernel loaded'
 check 'the kernel that kexec loaded boots' said 'second parameters .*no_timer_check second'
-check 'it is locked down, too' said 'second lockdown none \[integrity\] confidentiality'
+check 'the kernel that kexec loaded is locked down, too' said 'second lockdown none \[integrity\] confidentiality'
 done_testing

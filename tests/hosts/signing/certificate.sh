@@ -63,7 +63,7 @@ layout() {
 before=$(sums "$stage")
 check 'a stage is signed' sign ours "$signed"
 check 'the stage itself is not changed' diff <(printf '%s\n' "$before") <(sums "$stage")
-check 'nothing else differs than vmlinuz, the modules and the certificate for mokutil' diff \
+check 'only vmlinuz, the modules and the certificate for mokutil differ' diff \
 	<(cd "$stage" && { find . -name '*.ko'; printf './%s\n' vmlinuz doc/secureboot.der; } | sort) \
 	<(diff <(printf '%s\n' "$before") <(sums "$signed") | sed -n 's/^[<>] [0-9a-f]*  //p' | sort -u)
 
@@ -74,16 +74,16 @@ unpack "$tmp/ours" >"$tmp/kernel"
 cp "$out/vmlinux" "$tmp/vmlinux"
 "$tmp/insert-sys-cert" -b "$tmp/vmlinux" -c "$tmp/ours.der" 2>/dev/null
 check 'insert-sys-cert makes the same kernel' cmp "$tmp/kernel" <(expected "$tmp/vmlinux")
-check 'it has the build ID of vmlinux, for which there is debug information' \
+check 'the signed kernel has the build ID of vmlinux and its debug information' \
 	test "$(build_id "$tmp/kernel")" = "$(build_id "$out/vmlinux")"
 check 'the sizes and offsets in vmlinuz do not change' cmp <(layout "$stage/vmlinuz") <(layout "$tmp/ours")
-check 'without signature it is as long as before' \
+check 'without signature vmlinuz is as long as before' \
 	test "$(stat -c %s "$tmp/ours")" = "$(stat -c %s "$stage/vmlinuz")"
 check 'the stage is signed once more' sign ours "$tmp/again"
-check 'without signature vmlinuz is the same' cmp <(bare "$tmp/again/vmlinuz") "$tmp/ours"
-check 'the stage is signed by others' sign others "$tmp/others"
-check 'their signed stage is signed by us' sign ours "$tmp/back" "$tmp/others"
-check 'nothing is left of their certificate' cmp <(bare "$tmp/back/vmlinuz") "$tmp/ours"
+check 'without signature vmlinuz is the same in both signed stages' cmp <(bare "$tmp/again/vmlinuz") "$tmp/ours"
+check 'others sign the stage' sign others "$tmp/others"
+check 'we sign a stage that others have signed' sign ours "$tmp/back" "$tmp/others"
+check 'nothing is left of the certificate of others' cmp <(bare "$tmp/back/vmlinuz") "$tmp/ours"
 
 # --- What the kernel loads
 
@@ -129,13 +129,13 @@ locked="insmod: can't insert '.*': Operation not permitted"
 
 loads 'module.sig_enforce=1, with the certificate' "$signed/vmlinuz" module.sig_enforce=1 \
 	loaded "$refused" "$refused"
-check 'the kernel has read this certificate and no other' \
+check 'the kernel has read our certificate and no other' \
 	test "$(certificates)" = "Loaded X.509 cert 'throw-away ours"
-check 'it says what it misses' diff <(reasons) <(printf '2 %s\n' "$unknown" "$unsigned")
+check 'the kernel logs which key or signature it misses' diff <(reasons) <(printf '2 %s\n' "$unknown" "$unsigned")
 loads 'module.sig_enforce=1, without the certificate' "$stage/vmlinuz" module.sig_enforce=1 \
 	"$refused" "$refused" "$refused"
-check_empty 'the kernel has read none' "$(certificates)"
-check 'it says that it misses both keys' \
+check_empty 'the kernel of the stage has read no certificate' "$(certificates)"
+check 'the kernel of the stage logs that it misses both keys' \
 	diff <(reasons) <(printf '%s\n' "4 $unknown" "2 $unsigned")
 loads 'lockdown=integrity, with the certificate' "$signed/vmlinuz" lockdown=integrity \
 	loaded "$locked" "$locked"

@@ -110,23 +110,23 @@ before=$(state)
 check 'a stage is signed' "${sign_stage[@]}" "$stage" "$signed" "${ours[@]}"
 check 'the stage itself is not changed' diff <(printf '%s\n' "$before") <(signed=/nonexistent state)
 check 'sbverify accepts vmlinuz' sbverify --cert "$tmp/ours.crt" "$signed/vmlinuz"
-check 'not with another certificate' refuses 'verification failed' \
+check 'sbverify refuses vmlinuz with another certificate' refuses 'verification failed' \
 	sbverify --cert "$tmp/others.crt" "$signed/vmlinuz"
 for name in plain.ko xz.ko.xz zst.ko.zst gz.ko.gz; do
 	check "$name names our key" [ "$(signer $name)" = 'throw-away ours' ]
 done
 check 'the signature uses the hash of the kernel configuration' [ "$(modinfo -F sig_hashalgo "$signed/modules/kernel/plain.ko")" = sha512 ]
 check 'openssl verifies a module' verify "$signed/modules/kernel/plain.ko" "$tmp/ours.crt"
-check 'not with another certificate' refuses 'failure' verify "$signed/modules/kernel/plain.ko" "$tmp/others.crt"
+check 'openssl refuses a module with another certificate' refuses 'failure' verify "$signed/modules/kernel/plain.ko" "$tmp/others.crt"
 check 'the module below the signature is unchanged' cmp "$tmp/body" "$stage/modules/kernel/plain.ko"
 xz -dc "$signed/modules/kernel/xz.ko.xz" >"$tmp/unpacked.ko"
 check 'openssl verifies a compressed module' verify "$tmp/unpacked.ko" "$tmp/ours.crt"
-check 'it is compressed in a form that the kernel can read' grep -q CRC32 <(xz --list --verbose "$signed/modules/kernel/xz.ko.xz")
+check 'a compressed module is in a form that the kernel can read' grep -q CRC32 <(xz --list --verbose "$signed/modules/kernel/xz.ko.xz")
 check 'the certificate for mokutil is in doc' cmp "$signed/doc/secureboot.der" \
 	<(openssl x509 -in "$tmp/ours.crt" -outform der)
 check_empty 'all files have the date of the stage' "$(find "$signed" ! -newermt "@$((epoch - 1))" -o -newermt "@$epoch")"
-check_empty 'they have its file modes' "$(find "$signed" -type f ! -perm 644 ! -name sign-file; find "$signed" -type d ! -perm 755)"
-check_empty 'the key is not among them' "$(grep -rl 'PRIVATE KEY' "$signed")"
+check_empty 'all files have the modes of a stage' "$(find "$signed" -type f ! -perm 644 ! -name sign-file; find "$signed" -type d ! -perm 755)"
+check_empty 'the key is not among the files' "$(grep -rl 'PRIVATE KEY' "$signed")"
 
 # --- A second run
 
@@ -139,26 +139,26 @@ cp -a "$signed/modules" "$tmp/modules"
 rm -r "$signed"
 again "${ours[@]}" >/dev/null
 check 'signed modules are reproducible' diff -r "$tmp/modules" "$signed/modules"
-check 'another key replaces the first' again --key "$tmp/others.key" --cert "$tmp/others.crt"
-check 'vmlinuz has the new signature' sbverify --cert "$tmp/others.crt" "$signed/vmlinuz"
-check 'modules have the new signature' verify "$signed/modules/kernel/plain.ko" "$tmp/others.crt"
+check 'the stage is signed with another key' again --key "$tmp/others.key" --cert "$tmp/others.crt"
+check 'vmlinuz has the signature of the other key' sbverify --cert "$tmp/others.crt" "$signed/vmlinuz"
+check 'modules have the signature of the other key' verify "$signed/modules/kernel/plain.ko" "$tmp/others.crt"
 check 'a signed stage is signed again' "${sign_stage[@]}" "$signed" "$tmp/twice" "${ours[@]}"
-check 'its vmlinuz has only the new signature' [ "$(sbverify --list "$tmp/twice/vmlinuz" | grep -c '^signature [0-9]')" = 1 ]
-check 'which is good' sbverify --cert "$tmp/ours.crt" "$tmp/twice/vmlinuz"
-check 'its modules have the new signature' verify "$tmp/twice/modules/kernel/plain.ko" "$tmp/ours.crt"
-check 'and only the new one' cmp "$tmp/body" "$stage/modules/kernel/plain.ko"
+check 'vmlinuz of a stage signed twice has one signature' [ "$(sbverify --list "$tmp/twice/vmlinuz" | grep -c '^signature [0-9]')" = 1 ]
+check 'vmlinuz of a stage signed twice has the new signature' sbverify --cert "$tmp/ours.crt" "$tmp/twice/vmlinuz"
+check 'modules of a stage signed twice have the new signature' verify "$tmp/twice/modules/kernel/plain.ko" "$tmp/ours.crt"
+check 'modules of a stage signed twice have one signature' cmp "$tmp/body" "$stage/modules/kernel/plain.ko"
 cp "$stage/modules/kernel/plain.ko" "$tmp/plain.ko"
 for _ in 1 2; do
 	"$tmp/sign-file" sha256 "$tmp/ours.key" "$tmp/ours.crt" "$stage/modules/kernel/plain.ko"
 done
 check 'a module with several signatures is signed again' again --key "$tmp/others.key" --cert "$tmp/others.crt"
-check 'it has one signature' verify "$signed/modules/kernel/plain.ko" "$tmp/others.crt"
-check 'there is no other signature below it' cmp "$tmp/body" "$tmp/plain.ko"
+check 'a module with several signatures gets the new one' verify "$signed/modules/kernel/plain.ko" "$tmp/others.crt"
+check 'a module with several signatures loses the old ones' cmp "$tmp/body" "$tmp/plain.ko"
 # As after an interruption.
 mkdir "$tmp/out/.signed.part"
 touch "$tmp/out/.signed.part/rest"
 make_stage
-check 'after an interruption it is complete' again "${ours[@]}"
+check 'a run after an interrupted one succeeds' again "${ours[@]}"
 check_empty 'nothing of the interrupted run is left' "$(
 	find "$tmp/out" -maxdepth 1 -name '.*' ! -name '*.lock' ! -name '*.inputs'
 	find "$signed" -name rest)"
@@ -179,7 +179,7 @@ flip "$tmp/tampered.ko" 100
 check 'openssl refuses a tampered module' refuses 'failure' verify "$tmp/tampered.ko" "$tmp/ours.crt"
 cp "$tmp/tampered.ko" "$signed/modules/kernel/plain.ko"
 check 'a module with a bad signature is signed again' again "${ours[@]}"
-check 'the new signature is good' verify "$signed/modules/kernel/plain.ko" "$tmp/ours.crt"
+check 'a module with a bad signature gets a good one' verify "$signed/modules/kernel/plain.ko" "$tmp/ours.crt"
 
 # --- Errors: one clear line
 
@@ -238,9 +238,9 @@ make_stage
 certificate 1000
 length=$((1000 + 4096 - size))
 certificate $length
-check 'a certificate has the size of the room' [ "$size" = 4096 ]
-check 'it is taken' again --key "$tmp/ours.key" --cert "$tmp/sized.crt"
-check 'vmlinuz has it' grep -qUaF "$(printf 'throw-away sized')" <(
+check 'the certificate is as large as the room in the kernel' [ "$size" = 4096 ]
+check 'a certificate as large as the room is accepted' again --key "$tmp/ours.key" --cert "$tmp/sized.crt"
+check 'vmlinuz has the certificate as large as the room' grep -qUaF "$(printf 'throw-away sized')" <(
 	sh "$tree/scripts/extract-vmlinux" "$signed/vmlinuz" | tr -d '\0')
 certificate $((length + 1))
 before=$(state)
@@ -272,7 +272,7 @@ wrong 'a kernel that is compressed in another way' 'not compressed by zstd: buil
 make_stage
 printf none | dd of="$stage/vmlinuz" bs=1 seek=$((0x202)) conv=notrunc status=none
 before=$(state)
-wrong 'an EFI program that is no kernel' 'not a bzImage' "$stage" "$signed" "${ours[@]}"
+wrong 'an EFI program that is not a kernel' 'not a bzImage' "$stage" "$signed" "${ours[@]}"
 
 # --- A key in a token
 
@@ -293,9 +293,9 @@ if command -v softhsm2-util >/dev/null && openssl engine -t pkcs11 2>/dev/null |
 	again --key "$tmp/others.key" --cert "$tmp/others.crt" >/dev/null
 	rm -rf "$tmp/modules" && cp -a "$signed/modules" "$tmp/modules" && rm -r "$signed"
 	check 'a stage is signed with a key in a token' again --key "$uri;pin-source=file:$tmp/pin" --cert "$tmp/others.crt"
-	check 'sbverify accepts its vmlinuz' sbverify --cert "$tmp/others.crt" "$signed/vmlinuz"
-	check 'openssl verifies its module' verify "$signed/modules/kernel/plain.ko" "$tmp/others.crt"
-	check 'its modules are the same as with the key in a file' diff -r "$tmp/modules" "$signed/modules"
+	check 'sbverify accepts vmlinuz signed with a key in a token' sbverify --cert "$tmp/others.crt" "$signed/vmlinuz"
+	check 'openssl verifies a module signed with a key in a token' verify "$signed/modules/kernel/plain.ko" "$tmp/others.crt"
+	check 'modules are the same as with the key in a file' diff -r "$tmp/modules" "$signed/modules"
 	make_stage
 	before=$(state)
 	wrong 'a PIN on the command line' 'pin-source=file' "$stage" "$signed" --key "$uri;pin-value=1234" --cert "$tmp/others.crt"
@@ -339,7 +339,7 @@ if has_secureboot; then
 	again --key "$tmp/enrolled.key" --cert $snakeoil.pem >/dev/null
 	check 'the firmware boots a kernel signed with the enrolled key' boots "$signed/vmlinuz"
 	flip "$signed/vmlinuz" 1000000
-	check 'the firmware refuses that kernel after tampering' denied "$signed/vmlinuz"
+	check 'the firmware refuses a signed kernel after tampering' denied "$signed/vmlinuz"
 else
 	ok 'firmware with Secure Boot' 'no ovmf with the snakeoil key or no systemd-boot-efi'
 fi

@@ -19,7 +19,7 @@ ends() {
 
 check 'a command runs and its exit status is returned' \
 	ends 7 'Linux version .*-ppc64le' status -- sh -c 'echo one; exit 7'
-check 'its output is returned unchanged' cmp "$BUILD/vm/ppc64le-status/output.log" <(echo one)
+check 'the output of a command is returned unchanged' cmp "$BUILD/vm/ppc64le-status/output.log" <(echo one)
 # More than the consoles buffer, with all byte values.
 payload=$(mktemp)
 trap 'rm -f "$payload"' EXIT

@@ -161,7 +161,7 @@ fi
 # Throw-away packages need not be small.
 export DPKG_DEB_COMPRESSOR_TYPE=gzip DPKG_DEB_COMPRESSOR_LEVEL=1
 check 'the packages are made' tools/fl package deb "$stage" "$work/packages"
-check_empty 'they are for ppc64el, or for all' "$(for package in "$work"/packages/*.deb; do
+check_empty 'the packages are for ppc64el, or for all' "$(for package in "$work"/packages/*.deb; do
 	dpkg-deb -f "$package" Package Architecture | paste - - | grep -vE 'Architecture: (ppc64el|all)$'
 done)"
 # debug_matches: the symbols of -dbg are those of the image, and name source lines.

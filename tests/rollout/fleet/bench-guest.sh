@@ -75,7 +75,7 @@ sh /test/faultline-ab start /tmp/plan >/tmp/said 2>&1
 result $? 'an experiment of faultline-ab begins'
 ! bench && grep -q 'error: experiment real runs on this host' /tmp/said &&
 	[ "$(wc -l </tmp/said)" = 1 ] && [ ! -e $before ]
-result $? 'it refuses a host with an experiment'
+result $? 'faultline-bench refuses a host with an experiment'
 sh /test/faultline-ab stop --all >/tmp/said 2>&1 && as_before
 result $? 'the experiment is over'
 
@@ -114,7 +114,7 @@ result $? 'a run begins'
 ! sh /test/faultline-ab start /tmp/plan >/tmp/ab 2>&1 && grep -q 'changes switches on this host' /tmp/ab
 result $? 'faultline-ab begins no experiment meanwhile'
 ! /usr/sbin/faultline-bench >/tmp/second 2>&1 && grep -q "process $main, runs on this host" /tmp/second
-result $? 'no second one begins'
+result $? 'no second run begins'
 kill -TERM $main
 wait $main
 status=$?
@@ -125,11 +125,11 @@ wait $main
 wait_until as_before
 result $? 'SIGKILL: every switch is as before'
 wait_until eval '! pidof micro >/dev/null'
-result $? 'and the guest program has ended'
+result $? 'SIGKILL: the program that measures has ended'
 # It ends even if this happens before it can ask for a signal.
 ! /usr/libexec/faultline-bench/micro --arms as-is --parent 4194304 mmap1 >/tmp/said 2>&1 &&
 	[ "$(cat /tmp/said)" = 'micro: the process that started this one has ended' ]
-result $? 'or does not begin'
+result $? 'the program that measures does not begin after its parent has ended'
 
 # Both processes: nobody is left who could do it.
 begin

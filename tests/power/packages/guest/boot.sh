@@ -7,10 +7,10 @@
 tests=/usr/lib/linux-selftests/$KVER
 headers=/usr/src/linux-headers-$KVER
 
-check "it runs $KVER" test "$(uname -r)" = "$KVER"
+check "$KVER runs" test "$(uname -r)" = "$KVER"
 check 'the machine is a POWER9 with the radix MMU' sh -c \
 	"grep -q 'POWER9' /proc/cpuinfo && grep -q '^MMU.*Radix' /proc/cpuinfo"
-check 'it has loaded a module of the package' grep -q '^virtio_blk ' /proc/modules
+check 'the kernel has loaded a module of the package' grep -q '^virtio_blk ' /proc/modules
 
 # flips SWITCH VALUE: it is 0 at boot, takes the value, and is 0 again.
 flips() {
@@ -22,7 +22,7 @@ for switch in munmap_section_kbytes=65536 madvise_section_kbytes=65536 \
 	pmd_clear_ipi_free=1 speculative_page_fault=1; do
 	check "vm.$switch, and 0 again" flips "${switch%=*}" "${switch#*=}"
 done
-check 'there is no vm.hugetlb_pmd_sharing, as POWER shares no tables' \
+check 'vm.hugetlb_pmd_sharing is absent, as POWER shares no tables' \
 	test ! -e /proc/sys/vm/hugetlb_pmd_sharing
 check 'the profile of the package is in range' sh -c \
 	'sysctl -e -p /usr/share/faultline/profiles/jvm.conf && sysctl -e -p /usr/lib/sysctl.d/60-faultline.conf'
@@ -44,7 +44,7 @@ check 'the headers have modpost' test -x "$headers/scripts/mod/modpost"
 check 'a program of faultline-bench measures' sh -c \
 	"/mnt/faultline-bench/usr/libexec/faultline-bench/micro --arms here --tasks 1 --ms 200 mmap1 |
 	grep -E '^sample mmap1_threads_1 ops/s here [1-9]'"
-check 'the kernel has nothing to complain about' sh -c \
+check 'the kernel logs no warning' sh -c \
 	"! dmesg | grep -E 'WARNING:|BUG:|Oops|Call Trace'"
 
 check 'the running kernel is not removed by accident' sh -c \
@@ -53,5 +53,5 @@ FAULTLINE_REMOVE_RUNNING=1
 export FAULTLINE_REMOVE_RUNNING
 check 'apt removes all packages' apt_get purge '?name(faultline)'
 check 'nothing of the kernel is left in /boot' sh -c "! ls /boot | grep $KVER"
-check 'its modules are gone' test ! -e "/lib/modules/$KVER"
+check 'the modules of the kernel are gone' test ! -e "/lib/modules/$KVER"
 check 'dpkg has nothing left to do' sh -c '! dpkg --audit | grep -q .'

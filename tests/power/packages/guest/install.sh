@@ -7,9 +7,9 @@
 # shellcheck disable=SC2046 # one word each
 check 'apt installs the packages' apt_get install $(find /mnt -name '*.deb')
 check 'the kernel is there' test -s "/boot/vmlinux-$KVER"
-check 'it is the only image' test ! -e "/boot/vmlinuz-$KVER"
-check 'its initramfs is made' test -s "/boot/initrd.img-$KVER"
-check 'the links name both' sh -c "ls -l /vmlinuz /vmlinux /initrd.img /boot/vmlinu* 2>/dev/null
+check 'the kernel has only one image' test ! -e "/boot/vmlinuz-$KVER"
+check 'the initramfs is made' test -s "/boot/initrd.img-$KVER"
+check 'the links name kernel and initramfs' sh -c "ls -l /vmlinuz /vmlinux /initrd.img /boot/vmlinu* 2>/dev/null
 	readlink -f /vmlinuz /vmlinux 2>/dev/null | grep -qx /boot/vmlinux-$KVER &&
 	test \"\$(readlink -f /initrd.img)\" = /boot/initrd.img-$KVER"
 check 'depmod has run' grep -q 'virtio_blk.ko' "/lib/modules/$KVER/modules.dep"
