@@ -5,7 +5,7 @@
 
 # The folder for everything generated.
 BUILD ?= build
-# What to build; see tools/faultline/flavour.py.  Empty: microvm, but an
+# The kernel to build; see tools/faultline/flavour.py.  Empty: microvm, but an
 # error for packages, which have to be of a flavour that hosts can use.
 FLAVOUR ?=
 # The build number within one release: packages of REBUILD=2 are newer.
@@ -56,7 +56,7 @@ help: ## this list
 # The other targets install only the groups that they need.
 DEPS := packaging/build-deps/install
 
-# What a flavour for another architecture needs.
+# The packages that a flavour for another architecture needs.
 CROSS := true
 DEPS_CROSS :=
 SMALL := $(or $(FLAVOUR),microvm)
@@ -113,7 +113,7 @@ endif
 
 # A rebuild has its own folders.
 variant = $(FLAVOUR)$(if $(REBUILD),.$(REBUILD))
-# What is packaged: with a key, the signed copy of the stage.
+# The stage that is packaged: with a key, its signed copy.
 staged = $(BUILD)/stage$(if $(SECUREBOOT_KEY)$(SECUREBOOT_CERT),.signed)/$(variant)
 
 .PHONY: stage
@@ -211,7 +211,7 @@ test-powerpc64le: tree ## cross-build packages for POWER, install and boot them 
 	@$(DEPS) vm package ppc64le
 	@tests/run --limit 14400 powerpc64le
 
-# What is compiled there is compiled again: its compiler is another one.
+# Debian 13 has another compiler, so the suites compile everything again.
 .PHONY: test-debian-13
 test-debian-13: ## the suites that a host's programs matter to, in a Debian 13 made by mmdebstrap
 	@$(DEPS) build image

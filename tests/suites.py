@@ -101,7 +101,7 @@ class Boot:
     env: tuple[str, ...] = ()
     # Keep a CPU from idling for long, see AWAKE.
     awake: bool = False
-    # What it tests, and why in this way.
+    # The purpose of the test, and the reason for its settings.
     reason: str = ""
 
 

@@ -42,7 +42,7 @@ DISK_INPUTS = {"deb": (*HOST_INPUTS, "mkosi.profiles/deb"),
                "release": (*HOST_INPUTS, "mkosi.profiles/release", "tests/hosts/module"),
                "loaders": (*HOST_INPUTS, "mkosi.profiles/loaders"),
                "loaders-12": (*HOST_INPUTS, "mkosi.profiles/loaders")}
-# What a host with initramfs-tools needs to change over to dracut.
+# The packages for a change from initramfs-tools to dracut.
 DRACUT = ("dracut", "dracut-core", "dracut-install")
 
 
@@ -132,7 +132,7 @@ class Images:
         self._stamp(name).write_text(json.dumps({"inputs": digest}) + "\n")
 
     def _settings(self, name: str) -> Path:
-        """What systemd 252 does not take from SMBIOS: the unit and kernel parameters."""
+        """The unit and the kernel parameters, which systemd 252 does not read from SMBIOS."""
         top = self.folder / f"{name}.extra"
         shutil.rmtree(top, ignore_errors=True)
         units, kernel = top / "etc/systemd/system", top / "etc/kernel"

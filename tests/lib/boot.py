@@ -29,19 +29,18 @@ def selftest(flavour: str, name: str) -> str:
 
 
 def machine(row: Boot) -> Machine:
-    """What the row boots."""
+    """The VM of the row."""
     # One CPU must not keep another one from running; ppc64le has AWAKE instead.
     fair = row.icount is not None and FLAVOURS[row.flavour].arch == X86
     append = [row.append, *([] if row.programs else ["kunit.enable=1"])]
     if row.preempt:
         append.append(f"preempt={row.preempt}")
     return Machine(FLAVOURS[row.flavour].image, cpus=row.cpus, mem=row.mem, icount=row.icount,
-                   icount_fair=fair,
-                   append=append)
+                   icount_fair=fair, append=append)
 
 
 def job(row: Boot) -> Job:
-    """What runs in the guest: KUnit has run when it starts."""
+    """The guest's command; KUnit has run before it starts."""
     if not row.programs:
         return Job(["true"])
     seconds = os.environ.get("EACH") or str(row.seconds)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Run test suites on a Debian 13, in a folder that mmdebstrap fills with its packages.
 
-The folder has what a fresh Debian 13 with git and make has, plus what packaging/build-deps/install
-adds there.  It is build/debian-13/userland; the suites write to build/debian-13/build, where
-downloads and the compiler cache are the host's.  The folder is made again after a week, and when
-the mirrors or the list of packages change.
+The folder, build/debian-13/userland, is a fresh Debian 13 with git and make, plus the packages of
+packaging/build-deps/install.  The suites write to build/debian-13/build, where downloads and the
+compiler cache are the host's.  The folder is made again after a week, and when the mirrors or the
+list of packages change.
 
 Mirrors and settings such as a proxy are those of the host's apt.  Root is needed for mounts; they
 and all processes end with this program, as they are in namespaces of their own.
@@ -29,7 +29,7 @@ RELEASE = "trixie"
 SUITES = (RELEASE, f"{RELEASE}-updates", f"{RELEASE}-security")
 # Those whose results depend on the programs of the host.
 TESTED = ("lint", "models", "source", "build", "runner", "rollout")
-# What README expects of a fresh host.
+# The packages that README expects of a fresh host.
 FRESH = "git,make"
 WEEK = 7 * 24 * 3600
 # The packages, and below build/ a kernel branch and compiled kernels.
@@ -134,7 +134,7 @@ class Userland:
 
     @staticmethod
     def inputs(sources: str) -> str:
-        """A digest of what the userland is made from."""
+        """A digest of the userland's inputs."""
         total = hashlib.sha256(sources.encode())
         for path in (Path(__file__), ROOT / "packaging/build-deps/debian.list"):
             total.update(path.read_bytes())

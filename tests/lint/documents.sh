@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# README, CHANGELOG and the other documents name what is there.
+# README, CHANGELOG and the other documents name targets and features that exist.
 set -uo pipefail
 . "$(dirname "$0")/../lib/tap.sh"
 

@@ -5,11 +5,10 @@
  * Two pages, each with a VMA of its own, are unmapped by one operation, and the
  * upper one by a second operation as well.  A page can be mapped anew while this
  * goes on.  VMAs 1 and 2 are those of the beginning, 3 and 4 those mapped over
- * them.  An entry holds the number of its VMA, and so does what a CPU has in its
- * TLB.
+ * them.  Page table and TLB entries hold the number of their VMA.
  *
  * The VMA lock is held for writing from vma_start_write() until mmap_lock is
- * released; whoever wants it for reading meanwhile does not wait.
+ * released; a reader that wants it meanwhile does not wait.
  *
  * Mistakes, each of which spin must find:
  *
@@ -202,7 +201,7 @@ proctype munmap(byte op; byte first)
 	write_unlock();
 	atomic {
 		done[op] = true;
-		/* What was there when it was called is gone. */
+		/* The pages that it found are gone. */
 		page = first;
 		do
 		:: page < PAGES ->
@@ -274,7 +273,7 @@ proctype replace(byte p)
 	:: v ->
 		vma_start_write(v);
 		uncharge(v);
-		/* A TLB is flushed only for what is found. */
+		/* A TLB is flushed only for the entries found. */
 		if
 		:: entry[p] ->
 			old = entry[p];

@@ -134,7 +134,7 @@ def explore(file: str, flags: tuple[str, ...]) -> Explored:
 
 
 def judge_model(model: Model, got: Explored) -> str:
-    """What is wrong with a model without mistakes."""
+    """The fault of a model without mistakes, or ""."""
     if got.error or got.violated:
         return got.error or f"{got.violated}\n{got.trail}"
     if got.states < model.states:
@@ -145,7 +145,7 @@ def judge_model(model: Model, got: Explored) -> str:
 
 
 def judge_mistake(got: Explored) -> str:
-    """What is wrong with a model with a mistake: that spin does not find it."""
+    """The fault of a model with a mistake, or "": spin does not find the mistake."""
     return got.error or ("" if got.violated else f"not found in {got.states} states")
 
 

@@ -298,7 +298,7 @@ mkdir "$work/rollout"
 dpkg-deb -x "$(deb faultline-rollout)" "$work/rollout"
 check 'faultline-rollout runs as it is installed' \
 	env MPLCONFIGDIR="$work/rollout" "$work/rollout/usr/bin/faultline-rollout" --help
-# starts_bench ROOT: faultline-bench as it is installed says what it would do, with switches
+# starts_bench ROOT: faultline-bench as it is installed makes a dry run, with switches
 # that are files and its own programs.
 starts_bench() {
 	local root=$1 vm=$work/bench-sys/vm said

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# What hosts can rely on in a repository over time, as seen by apt and dnf: its
+# The guarantees of a repository over time, as seen by apt and dnf: its
 # last day, the next key, phased upgrades, and the documents beside it.
 set -uo pipefail
 . "$(dirname "$0")/../lib/tap.sh"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Packages of flavour powerpc64le: their debian/ folder, and what there is none of.
+"""Packages of flavour powerpc64le: their debian/ folder, and what the flavour does not have.
 
 No kernel is compiled; tests/power/packages installs real packages.
 """

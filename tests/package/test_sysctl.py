@@ -127,7 +127,7 @@ def test_profiles() -> None:
     for name, path in PROFILES.items():
         values = settings(path)
         for switch, value in values.items():
-            assert switch in known, f"{path.name}: {switch} is no switch of ours"
+            assert switch in known, f"{path.name}: {switch} is not a switch of ours"
             low, high, _ = known[switch]
             assert low <= value <= high, f"{path.name}: {switch} = {value} is in range"
         useful = [switch for switch, value in values.items() if value != known[switch][2]]

@@ -44,7 +44,7 @@ killed_at() {
 	) 2>/dev/null
 	status=$?
 	[ "$status" -eq 137 ] || [ "$status" -eq 0 ] || { echo "step $step: exit status $status"; cat "$said"; }
-	# What the program had started may still run.
+	# Children of the program may still run.
 	flock "$work/run/lock" true 2>/dev/null
 	[ "$status" -eq 137 ]
 }

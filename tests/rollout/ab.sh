@@ -68,7 +68,7 @@ expires() {
 		at 1001299 && "$@" && is 1 "$(spf)" && at 1001300 && "$@" && nothing_left 0
 }
 
-# Whatever is damaged, expiry finds the way back.
+# Expiry restores the switch, whichever file is damaged.
 damaged() {
 	started && at 1001200 && ab apply spf-1 && is 1 "$(spf)" || return 1
 	case $1 in
@@ -275,7 +275,7 @@ enoent() {
 		[ ! -e "$work/sys/vm/speculative_page_fault" ] && is 1 "$(counted)"
 }
 
-# It accepts what is written and does not keep it.
+# The file accepts each write and does not keep the value.
 lies() {
 	local status
 	started && at 1001200 && mount --bind /dev/null "$work/sys/vm/speculative_page_fault" || return 1
@@ -586,8 +586,8 @@ for shell in dash 'busybox ash'; do
 	check "${s}a folder" refused 1 'no such file' ab check "$work"
 	check "${s}a huge plan" bad 'larger than' arms="$(printf "%70000s" "" | tr " " a)"
 	check "${s}another format" bad 'reads format 1' format=2
-	check "${s}an unknown switch" bad 'no switch of the Faultline' switch=vm.swappiness
-	check "${s}a switch with a path" bad 'no switch of the Faultline' switch=vm/../kernel/panic
+	check "${s}an unknown switch" bad 'not a switch of the Faultline' switch=vm.swappiness
+	check "${s}a switch with a path" bad 'not a switch of the Faultline' switch=vm/../kernel/panic
 	check "${s}a value out of range" bad '=2 is out of range' b=2
 	check "${s}a value that is not a number" bad "b is 'on'" b=on
 	check "${s}a negative value" bad "a is '-1'" a=-1

@@ -402,7 +402,7 @@ for shell in dash 'busybox ash'; do
 	check "${s}a trial that passes" passes
 	check "${s}a trial with a kernel warning" fails 'kernel is tainted' tainted 512
 	check "${s}a trial with an oops" fails 'kernel is tainted' tainted 128
-	check "${s}foreign modules are no reason" not_bad
+	check "${s}foreign modules do not fail a trial" not_bad
 	check "${s}a trial in which a unit fails" fails 'db.service has failed' unit_failed
 	check "${s}a trial with a check of the administrator" fails '50-own: too slow' own_check 'echo too slow; exit 3'
 	check "${s}a check that says nothing" fails 'without a message' own_check 'exit 1'

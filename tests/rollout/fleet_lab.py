@@ -51,7 +51,7 @@ def fleet(count: int = HOSTS) -> tuple[Host, ...]:
 
 
 def make_plan(name: str, **changes: Any) -> design.Plan:
-    """A plan whose seed is its name."""
+    """Make a plan; its seed is its name."""
     values = source(name, **changes)
     exp = experiment.parse(values, "")
     hosts = fleet()
@@ -157,7 +157,7 @@ def rollout(*words: object, **environment: str) -> subprocess.CompletedProcess[s
 
 
 def write_plan(folder: pathlib.Path, plan: design.Plan, start: int = START) -> pathlib.Path:
-    """Write a plan that was started."""
+    """Write a plan and its .run.json, as after a start."""
     path = folder / f"{plan.experiment.name}.json"
     design.write(path, plan.text())
     design.write(path.with_suffix(".run.json"),

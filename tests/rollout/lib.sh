@@ -50,7 +50,7 @@ new_host() {
 	echo 'root=/dev/vda quiet' >"$work/cmdline"
 	: >"$units"
 	at 1000000
-	# It records what it was told.  A timer runs if the last order was to start it.
+	# It records its orders.  A timer runs if the last order was to start it.
 	cat >"$work/systemctl" <<-END
 		#!/bin/sh
 		[ "\$1" != --no-block ] || shift

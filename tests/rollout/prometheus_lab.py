@@ -43,7 +43,7 @@ def node_exporter() -> pathlib.Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on 127.0.0.1 that nobody listens on, and that the kernel gives to no connection."""
+    """Free ports on 127.0.0.1, outside the range of ephemeral ports."""
     low, high = map(int, pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     others = [*range(10000, low), *range(high + 1, 65536)]
     found: list[int] = []
@@ -91,7 +91,7 @@ def serving(answer: Callable[[int], tuple[int, bytes]], rules: bytes = b"") -> I
             self.tell(status, text)
 
         def do_GET(self) -> None:
-            """Tell the rules, if there are any."""
+            """Answer with the rules, if there are any."""
             self.tell(200 if rules else 404, rules)
 
         def tell(self, status: int, text: bytes) -> None:
@@ -101,7 +101,7 @@ def serving(answer: Callable[[int], tuple[int, bytes]], rules: bytes = b"") -> I
             self.wfile.write(text)
 
         def log_message(self, *_: object) -> None:
-            """Not in the output of the test."""
+            """Keep requests out of the test's output."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -110,6 +110,6 @@ def serving(answer: Callable[[int], tuple[int, bytes]], rules: bytes = b"") -> I
 
 
 def answer_of(result: object, kind: str = "matrix") -> bytes:
-    """An answer with a result."""
+    """Prometheus' answer with a result."""
     return json.dumps({"status": "success", "data": {"resultType": kind,
                                                      "result": result}}).encode()

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# What the package faultline-host installs beside its two programs: units, man
-# pages, completion; and that they agree with the programs and with the kernel.
+# The files of faultline-host beside its two programs: units, man pages,
+# completion.  They agree with the programs and with the kernel.
 set -uo pipefail
 . "$(dirname "$0")/../lib/tap.sh"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The Ansible playbooks, on a copy of this host's files that is thrown away.
+"""The Ansible playbooks, on a throw-away copy of this host's files.
 
 apt, dpkg and faultline-ab are the real ones; the repository has packages of the right names with
 the agent's files.  The boot loader is a script that keeps its state in files.
@@ -22,7 +22,7 @@ ANSIBLE = ROOT / "rollout/ansible"
 PLAYBOOKS = sorted(path.name for path in ANSIBLE.glob("*.yml"))
 KERNEL = "6.12.117-faultline1.generic"
 FLEET = ("host0", "host1", "host2", "host3")
-# Not of this host: changes go to a tmpfs.
+# Changes go to a tmpfs, not to this host.
 MOUNT = r"""set -e
 mount --make-rprivate /
 mount -t tmpfs none "$1"
@@ -54,7 +54,7 @@ next) echo "$2" >kernel; echo requested >state ;;
 pin) echo "$2" >default; echo promoted >state ;;
 esac
 """
-# The host has booted the kernel that was chosen; or it has gone back.
+# The host has booted the chosen kernel, or has fallen back.
 SHUTDOWN = r"""#!/bin/sh
 cd "/var/lib/boot/$HOST" || exit
 echo reboot >>calls
@@ -66,7 +66,7 @@ slow) echo trying >state; echo passed >later ;;
 esac
 cp kernel running
 """
-# Each host is the copy, with files of its own for the boot loader and a boot id.  ssh is
+# All hosts share the copy; each has its own boot loader files and boot id.  ssh is
 # called as: options, host, command.
 SSH = r"""#!/bin/sh
 while [ $# -gt 2 ]; do shift; done
@@ -148,7 +148,7 @@ class Host:
                 for host in FLEET]
 
     def files(self) -> str:
-        """What is in the folders that playbooks may change."""
+        """The contents of the folders that playbooks may change."""
         return self.shell("find /etc /var/lib/dpkg/info /var/lib/prometheus /var/lib/boot "
                           "/usr/lib/faultline ! -name ld.so.cache -printf '%p %m %s %T@\\n' "
                           "2>/dev/null | sort || true")
@@ -202,7 +202,7 @@ def unchanged(host: Host, name: str, *words: str) -> None:
 
 @pytest.mark.parametrize("name", PLAYBOOKS)
 def test_syntax(name: str) -> None:
-    """Each playbook can be read, and its roles are there."""
+    """Each playbook parses, and its roles exist."""
     subprocess.run(["ansible-playbook", "--syntax-check", "-i", "localhost,", ANSIBLE / name],
                    check=True, stdout=subprocess.DEVNULL)
 
@@ -233,7 +233,7 @@ def test_variables() -> None:
 
 
 def test_lint(tmp_path: pathlib.Path) -> None:
-    """ansible-lint finds nothing, and does find a mistake."""
+    """ansible-lint accepts the playbooks, and finds a planted mistake."""
     copy = tmp_path / "ansible"
     shutil.copytree(ANSIBLE, copy)
     lint = ["ansible-lint", "--offline", "--nocolor", *PLAYBOOKS,
@@ -277,7 +277,7 @@ def test_ab(host: Host) -> None:
 
 
 def test_stop(host: Host) -> None:
-    """Nothing runs, so nothing is done."""
+    """stop does nothing where no experiment runs."""
     install(host)
     unchanged(host, "stop.yml")
 
@@ -317,7 +317,7 @@ def test_trial_of_a_fleet(host: Host, tmp_path: pathlib.Path) -> None:
     assert status == 2 and "a unit has failed" in text, text
     assert host.boot("running") == host.boot("default") == [KERNEL, KERNEL, "", ""]
     assert [calls.count("reboot") for calls in host.boot("calls")] == [1, 1, 1, 0]
-    # Somebody has repaired it; the hosts of the first rings do not boot again.
+    # After a repair of that host, the hosts of the first rings do not boot again.
     host.shell("cd /var/lib/boot/host2; rm outcome state reason")
     status, text = host.play_fleet(tmp_path, "trial.yml", *words)
     assert status == 0, text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""faultline-bench: its table, what it refuses, and that every switch is as before."""
+"""faultline-bench: its table, its errors, and that it restores every switch."""
 from __future__ import annotations
 
 import importlib.machinery
@@ -23,7 +23,7 @@ from faultline_rollout import switches
 PROGRAM = ROOT / "rollout/bench/faultline-bench"
 BEFORE = {"munmap_section_kbytes": 4096, "madvise_section_kbytes": 0, "hugetlb_pmd_sharing": 1,
           "pmd_clear_ipi_free": 0, "speculative_page_fault": 1}
-# It notes each call with the values that it sees; twice as fast with speculative faults.
+# Records each call with the values of the switches; twice as fast with speculative faults.
 MICRO = """#!/bin/sh
 vm=$FAULTLINE_SYSCTL/vm
 echo "$2 $(cat $vm/munmap_section_kbytes $vm/hugetlb_pmd_sharing | tr '\\n' ' ')" >>$0.calls
@@ -33,7 +33,7 @@ echo "sample page_fault1_$4_2 operations/s $2 $((100 + 100 * $(cat $vm/speculati
 echo "skipped: case-hugetlb: no huge pages"
 echo "skipped: brk1: use --mode processes"
 """
-# The call takes as long, the other thread waits a tenth of the time with the switch.
+# With the switch the other thread waits a tenth of the time; the call takes as long.
 MUNMAP = """#!/bin/sh
 vm=$FAULTLINE_SYSCTL/vm
 echo "$*" >>$0.calls
@@ -111,13 +111,13 @@ def _program() -> ModuleType:
 
 
 def test_same_switches(program: ModuleType) -> None:
-    """Its switches are those of the fleet's table, and so of the kernel."""
+    """faultline-bench has the switches of the fleet's table, and so of the kernel."""
     assert {name: (low, high, stock) for name, (low, high, stock, _) in program.SWITCHES.items()} \
         == {name: (row.low, row.high, row.stock) for name, row in switches.SWITCHES.items()}
 
 
 def test_run(host: Host) -> None:
-    """The arms take turns, the result is written and can be shown, the switches are as before."""
+    """Arms take turns, the result is written and can be shown, the switches are restored."""
     status, out, err = host.run("--rounds", 3, "--tasks", 2, "--output", "o.json",
                                 "--plot", "p.svg")
     assert status == 0, err
@@ -130,10 +130,10 @@ def test_run(host: Host) -> None:
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line}
     faster = ["2.000", "2.000", "to", "2.000", "FASTER"]
     assert rows["page_fault1_processes_2"] == ["100", "operations/s", *faster]
-    # Of times, less is better.
+    # Shorter times are better.
     assert rows["stall_256m_4k_mmap_max"] == ["20", "ms", "0.100", "0.100", "to", "0.100", "FASTER"]
     assert rows["stall_256m_4k_munmap"] == ["25", "ms", "1.000", "1.000", "to", "1.000"]
-    # Neither numbers of operations nor the control.
+    # The table leaves out numbers of operations and the control.
     assert not {"stall_256m_4k_mmap_n", "stall_256m_4k_quiet_max"} & rows.keys()
     assert run["skipped"] == ["case-hugetlb: no huge pages"]
     assert out.endswith("\nskipped: case-hugetlb: no huge pages\n")
@@ -157,7 +157,7 @@ def test_chosen(host: Host) -> None:
 
 
 def test_dry_run(host: Host) -> None:
-    """It tells, and changes nothing."""
+    """--dry-run prints the values of both arms and changes nothing."""
     status, out, _ = host.run("--dry-run")
     assert status == 0 and "Nothing was changed." in out and not host.calls()
     assert "vm.munmap_section_kbytes: 0 in arm off, 65536 in arm on, then 4096 as now" in out
@@ -193,7 +193,7 @@ def test_refused(host: Host) -> None:
 
 
 def test_failing_program(host: Host) -> None:
-    """If the tests fail, the switches are as before."""
+    """The switches are restored after a failed test."""
     host.micro.write_text("#!/bin/sh\necho 'micro: no memory' >&2\nexit 1\n")
     status, _, err = host.run("--output", "o.json")
     assert status == 1 and "micro failed: micro: no memory" in err
@@ -202,7 +202,7 @@ def test_failing_program(host: Host) -> None:
 
 
 def wait_for(what: Callable[[], object], event: str) -> None:
-    """Wait until something is true."""
+    """Wait for a condition."""
     end = time.monotonic() + 120
     while not what():
         assert time.monotonic() < end, f"not within two minutes: {event}"
@@ -211,7 +211,7 @@ def wait_for(what: Callable[[], object], event: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_killed(host: Host, number: signal.Signals) -> None:
-    """Whatever ends it, the switches are as before."""
+    """The switches are restored after any signal, SIGKILL included."""
     waits = Path(f"{host.micro}.waits")
     waits.touch()
     with host.start("--programs", host.folder) as process:
@@ -221,7 +221,7 @@ def test_killed(host: Host, number: signal.Signals) -> None:
             process.send_signal(number)
             status = process.wait(120)
         finally:
-            # The program of the first test ends even if nothing has ended it.
+            # Lets the program of the first test end, in case nothing has killed it.
             waits.unlink()
     assert status == (-number if number == signal.SIGKILL else 128 + number)
     wait_for(lambda: not host.before.exists(), "the switches are put back")
@@ -229,7 +229,7 @@ def test_killed(host: Host, number: signal.Signals) -> None:
 
 
 def test_left_behind(host: Host) -> None:
-    """If the watcher was killed as well, the next run puts the switches back first."""
+    """The next run restores the switches if the watcher was killed as well."""
     host.before.parent.mkdir()
     host.before.write_text("pid=0\nvm.munmap_section_kbytes=8192\n")
     status, _, err = host.run("--switches", "pmd_clear_ipi_free", "--rounds", 1)
@@ -238,7 +238,7 @@ def test_left_behind(host: Host) -> None:
 
 
 def test_restore(host: Host) -> None:
-    """restore puts back what a killed run has left, but not while it runs."""
+    """restore restores the switches after a killed run, but not during a run."""
     def restore() -> tuple[int | None, str]:
         with host.start("restore") as process:
             err = process.communicate(timeout=60)[1]
@@ -263,7 +263,7 @@ def test_emulated(program: ModuleType) -> None:
 
 
 def problems(path: Path) -> list[str]:
-    """What a collected result or its page lacks."""
+    """The parts that a collected result or its page lacks."""
     run = json.loads(path.read_text("utf-8"))
     page = path.with_suffix(".md")
     text = page.read_text("utf-8") if page.exists() else ""
@@ -316,14 +316,14 @@ def test_table(program: ModuleType) -> None:
     assert "SLOWER" in program.table(run((10, 9), (100, 95), (1000, 910)))
     assert "SLOWER" not in program.table(run((10, 9), (100, 99), (1000, 910)))
     assert "needs 3 rounds" in program.table(run((10, 9), (10, 9)))
-    # A round without a figure does not count.
+    # A round with a zero does not count.
     assert program.rows_of(run((0, 9), (100, 50)))[0].ratio == 0.5
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"schema": 2}', '{"schema": 1}',
                                   '{"schema": 1, "rounds": []}'])
 def test_bad_result(host: Host, text: str) -> None:
-    """A damaged file is one clear error."""
+    """A damaged file gives one clear error."""
     (host.folder / "bad.json").write_text(text)
     with host.start("show", "bad.json") as process:
         out, err = process.communicate()

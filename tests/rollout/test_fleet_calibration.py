@@ -28,7 +28,7 @@ from faultline_rollout import design, estimate, noise, prometheus, sequential, v
 from faultline_rollout.types import Array
 
 AA_SETS = 300
-# Sets without effect that do not go through Prometheus.
+# Further sets without effect, which bypass Prometheus.
 MORE_AA_SETS = 900
 POWER_SETS = {0.01: 100, 0.02: 40, 0.05: 40}
 DRAWS = 999
@@ -45,7 +45,7 @@ Change = Callable[[Scenario], None]
 
 
 def not_exercised(scenario: Scenario) -> None:
-    """The counter stands still."""
+    """The mechanism's counter does not grow."""
     scenario.values["node_vmstat_spf_anon"][:] = 7
 
 
@@ -55,20 +55,20 @@ def wrong_arm(scenario: Scenario) -> None:
 
 
 def sample_ratio(scenario: Scenario) -> None:
-    """Values vanish in arm b only, in 15 % of the slots, and scrapes do not."""
+    """The metric is missing in 30 % of arm b's slots, where scrapes are complete."""
     slots = np.random.default_rng(1).random((HOSTS, MINUTES // SLOT)) < 0.3
     scenario.values["latency"][np.repeat(slots, SLOT, axis=1) & (scenario.on == 1)] = np.nan
 
 
 def lost_scrapes(scenario: Scenario) -> None:
-    """One scrape in four is lost in arm b; every slot has values nevertheless."""
+    """One scrape in four is lost in arm b, but every slot has values."""
     minute = np.arange(MINUTES) % SLOT == SLOT - 1
     for values in scenario.values.values():
         values[(scenario.on == 1) & minute] = np.nan
 
 
 def clock_off(scenario: Scenario) -> None:
-    """A clock runs ahead."""
+    """The clock of one host runs ahead."""
     scenario.values["node_time_seconds"][5] += 40
 
 
@@ -78,14 +78,14 @@ def kernels_differ(scenario: Scenario) -> None:
 
 
 def carry_over(scenario: Scenario) -> None:
-    """Half of an effect stays during the slot after arm b."""
+    """Half of an effect lasts into the slot after arm b."""
     after = np.roll(scenario.on, SLOT, axis=1)
     after[:, :SLOT] = 0
     scenario.values["latency"] *= np.exp(0.06 * after)
 
 
 def prometheus_killed(scenario: Scenario) -> None:
-    """Nothing at all after half of the time."""
+    """All series end half-way through."""
     for values in scenario.values.values():
         values[:, MINUTES // 2:] = np.nan
 
@@ -104,20 +104,20 @@ def crashes(scenario: Scenario) -> None:
 
 
 def vanishes(scenario: Scenario) -> None:
-    """One host goes away in arm b, for good."""
+    """One host disappears in arm b for good."""
     minute = 30 + int(np.flatnonzero(scenario.on[4, 30:])[0])
     for values in scenario.values.values():
         values[4, minute:] = np.nan
 
 
 def reboot(scenario: Scenario) -> None:
-    """A host reboots, so that its switch is stock from then on: an outcome, not a cause."""
+    """A host reboots; its switch is stock from then on, which is an outcome and not a cause."""
     scenario.values["node_boot_time_seconds"][4, 62:] += 1e6
     scenario.values["node_sysctl_vm_speculative_page_fault"][4, 62:] = 0
 
 
 def unchanged(_: Scenario) -> None:
-    """As simulated."""
+    """Leave the simulated values alone."""
 
 
 CAUSES: dict[str, tuple[float, float, Change, str, str]] = {
@@ -160,17 +160,17 @@ def fixture_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of one set."""
+    """The outcome of one set."""
 
     final: estimate.Estimate
-    # The pair after which the e-process ended it, or 0.
+    # The pair after which the e-process ended the experiment, or 0.
     ended: int
     # Whether a Mann-Whitney test on the slots of both arms finds something.
     pooled: bool
 
     @property
     def verdict(self) -> bool:
-        """Whether it ends with BETTER or WORSE, at any look."""
+        """Whether the set gets BETTER or WORSE at any look."""
         return bool(self.ended) or self.final.sign != 0
 
 
@@ -179,7 +179,7 @@ def judge(plan: design.Plan, logs: Array) -> Outcome:
     panel = plan.panel(logs)
     effects, _ = estimate.pair_effects(panel)
     crossed = np.flatnonzero(sequential.log_e(effects) >= -math.log(verdict.LOOKS))
-    # Hosts against hosts, as a judge of canaries does it.
+    # Some hosts against others, as canary analysis does.
     half = np.arange(HOSTS) < HOSTS // 2
     p = stats.mannwhitneyu(logs[half].ravel(), logs[~half].ravel()).pvalue
     return Outcome(
@@ -189,7 +189,7 @@ def judge(plan: design.Plan, logs: Array) -> Outcome:
 
 @functools.lru_cache
 def outcomes(server: str, effect: float) -> list[Outcome]:
-    """Query and judge all sets with an effect."""
+    """Query and judge all sets with this effect."""
     client = prometheus.Prometheus(server)
     found = []
     for number in range(AA_SETS if not effect else POWER_SETS[effect]):
@@ -218,20 +218,20 @@ def test_false_verdicts(server: str, record_property: Callable[[str, object], No
     found = outcomes(server, 0.0)
     false = sum(outcome.verdict for outcome in found)
     record_property("false verdicts", f"{false} of {len(found)}")
-    # Chance moves a count of 300 sets by 3.4: a limit of 5 % needs more of them.
+    # The standard deviation of a count over 300 sets is 3.4: a limit of 5 % needs more sets.
     assert false <= stats.binom.ppf(0.99, len(found), 0.05)
     more = more_outcomes()
     false += sum(outcome.verdict for outcome in more)
     record_property("false verdicts with further sets", f"{false} of {len(found) + len(more)}")
     assert false <= 0.05 * (len(found) + len(more))
-    # A judge that pools the slots of hosts is far worse on the same values.
+    # A test that pools the slots of hosts does far worse on the same values.
     pooled = sum(outcome.pooled for outcome in found)
     record_property("false verdicts of Mann-Whitney on pooled slots", f"{pooled} of {len(found)}")
     assert pooled > 0.3 * len(found)
 
 
 def test_coverage(server: str, record_property: Callable[[str, object], None]) -> None:
-    """93 to 97 % of the intervals contain the effect, with one and without."""
+    """93 to 97 % of the intervals contain the true effect, 0 included."""
     for effect in (0.0, 0.01):
         found = outcomes(server, effect)
         share = np.mean([outcome.final.low <= math.log1p(effect) <= outcome.final.high
@@ -271,7 +271,7 @@ def test_verdict(server: str, name: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_while_running(server: str, tmp_path: pathlib.Path) -> None:
-    """Early looks: nothing, then undecided, then a verdict before the end."""
+    """Early looks are inconclusive until the effect is clear, before the end."""
     path = fleet_lab.write_plan(tmp_path, plan_at(server, "better"))
     for minutes, wanted in ((1, "INCONCLUSIVE"), (25, "INCONCLUSIVE"), (115, "BETTER")):
         done = fleet_lab.rollout("verdict", path, "--json", "--at", START + minutes * 60)
@@ -281,7 +281,7 @@ def test_while_running(server: str, tmp_path: pathlib.Path) -> None:
 
 
 class Page(html.parser.HTMLParser):
-    """Collects what a page refers to, and the text of its elements with an id."""
+    """Collects the links of a page, and the text of its elements with an id."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -303,7 +303,7 @@ class Page(html.parser.HTMLParser):
 
 @pytest.mark.parametrize("name", ["better", "wrong-arm", "prometheus-killed"])
 def test_report(server: str, name: str, tmp_path: pathlib.Path) -> None:
-    """Plots and page are there, whatever the verdict; the page refers to nothing else."""
+    """Every verdict has plots and a page; the page links to no other place."""
     path = fleet_lab.write_plan(tmp_path, plan_at(server, name))
     files = [tmp_path / f"plot{suffix}" for suffix in (".svg", ".png", ".html")]
     done = fleet_lab.rollout("verdict", path, "--plot", files[0], "--plot", files[1],
@@ -316,7 +316,7 @@ def test_report(server: str, name: str, tmp_path: pathlib.Path) -> None:
     assert not page.links
 
 
-# What a browser makes of the page: the size of the plot, whether something sticks out.
+# The page in a browser: the size of the plot, and whether an element overflows.
 MEASURE = """<script>
 const plot = document.querySelector("svg").getBoundingClientRect();
 document.title = JSON.stringify({width: plot.width, height: plot.height,
@@ -328,7 +328,7 @@ document.title = JSON.stringify({width: plot.width, height: plot.height,
 @pytest.mark.skipif(not shutil.which("chromium"), reason="chromium is not installed")
 @pytest.mark.parametrize("width", [1300, 600])
 def test_page_in_a_browser(server: str, width: int, tmp_path: pathlib.Path) -> None:
-    """A browser shows the page, without parts that stick out, on wide and narrow windows."""
+    """A browser shows the page without overflow in wide and narrow windows."""
     path = fleet_lab.write_plan(tmp_path, plan_at(server, "better"))
     page = tmp_path / "page.html"
     fleet_lab.rollout("verdict", path, "--html", page, "--at", START + 86400)
@@ -376,7 +376,7 @@ def test_plan(server: str, tmp_path: pathlib.Path) -> None:
     again = tmp_path / "again.json"
     fleet_lab.rollout("plan", path, "-o", again, "--history", "1d", "--seed", "1", "--at", START)
     assert again.read_bytes() == out.read_bytes()
-    # A plan is registered once.
+    # A plan is not overwritten.
     done = fleet_lab.rollout("plan", path, "-o", out, "--history", "1d", "--at", START)
     assert done.returncode == 2 and "exists" in done.stderr
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""faultline-rollout and hosts: start, status, stop, files, and what goes wrong.
+"""faultline-rollout and hosts: start, status, stop, files, and failures.
 
 A host is a folder; faultline-ab on it is a small program that keeps the plan there.
 """
@@ -155,7 +155,7 @@ class Lab:
 
     @property
     def on_its_way(self) -> set[str]:
-        """The hosts to which the command of a start is on its way, or which run it."""
+        """The hosts that run a start's command, or to which it is under way."""
         return {path.parent.name for path in self.folder.glob("host*/on-its-way")}
 
     def start_halfway(self) -> subprocess.Popen[str]:
@@ -263,7 +263,7 @@ def test_dry_run_changes_nothing(lab: Lab) -> None:
 
 @pytest.mark.parametrize("text", ["Welcome!", "[]", '{"experiments": ["lab"]}', '{"x": 1}'])
 def test_status_of_another_version(lab: Lab, text: str) -> None:
-    """What is no status of faultline-ab is said so, for that host only."""
+    """Output other than a faultline-ab status is reported for that host only."""
     assert lab.run("start", lab.path).returncode == 0
     (lab.host(4) / "bin").mkdir()
     program = lab.host(4) / "bin/faultline-ab"
@@ -278,7 +278,7 @@ def test_status_of_another_version(lab: Lab, text: str) -> None:
     {"hosts": []}, {"hosts": [{}]}, {"hosts": 5}, {"experiment": None}, {"seed": None},
     {"hosts": [{"name": "h", "address": "h", "instance": "h", "stratum": "all", "arms": ""}]}])
 def test_plan_with_a_right_sum(tmp_path: pathlib.Path, change: dict[str, Any]) -> None:
-    """A plan that somebody made by hand, with its sum, is checked nevertheless."""
+    """A plan made by hand is checked even if its sum is right."""
     body = json.loads(fleet_lab.make_plan("x").text())
     del body["sha256"]
     body |= change
@@ -293,7 +293,7 @@ def test_plan_with_a_right_sum(tmp_path: pathlib.Path, change: dict[str, Any]) -
 
 @pytest.mark.parametrize("buffered", [True, False])
 def test_output_that_is_closed(lab: Lab, buffered: bool) -> None:
-    """An error of the system is one line, too."""
+    """An OSError is one line, without a traceback."""
     read, write = os.pipe()
     os.close(read)
     env = os.environ | {"FLEET_FOLDER": str(lab.folder), "PYTHONUNBUFFERED": "1"}
@@ -313,7 +313,7 @@ def put(name: str, text: str = "") -> Callable[[Lab], None]:
 
 
 def clock_off(lab: Lab) -> None:
-    """host05's date is behind."""
+    """host05's clock is behind."""
     (lab.host(5) / "bin").mkdir()
     date = lab.host(5) / "bin/date"
     date.write_text("#!/bin/sh\necho 1700000000\n")
@@ -345,7 +345,7 @@ def edited(lab: Lab) -> None:
     (edited, "was changed after `plan` wrote it"),
 ])
 def test_start_fails_as_a_whole(lab: Lab, change: Callable[[Lab], None], reason: str) -> None:
-    """One host that cannot take part: one error, and no host is left switched on."""
+    """A host that cannot take part gives one error, and no host stays switched on."""
     change(lab)
     done = lab.run("start", lab.path)
     assert done.returncode == 2
@@ -393,7 +393,7 @@ NOT_IN_IT = "is not in the experiment: not started yet, stopped, expired or rebo
 
 
 def kill_halfway(lab: Lab) -> None:
-    """SIGKILL for a start that has reached half of the hosts; the others never hear of it."""
+    """SIGKILL a start that has reached half of the hosts; its other commands are lost."""
     with lab.start_halfway() as process:
         process.kill()
     assert process.returncode == -signal.SIGKILL
@@ -405,7 +405,7 @@ def kill_halfway(lab: Lab) -> None:
 
 
 def test_killed_start(lab: Lab) -> None:
-    """After a SIGKILL half-way: status names the hosts, a start says what to do, and that works."""
+    """After SIGKILL half-way, status names the hosts, and start's advice works."""
     lab.real()
     kill_halfway(lab)
     done = lab.run("start", lab.path)
@@ -428,13 +428,13 @@ def test_killed_start(lab: Lab) -> None:
     again = json.loads((lab.folder / "lab.run.json").read_text())
     assert again["start"] >= first["start"] and "complete" in again and "stopped" not in again
     assert "has not finished" not in lab.run("status", lab.path).stdout
-    # It runs now, so it is not for another start, not even after a stop.
+    # A start that has reached all hosts cannot be repeated, not even after a stop.
     assert lab.run("stop", lab.path).returncode == 0
     assert "make a new plan" in lab.run("start", lab.path).stderr and not lab.on
 
 
 def test_killed_start_expires(lab: Lab) -> None:
-    """After a SIGKILL half-way and no stop, the hosts follow the plan, and end by themselves."""
+    """After SIGKILL half-way and no stop, hosts follow the plan until it expires."""
     lab.real()
     kill_halfway(lab)
     start = json.loads((lab.folder / "lab.run.json").read_text())["start"]
@@ -454,7 +454,7 @@ def test_killed_start_expires(lab: Lab) -> None:
 
 
 def test_killed_start_arrives_late(lab: Lab) -> None:
-    """What a killed start had sent arrives after a stop: status shows it, a start refuses."""
+    """Commands of a killed start arrive after a stop: status shows them, a start refuses."""
     lab.real()
     with lab.start_halfway() as process:
         process.kill()
@@ -473,7 +473,7 @@ def test_killed_start_arrives_late(lab: Lab) -> None:
 
 
 def test_start_loses_the_network(lab: Lab) -> None:
-    """No host answers any more: start says so, and status, stop and start work afterwards."""
+    """start reports that no host answers; status, stop and start work afterwards."""
     lab.real()
     with lab.start_halfway() as process:
         lab.mark("lost", range(HOSTS // 2, HOSTS))
@@ -500,7 +500,7 @@ def test_start_loses_the_network(lab: Lab) -> None:
 
 
 def test_stop_during_start(lab: Lab) -> None:
-    """A stop while a start is at work: the start ends as well, and leaves no host switched on."""
+    """A stop during a start ends the start, and leaves no host switched on."""
     with lab.start_halfway() as process:
         done = lab.run("start", lab.path)
         assert done.returncode == 2 and "has not finished" in done.stderr and lab.on == HALF
@@ -512,7 +512,7 @@ def test_stop_during_start(lab: Lab) -> None:
 
 
 def test_stop_during_the_checks(lab: Lab) -> None:
-    """A stop while a start asks the hosts: they are not started after it."""
+    """A stop during a start's checks keeps it from starting the hosts."""
     lab.mark("slow-check", [3])
     with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", lab.path],
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
@@ -527,7 +527,7 @@ def test_stop_during_the_checks(lab: Lab) -> None:
 
 
 def test_stop_at_the_end_of_a_start(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stop at the moment at which a start notes that it is complete is not forgotten."""
+    """A stop that races with a start's completion is recorded."""
     monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
     place = lab.folder / "lab.run.json"
     write, refused = design.write, threading.Event()
@@ -557,7 +557,7 @@ def test_stop_at_the_end_of_a_start(lab: Lab, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_stop_beside_a_command_that_hangs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stop does not wait for ever for a command that holds the lock."""
+    """A stop does not wait forever for a command that holds the lock."""
     monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
     monkeypatch.setattr(cli, "LOCK_SECONDS", 0.5)
     assert lab.run("start", lab.path).returncode == 0 and len(lab.on) == HOSTS
@@ -578,7 +578,7 @@ def test_stop_beside_a_command_that_hangs(lab: Lab, monkeypatch: pytest.MonkeyPa
 
 
 def test_two_starts(lab: Lab) -> None:
-    """Of two starts one wins, and the other one leaves it alone."""
+    """The second of two concurrent starts gives up and changes nothing."""
     lab.mark("slow-check", [3])
     with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", lab.path],
                           stdout=subprocess.DEVNULL,
@@ -591,7 +591,7 @@ def test_two_starts(lab: Lab) -> None:
 
 
 def test_stop_of_a_fleet_with_a_lost_host(lab: Lab) -> None:
-    """Stop works with an edited plan, goes on after a host that is gone, and names it."""
+    """stop works with an edited plan, continues past a lost host, and names it."""
     assert lab.run("start", lab.path).returncode == 0
     edited(lab)
     (lab.host(7) / "gone").touch()
@@ -617,7 +617,7 @@ def test_watch_ends_with_a_stop(lab: Lab) -> None:
 
 
 def test_new_plan_of_a_name(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--force does not lose a plan that runs; the next one of its name can be started."""
+    """--force keeps a running plan; after a stop, a new plan of that name can be started."""
     monkeypatch.setattr(planning, "make", lambda *_, **__: (
         dataclasses.replace(lab.plan, notes={"history_seconds": 1}),
         [planning.Noise(24, 0.01, 0.0)]))
@@ -664,20 +664,20 @@ def test_after_a_stop(lab: Lab) -> None:
     (["vm:9100", "vm:9200"], "vm:8080", None),
 ])
 def test_host_of_a_series(known: list[str], label: str, wanted: int | None) -> None:
-    """The port does not matter; another machine's values are never taken."""
+    """The port is ignored; values of another machine are never used."""
     found = [hosts.Host(name, name, name, {}) for name in known]
     assert prometheus.Prometheus("").host_of(found)({"instance": label}) == wanted
 
 
 def test_blackout(tmp_path: pathlib.Path) -> None:
-    """No start into a blackout."""
+    """start refuses during a blackout."""
     lab = make_lab(tmp_path, blackout=["2020-01-01T00:00+00:00/2099-01-01T00:00+00:00"])
     done = lab.run("start", lab.path)
     assert done.returncode == 2 and "blackout" in done.stderr and not lab.on
 
 
 def test_alerts_need_prometheus(tmp_path: pathlib.Path) -> None:
-    """No start if the alerts cannot be asked for."""
+    """start refuses if Prometheus cannot be asked for alerts."""
     lab = make_lab(tmp_path, alerts=["HighErrorRate"])
     done = lab.run("start", lab.path)
     assert done.returncode == 2 and "cannot be reached" in done.stderr and not lab.on
@@ -685,7 +685,7 @@ def test_alerts_need_prometheus(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("alert,starts", [("HighErrorRate", False), ("Other", True)])
 def test_alerts_that_fire(alert: str, starts: bool, tmp_path: pathlib.Path) -> None:
-    """No start while one of the named alerts fires; other alerts do not matter."""
+    """start refuses while a named alert fires; other alerts do not matter."""
     fires = answer_of([{"metric": {"alertname": "HighErrorRate"}, "value": [0, "1"]}], "vector")
     with serving(lambda _: (200, fires)) as url:
         lab = make_lab(tmp_path, alerts=[alert], prometheus=url)
@@ -697,7 +697,7 @@ def test_alerts_that_fire(alert: str, starts: bool, tmp_path: pathlib.Path) -> N
 @pytest.mark.parametrize("rules,warns", [
     (["HighErrorRate"], ["HighErorRate"]), (["HighErrorRate", "HighErorRate"], []), ([], [])])
 def test_alert_that_no_rule_has(rules: list[str], warns: list[str], lab: Lab) -> None:
-    """A name that can never fire is told, if Prometheus tells its rules."""
+    """start warns of an alert that no rule defines, if Prometheus lists its rules."""
     told = json.dumps({"data": {"groups": [{"rules": [{"name": name} for name in rules]}]}})
     with serving(lambda _: (200, answer_of([], "vector")), told.encode()) as url:
         source = {**lab.plan.source, "prometheus": url, "alerts": ["HighErrorRate", "HighErorRate"]}
@@ -754,7 +754,7 @@ def test_start_takes_too_long(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None
     ('{"plan": "0", "start": 1, "complete": 2}', "belongs to another plan", "already started"),
 ])
 def test_run_file(lab: Lab, text: str | None, reason: str, again: str) -> None:
-    """Without a sound .run.json, status and verdict say what to do, and stop works."""
+    """With a bad .run.json or none, status and verdict say what to do, and stop works."""
     if text is not None:
         (lab.folder / "lab.run.json").write_text(text)
     for verb in ("status", "verdict"):
@@ -773,13 +773,13 @@ def test_run_file(lab: Lab, text: str | None, reason: str, again: str) -> None:
     ({"name": "--all"}, "has no name"),
     ({"name": "x; reboot"}, "has no name"),
     ({"transport": {"command": "ssh"}}, "has no transport"),
-    ({"transport": []}, "is no plan"),
-    ({"hosts": []}, "is no plan"),
-    ({"hosts": [{"name": "host00", "address": 7}]}, "is no plan"),
-    (None, "is no plan"),
+    ({"transport": []}, "is not a plan"),
+    ({"hosts": []}, "is not a plan"),
+    ({"hosts": [{"name": "host00", "address": 7}]}, "is not a plan"),
+    (None, "is not a plan"),
 ])
 def test_stop_with_a_damaged_plan(lab: Lab, changes: dict[str, Any] | None, reason: str) -> None:
-    """Stop does not guess what to end; it says what to do on the hosts."""
+    """stop with a damaged plan changes nothing, and says what to do on the hosts."""
     body = json.loads(lab.path.read_text())
     change = dict(changes or {})
     body |= {"hosts": change.pop("hosts", body["hosts"])}
@@ -794,7 +794,7 @@ def test_stop_with_a_damaged_plan(lab: Lab, changes: dict[str, Any] | None, reas
 @pytest.mark.parametrize("content", [None, b"", b"[]", b"{}", b"\xff\xfe"])
 @pytest.mark.parametrize("verb", ["plan", "start", "status", "verdict", "stop"])
 def test_no_plan(tmp_path: pathlib.Path, verb: str, content: bytes | None) -> None:
-    """A file that is missing, empty or something else gives one error."""
+    """A plan that is missing, empty or another file gives one error."""
     path = tmp_path / "x.json"
     if content is not None:
         path.write_bytes(content)
@@ -805,17 +805,17 @@ def test_no_plan(tmp_path: pathlib.Path, verb: str, content: bytes | None) -> No
 
 @pytest.mark.parametrize("words,reason", [
     (["plan", "x", "--history", "week"], "--history: 'week' is not a duration"),
-    (["verdict", "x", "--at", "tomorrow"], "--at: 'tomorrow' is no time"),
-    (["verdict", "x", "--at", "nan"], "--at: 'nan' is no time"),
-    (["status", "x", "--start", "inf"], "--start: 'inf' is no time"),
-    (["status", "x", "--start", "1e30"], "--start: '1e30' is no time"),
+    (["verdict", "x", "--at", "tomorrow"], "--at: 'tomorrow' is not a time"),
+    (["verdict", "x", "--at", "nan"], "--at: 'nan' is not a time"),
+    (["status", "x", "--start", "inf"], "--start: 'inf' is not a time"),
+    (["status", "x", "--start", "1e30"], "--start: '1e30' is not a time"),
     (["status", "x", "--every", "-1"], "--every: '-1' is not a number of seconds"),
     (["start", "x", "--lead", "1e3"], "--lead: '1e3' is not a number of seconds"),
     (["start", "x", "--lead", "999999999999"], "--lead: '999999999999' is not a number"),
     (["trial", "6.12", "x", "--soak", "-1s"], "argument --soak"),
 ])
 def test_arguments(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An argument that is wrong is named."""
+    """The error for a bad argument names it."""
     with pytest.raises(SystemExit) as caught:
         cli.parser().parse_args(words)
     assert caught.value.code == cli.USAGE and reason in capsys.readouterr().err
@@ -900,7 +900,7 @@ def test_example_in_the_manual() -> None:
     finally:
         path.unlink()
     assert exp.name == "jvm-spf-1" and exp.guards
-    # Every key is described.
+    # The manual describes every key.
     for key in experiment.KEYS:
         assert re.search(rf"^\.It Sy {key}$|^\.Ss .*\b{key}\b", page, re.MULTILINE), key
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""faultline-rollout: what Prometheus answers, and histories that make no plan."""
+"""faultline-rollout: Prometheus' answers, and histories that are refused."""
 from __future__ import annotations
 
 import dataclasses
@@ -21,7 +21,7 @@ SLOTS = 288
 
 
 def series_of(host: str, *texts: str) -> dict[str, object]:
-    """A series of a host, a value each minute."""
+    """The series of a host, one value a minute."""
     return {"metric": {"instance": f"{host}:9100"},
             "values": [[60 * number, text] for number, text in enumerate(texts)]}
 
@@ -32,7 +32,7 @@ def series_of(host: str, *texts: str) -> dict[str, object]:
     answer_of([{"metric": {}, "values": []}]), answer_of([{"metric": {}, "values": [[0]]}]),
     answer_of([series_of("host00", "many")]), answer_of([0, "1"])])
 def test_no_prometheus(text: bytes) -> None:
-    """An answer that is not of Prometheus, such as the page of a proxy, is one clear error."""
+    """An answer from another server, such as a proxy's page, gives one clear error."""
     with serving(lambda _: (200, text)) as url, pytest.raises(Error) as caught:
         Prometheus(url).table("latency", HOSTS, 0, 2, 60)
     assert "does not answer like Prometheus: check the key prometheus" in str(caught.value)
@@ -40,7 +40,7 @@ def test_no_prometheus(text: bytes) -> None:
 
 @pytest.mark.parametrize("failures", [1, 2, 3])
 def test_answers_after_a_while(failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is busy is asked again, three times in all."""
+    """A busy server is asked up to three times."""
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     good = answer_of([series_of("host00", "1", "2")])
     with serving(lambda number: (503, b"") if number < failures else (200, good)) as url:
@@ -54,7 +54,7 @@ def test_answers_after_a_while(failures: int, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("moments", [[30, 90], [0, 60, 120, 180], [-60, 0], [0, "NaN"]])
 def test_moments_that_were_not_asked_for(moments: list[object]) -> None:
-    """A proxy that aligns ranges with the step gives values of the other arm: an error."""
+    """A proxy that aligns ranges to the step, which mixes the arms, gives an error."""
     moved = answer_of([{"metric": {"instance": "host00:9100"},
                         "values": [[moment, "1"] for moment in moments]}])
     with serving(lambda _: (200, moved)) as url, pytest.raises(Error) as caught:
@@ -62,8 +62,8 @@ def test_moments_that_were_not_asked_for(moments: list[object]) -> None:
     assert "answers for other moments than it is asked for" in str(caught.value)
 
 
-def test_values_that_are_no_numbers() -> None:
-    """NaN and Inf are missing values, as a host that is not there."""
+def test_values_that_are_not_numbers() -> None:
+    """NaN and Inf count as missing values; so do all values of an unknown host."""
     good = answer_of([series_of("host00", "1", "NaN", "+Inf"), series_of("other", "1", "1", "1")])
     with serving(lambda _: (200, good)) as url:
         found = Prometheus(url).table("latency", HOSTS, 0, 3, 60)
@@ -76,14 +76,14 @@ def test_values_that_are_no_numbers() -> None:
     # The scrape of 289 was the last one in arm a.
     (289, 350, 330, "ab", False),
     (289, 350, 330, "ba", True),
-    # Without a gap, an old value was given for a while after the crash.
+    # Without a gap: Prometheus repeats the last value for a while after the crash.
     (349, 350, 295, "ab", False),
     (349, 350, 295, "ba", True),
-    # The clock was set right.
+    # A step of the clock is not a reboot.
     (399, 400, -20, "ab", False),
     (399, 601, 430, "ab", False)])
 def test_recent_crash(last: int, back: int, boot: int, arms: str, harm: bool) -> None:
-    """A crash in arm b is known when the host is back; times count from the start."""
+    """A crash in arm b is found once the host is back, from the start of the plan on."""
     start = fleet_lab.START
     plan = fleet_lab.make_plan("recent")
     host = next(name for name, row in plan.arms.items() if row.startswith(arms))
@@ -115,7 +115,7 @@ def make(values: Array, monkeypatch: pytest.MonkeyPatch) -> Plan:
                                          (verdict.MAX_LOST + 0.01, False)])
 def test_metric_that_is_often_zero(lost: float, enough: bool,
                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    """A metric has no logarithm where it is 0: a few such slots are lost, many refused."""
+    """Zeros have no logarithm: a plan may lose a few slots to them, but not many."""
     values = history()
     values[3, :int(lost * SLOTS)] = 0
     if enough:
@@ -144,7 +144,7 @@ def test_short_history() -> None:
                                           (2 * verdict.ALPHA + 0.01, False)])
 def test_false_verdicts_in_a_replay(rate: float, planned: bool,
                                     monkeypatch: pytest.MonkeyPatch) -> None:
-    """No plan for a metric that gives more than twice the false verdicts that may be."""
+    """A metric with more than twice the allowed false verdicts in replays is refused."""
     monkeypatch.setattr(planning.Replay, "false_rate", lambda *_: rate)
     if planned:
         assert make(history(), monkeypatch).notes["false_rate"] == rate

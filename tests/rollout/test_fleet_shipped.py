@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What faultline-rollout has beside its code: man pages, completion, and simulate."""
+"""The man pages, the completion and the program simulate of faultline-rollout."""
 from __future__ import annotations
 
 import argparse
@@ -19,7 +19,7 @@ from faultline_rollout import cli, report, verdict
 
 COMPLETION = fleet_lab.FLEET / "completion.bash"
 PAGES = ("faultline-rollout.1", "faultline-experiment.5")
-# What bash offers after these words.
+# Prints bash's completions of these words.
 COMPLETED = """. "$0"
 compopt() { :; }
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
@@ -38,7 +38,7 @@ def verbs() -> dict[str, set[str]]:
 
 
 def completed(*words: str) -> set[str]:
-    """What bash offers after these words."""
+    """Bash's completions of these words."""
     return set(subprocess.run(["bash", "-c", COMPLETED, COMPLETION, "faultline-rollout", *words],
                               capture_output=True, text=True, check=True).stdout.split())
 
@@ -54,7 +54,7 @@ def test_completion() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page_is_well_formed(page: str) -> None:
-    """mandoc has no complaint about a page."""
+    """mandoc accepts each page."""
     done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", fleet_lab.FLEET / page],
                           capture_output=True, text=True, check=False)
     assert not done.stdout and done.returncode == 0
@@ -66,7 +66,7 @@ def test_synopsis() -> None:
     synopsis = page.split(".Sh SYNOPSIS")[1].split(".Sh DESCRIPTION")[0]
     found = {part.split()[0]: {f"-{option}" for option in re.findall(r"Fl (-\S+)", part)}
              for part in synopsis.split(".Cm ")[1:]}
-    # --output is there as -o.
+    # The page has --output as -o.
     wanted = {verb: options - {"--help", "--output"} for verb, options in verbs().items()}
     assert found == wanted
     assert ".Op Fl o Ar PLAN" in synopsis
@@ -75,9 +75,9 @@ def test_synopsis() -> None:
 @pytest.mark.parametrize("home", [True, False])
 def test_cache_of_the_plot(home: bool, tmp_path: pathlib.Path,
                            monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a home, the cache of matplotlib is in a folder that nobody can make before."""
+    """Without a home, matplotlib's cache is in a new folder with a name nobody can predict."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    # So that monkeypatch takes away what is set here.
+    # monkeypatch then removes the variable that figure() sets.
     monkeypatch.setenv("MPLCONFIGDIR", "")
     monkeypatch.delenv("MPLCONFIGDIR")
     monkeypatch.setenv("HOME", str(tmp_path if home else tmp_path / "none"))

@@ -59,7 +59,7 @@ def test_schedule_is_balanced(sizes: tuple[int, ...]) -> None:
 
 
 def test_schedule_is_what_it_was() -> None:
-    """The schedule of a seed never changes, or old plans would no longer be judged."""
+    """The schedule of a seed never changes: verdicts on old plans depend on it."""
     strata = {"all": [f"h{number}" for number in range(4)]}
     assert design.schedule("faultline", strata, 12, "switchback") == {
         "h0": "baabababbaab", "h1": "abbabaababab", "h2": "baabbabababa", "h3": "abbaabbaabba"}
@@ -80,7 +80,7 @@ def test_schedules_differ_by_seed() -> None:
 # --- Estimate
 
 def test_estimate_against_regression() -> None:
-    """With balance, the estimate is that of a regression with stratum-pair intercepts."""
+    """A balanced estimate equals that of a regression with stratum-pair intercepts."""
     panel = panel_of(16, 10, 0.02, 1, strata=2)
     rows = [(panel.strata[host] * 10 + pair, panel.signs[host, pair], panel.changes[host, pair])
             for host in range(16) for pair in range(10)]
@@ -88,13 +88,13 @@ def test_estimate_against_regression() -> None:
     intercepts = (cell[:, None] == np.unique(cell)).astype(float)
     fit = sm.OLS(change, np.column_stack([sign, intercepts])).fit()
     assert estimate.effect_of(panel) == pytest.approx(fit.params[0], rel=1e-9)
-    # The error of the randomisation is that of the regression, about.
+    # The randomisation's standard error is close to that of the regression.
     error = estimate.randomisation(panel, 0.05).error
     assert error == pytest.approx(fit.bse[0], rel=0.15)
 
 
 def test_shared_and_constant_parts_cancel() -> None:
-    """What a stratum shares in a slot, and what a host keeps, changes nothing."""
+    """Values shared by a stratum in a slot, and constants of a host, cancel."""
     random = RANDOM(2)
     assigned = np.array([[0, 1, 1, 0, 0, 1], [1, 0, 0, 1, 1, 0], [0, 1, 0, 1, 1, 0],
                          [1, 0, 1, 0, 0, 1]])
@@ -110,7 +110,7 @@ def test_shared_and_constant_parts_cancel() -> None:
 
 @pytest.mark.parametrize("hosts", [5, 7])
 def test_odd_strata_and_gaps(hosts: int) -> None:
-    """The estimate has no bias in odd strata, or with gaps."""
+    """The estimate is unbiased in odd strata, and with gaps."""
     panel = panel_of(hosts, 6, 0.0, 3)
     changes = panel.changes.copy()
     changes[1, 2] = changes[3, 4] = np.nan
@@ -133,7 +133,7 @@ def test_interval_against_enumeration() -> None:
 
 
 def test_interval_is_where_the_test_ends() -> None:
-    """Just inside the interval an effect is kept, just outside it is rejected."""
+    """The test accepts effects just inside the interval and rejects those just outside."""
     panel = panel_of(16, 12, 0.01, 5)
     redraws = estimate.redraw(panel)
     for looks in (0.0, 0.01):
@@ -156,7 +156,7 @@ def test_interval_against_t() -> None:
 
 
 def test_false_rate_without_normal_noise() -> None:
-    """The randomisation test keeps its level with heavy tails and hosts that differ."""
+    """The randomisation test keeps its level with heavy tails and unequal hosts."""
     random = RANDOM(7)
     false = 0
     for seed in range(400):
@@ -170,7 +170,7 @@ def test_false_rate_without_normal_noise() -> None:
 
 
 def test_parallel_with_cuped() -> None:
-    """In a parallel design the time before takes out what hosts keep."""
+    """In a parallel design, the time before removes the differences between hosts."""
     random = RANDOM(8)
     on = (np.arange(40) % 2).astype(np.int64)
     level = random.normal(0, 0.3, (40, 1))
@@ -181,14 +181,14 @@ def test_parallel_with_cuped() -> None:
     cuped = estimate.randomisation(design.parallel_panel(slots, before, on, strata), 0.05)
     assert cuped.low < 0.05 < cuped.high and cuped.low > 0
     assert cuped.error < plain.error / 10
-    # With one stratum, it is the coefficient of a regression.
+    # With one stratum, the estimate is the coefficient of a regression.
     fit = sm.OLS(slots.mean(axis=1), np.column_stack([np.ones(40), before, on])).fit()
     assert cuped.effect == pytest.approx(fit.params[2], rel=1e-9)
 
 
 @pytest.mark.parametrize("hosts,parts", [(8, 1), (12, 2)])
 def test_false_rate_with_cuped(hosts: int, parts: int) -> None:
-    """With few hosts too, the slope of the time before costs no false verdicts."""
+    """Adjusting for the time before adds no false verdicts, not even with few hosts."""
     random = RANDOM(16)
     strata = np.arange(hosts) % parts
     false, sets = 0, 2000
@@ -207,16 +207,16 @@ def test_false_rate_with_cuped(hosts: int, parts: int) -> None:
 
 @pytest.mark.parametrize("hosts,enough", [(4, False), (6, False), (7, True), (8, True)])
 def test_parallel_needs_enough_hosts(hosts: int, enough: bool) -> None:
-    """With few hosts, no division into arms is rare enough for a verdict, so none is planned."""
+    """A parallel plan needs enough hosts for a p-value below the limit."""
     values = fleet_lab.source("x", switch="vm.hugetlb_pmd_sharing", a=1, design="parallel", b=0,
                               restart="x.service", prometheus="http://127.0.0.1:9")
-    # The next thing is the history, and nobody answers there.
+    # The next step reads the history, from a server that does not answer.
     with pytest.raises(Error, match="cannot be reached" if enough else "in (6|20) ways"):
         planning.make(experiment.parse(values, ""), values, fleet_lab.fleet(hosts), seconds=86400)
 
 
 def measured(plan: design.Plan, primary: Array, **changes: Any) -> verdict.Data:
-    """What a sound fleet of 4 scrapes per slot measures; seconds begin with slot 0."""
+    """The data of a healthy fleet with 4 scrapes per slot; second 0 is the start of slot 0."""
     shape = primary.shape
     arm = np.where(plan.assigned == 1, plan.experiment.b, plan.experiment.a).astype(float)
     boot = np.full((shape[0], shape[1] + 1), -1e6)
@@ -236,7 +236,7 @@ def until(data: verdict.Data, slots: int) -> verdict.Data:
 
 
 def fleet_of(effect: float = 0.0) -> tuple[design.Plan, verdict.Data]:
-    """A switchback without guards, and what it measures."""
+    """A switchback without guards, and its data."""
     plan = fleet_lab.make_plan("events", guard=[])
     random = RANDOM(14)
     shape = (fleet_lab.HOSTS, plan.slots)
@@ -244,7 +244,7 @@ def fleet_of(effect: float = 0.0) -> tuple[design.Plan, verdict.Data]:
 
 
 def goes(data: verdict.Data, host: int, second: float) -> None:
-    """A host is silent from a second of the experiment on."""
+    """Silence a host from this second of the experiment on."""
     slot = fleet_lab.SLOT * 60
     first = int(second // slot)
     for name in ("primary", "mechanism", "lowest", "highest", "scrapes", "offset", "ooms"):
@@ -257,7 +257,7 @@ def goes(data: verdict.Data, host: int, second: float) -> None:
 
 @pytest.mark.parametrize("second", [0, 20, 120, 200, 230])
 def test_crash_counts_for_the_arm_it_happened_in(second: int) -> None:
-    """Whenever a host dies in a slot, right at its beginning too, it is that slot's arm."""
+    """A crash counts for the arm of its slot, from the slot's first second on."""
     plan, data = fleet_of()
     slots = []
     for host in range(8):
@@ -271,7 +271,7 @@ def test_crash_counts_for_the_arm_it_happened_in(second: int) -> None:
 
 @pytest.mark.parametrize("down,back", [(620, 700), (620, 980), (590, 700), (890, 1000), (0, 400)])
 def test_reboot_between_two_slots(down: int, back: int) -> None:
-    """A reboot counts for the slot of the crash, wherever slots begin."""
+    """A reboot counts for the slot of the crash, also if the host is down across slots."""
     plan, data = fleet_of()
     slot = plan.experiment.slot
     after, crashed = back // slot, down // slot
@@ -281,7 +281,7 @@ def test_reboot_between_two_slots(down: int, back: int) -> None:
     if crashed != after:
         data.seen[3, crashed + 1] = max(crashed * slot, down - 30)
         data.last_boot[3, crashed + 1:after + 1] = -1e6
-    # It boots the stock kernel, and its switch is as at boot.
+    # The host boots the stock kernel, and its switch has the value of boot.
     data.kernels[3]["6.1"] = float((after + 1) * slot)
     data.lowest[3, after + 1:] = data.highest[3, after + 1:] = 0
     judge = verdict.Judge(plan, data)
@@ -289,8 +289,8 @@ def test_reboot_between_two_slots(down: int, back: int) -> None:
     assert verdict.judge(plan, data, 499).verdict != "INVALID"
 
 
-def test_prometheus_that_stops_is_no_crash() -> None:
-    """Hosts that had no scrape in its last slot have not vanished."""
+def test_prometheus_that_stops_is_not_a_crash() -> None:
+    """Hosts without a scrape in Prometheus' last slot have not crashed."""
     plan, data = fleet_of()
     for host in range(fleet_lab.HOSTS):
         goes(data, host, 20 * 300 + (20 if host % 2 else 200))
@@ -298,7 +298,7 @@ def test_prometheus_that_stops_is_no_crash() -> None:
 
 
 def test_all_hosts_crash() -> None:
-    """If each host dies as soon as it has b, that is WORSE, at every look and at the end."""
+    """A fleet in which each host dies in its first slot of arm b gets WORSE."""
     plan, data = fleet_of()
     for host, arms in enumerate(plan.assigned):
         goes(data, host, 300 * int(np.flatnonzero(arms)[0]) + 20)
@@ -308,8 +308,8 @@ def test_all_hosts_crash() -> None:
     assert result.verdict == "WORSE" and "crashes" in result.reasons[0], result
 
 
-def test_no_contrast_is_no_verdict() -> None:
-    """Without values of both arms in a pair, with few pairs left, or without any change."""
+def test_no_contrast_gives_no_verdict() -> None:
+    """Too few pairs with both arms, or a constant metric, make an experiment INVALID."""
     plan, data = fleet_of()
     boot = data.last_boot.copy()
     boot[:, 3:] = 500
@@ -323,7 +323,7 @@ def test_no_contrast_is_no_verdict() -> None:
 
 
 def test_arms_of_all_hosts_are_checked() -> None:
-    """The value of the switch on a few hosts does not speak for the others."""
+    """A switch that is known on a few hosts only makes the experiment INVALID."""
     plan, data = fleet_of()
     data.lowest[4:] = data.highest[4:] = np.nan
     result = verdict.judge(plan, data, 499)
@@ -331,7 +331,7 @@ def test_arms_of_all_hosts_are_checked() -> None:
 
 
 def test_clocks_and_kernels_of_all_hosts_are_checked() -> None:
-    """The clocks and kernels of a few hosts do not speak for the others."""
+    """Clocks and kernels that are known on a few hosts only make the experiment INVALID."""
     plan, data = fleet_of()
     offset = data.offset.copy()
     offset[12:] = np.nan
@@ -357,7 +357,7 @@ def guarded(effects: list[float]) -> verdict.Result:
 
 
 def test_guard_stops_early_for_harm_only() -> None:
-    """Harm ends it after a few pairs; gain, also before a single bad pair, is no harm."""
+    """A guard ends an experiment on harm, not on gain, not even with one bad pair."""
     result = guarded([-0.08] * 8)
     assert not result.final and result.verdict == "WORSE", result
     assert result.reasons[0].startswith("guard failed: throughput: -7.")
@@ -369,7 +369,7 @@ def test_guard_stops_early_for_harm_only() -> None:
 
 @pytest.mark.parametrize("arm,wanted", [(1, "WORSE"), (0, "EQUIVALENT")])
 def test_oom_kills(arm: int, wanted: str) -> None:
-    """OOM kills in arm b are harm; those in arm a are none."""
+    """OOM kills in arm b are harm; those in arm a are not."""
     plan, data = fleet_of()
     data = dataclasses.replace(data, primary=np.exp(np.log(data.primary) / 10))
     places = np.argwhere(plan.assigned == arm)[::16][:12]
@@ -381,7 +381,7 @@ def test_oom_kills(arm: int, wanted: str) -> None:
 
 
 def test_looks_at_crashes_are_valid() -> None:
-    """Of 1000 fleets in which arms do not differ, few ever show a crash guard that fails."""
+    """The crash guard fails in few of 1000 fleets whose arms do not differ."""
     hits = np.cumsum(RANDOM(15).random((1000, 40)) < 0.5, axis=1)
     limit = -math.log(0.025)
     ever = sum(any(sequential.log_e_share(int(row[n]), n + 1, 0.5) >= limit for n in range(40))
@@ -392,7 +392,7 @@ def test_looks_at_crashes_are_valid() -> None:
 
 @pytest.mark.parametrize("effect,wanted", [(-0.05, "BETTER"), (0.05, "WORSE")])
 def test_parallel_verdict(effect: float, wanted: str) -> None:
-    """A parallel experiment with its time before is judged at its end, and only then."""
+    """A parallel experiment is judged at its end only, with the time before."""
     plan = fleet_lab.make_plan("parallel", switch="vm.hugetlb_pmd_sharing", a=1, b=0, guard=[],
                                design="parallel", restart="x.service")
     random = RANDOM(13)
@@ -405,7 +405,7 @@ def test_parallel_verdict(effect: float, wanted: str) -> None:
     assert result.verdict == wanted, result.reasons
     assert result.estimate and result.estimate.low < effect < result.estimate.high
     assert verdict.judge(plan, until(data, 4), 499).verdict == "INCONCLUSIVE"
-    # Without the time before, hosts differ too much, and more time does not help.
+    # Without the time before, hosts differ too much, and a longer run does not help.
     result = verdict.judge(plan, dataclasses.replace(data, before=None), 499)
     assert result.verdict == "INCONCLUSIVE" and "times as many hosts" in result.reasons[0]
 
@@ -430,14 +430,14 @@ def test_page_has_the_cross_check() -> None:
 NO_NAME = "rate(x_y_z[$slot]) / rate(y_z_x[$slot])"
 
 
-def test_query_is_no_formula() -> None:
-    """A query without a name and with two $slot stands in the plot as it is."""
+def test_query_is_not_a_formula() -> None:
+    """A query without a name and with two $slot is printed in the plot unchanged."""
     metric = {"query": NO_NAME, "better": "lower", "margin": "5%"}
     plan, data = fleet_of()
     plan = fleet_lab.make_plan("events", primary=metric, guard=[metric])
     data = dataclasses.replace(data, guards=[data.primary])
     text = report.page(plan, data, verdict.judge(plan, data, 499))
-    # Both in the title of the arms and beside the guard.
+    # In the title of the arms, and beside the guard.
     assert text.count(f"<!-- {NO_NAME[:40]}") == 2
 
 
@@ -471,7 +471,7 @@ def test_e_process_against_its_integral() -> None:
 
 
 def test_e_process_has_no_unit() -> None:
-    """A change of unit changes nothing; the first value alone is no evidence; gaps are none."""
+    """The e-value does not depend on the unit; gaps and a single value are not evidence."""
     values = RANDOM(9).normal(1, 1, 20)
     first = sequential.log_e(values)
     assert first[0] == pytest.approx(0)
@@ -481,7 +481,7 @@ def test_e_process_has_no_unit() -> None:
 
 
 def test_confidence_sequence_is_the_inverse() -> None:
-    """At its ends, the e-value is 1/alpha."""
+    """The e-value at each end of the confidence sequence is 1/alpha."""
     values = RANDOM(10).normal(0.5, 1, 15)
     low, high = sequential.confidence_sequence(values, 0.01)
     assert math.isinf(high[1]) and math.isfinite(high[-1])
@@ -490,7 +490,7 @@ def test_confidence_sequence_is_the_inverse() -> None:
 
 
 def test_e_process_is_valid_at_every_look() -> None:
-    """Of 4000 series without an effect, at most alpha ever reach 1/alpha."""
+    """At most alpha of 4000 series without an effect ever reach 1/alpha."""
     values = RANDOM(11).normal(0, 1, (4000, 60))
     for alpha in (0.05, 0.01):
         ever = (sequential.log_e(values) >= -math.log(alpha)).any(axis=1).mean()
@@ -509,7 +509,7 @@ def test_noise_is_as_stated() -> None:
 # --- The table of switches
 
 def test_switches_are_those_of_the_kernel() -> None:
-    """Names, and what is known at compile time of ranges, agree with the kernel's sources."""
+    """Names, and the constant limits of ranges, agree with the kernel's sources."""
     folder = ROOT / "kernel/overlay/mm/faultline"
     listed = set(re.findall(r"\t&(\w+)_toggle,", (folder / "toggles.c").read_text()))
     found = {}
@@ -523,7 +523,7 @@ def test_switches_are_those_of_the_kernel() -> None:
     assert set(found) == set(switches.SWITCHES)
     for name, fields in found.items():
         switch = switches.SWITCHES[name]
-        # A field that is missing is 0; modes are enums.
+        # A missing field is 0; modes are enums.
         for key, value in (("stock", switch.stock), ("min", switch.low)):
             text = fields.get(key, "0")
             if text.isdigit():
@@ -534,7 +534,7 @@ def test_switches_are_those_of_the_kernel() -> None:
 
 
 def test_values_for_new_mappings_do_not_alternate() -> None:
-    """Sharing of page tables on and off is refused as a switchback; 1 and 2 are not."""
+    """A switchback may alternate sharing of page tables between 1 and 2, but not with 0."""
     assert not switches.acts_at_once("vm.hugetlb_pmd_sharing", 0, 1)
     assert not switches.acts_at_once("vm.hugetlb_pmd_sharing", 2, 0)
     assert switches.acts_at_once("vm.hugetlb_pmd_sharing", 1, 2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""faultline-rollout trial: rings, failures, and going on after them.
+"""faultline-rollout trial: rings, failures, and continuing after them.
 
 A host is a folder; faultline-boot on it is a small program that keeps its states there.
 """
@@ -90,7 +90,7 @@ class Lab:
                 if path.read_text().strip() == KERNEL]
 
     def calls(self) -> int:
-        """How many hosts were told to boot the kernel."""
+        """The number of hosts that were told to boot the kernel."""
         return sum(path.read_text().count(f"next {KERNEL}")
                    for path in self.folder.glob("host*/boot.calls"))
 
@@ -150,7 +150,7 @@ def test_all_rings(lab: Lab) -> None:
 
 
 def test_failure_ends_it(lab: Lab) -> None:
-    """A host that fails ends the trial: later hosts and the default of its ring stay."""
+    """A host that fails ends the trial; later hosts and the defaults of its ring stay."""
     one, bad, good = first(3)
     (lab.folder / bad / "outcome").write_text("fails")
     done = lab.run("--rings", "1,3,100%")
@@ -159,7 +159,7 @@ def test_failure_ends_it(lab: Lab) -> None:
     assert "ring 2 failed, no other host was touched" in done.stdout
     assert lab.with_kernel() == sorted([one, good])
     assert lab.with_kernel("default") == [one] and lab.calls() == 3
-    # It is refused until somebody has looked at the host.
+    # The trial is refused until the host has been seen to.
     assert lab.run("--rings", "1,3,100%").returncode == 10 and lab.calls() == 3
     (lab.folder / bad / "outcome").unlink()
     (lab.folder / bad / "state").unlink()
@@ -182,7 +182,7 @@ def test_host_stays_away(lab: Lab) -> None:
     ("gone", "", "No route to host"),
 ])
 def test_refusals(lab: Lab, name: str, text: str, message: str) -> None:
-    """What a host refuses is reported, and no other ring begins."""
+    """The refusal of a host is reported, and no other ring begins."""
     (lab.folder / first(1)[0] / name).write_text(text)
     done = lab.run()
     assert done.returncode == 10 and message in done.stdout
@@ -190,13 +190,13 @@ def test_refusals(lab: Lab, name: str, text: str, message: str) -> None:
 
 
 def test_no_promote(lab: Lab) -> None:
-    """With --no-promote the default stays."""
+    """--no-promote leaves the default alone."""
     assert lab.run("--no-promote", "--rings", "2").returncode == 0
     assert lab.with_kernel() == sorted(first(2)) and not lab.with_kernel("default")
 
 
 def test_reboot_command(lab: Lab) -> None:
-    """The user's command reboots the host."""
+    """--reboot COMMAND reboots the host."""
     marker = 'touch "$HOST_FOLDER/drained" && systemctl reboot'
     assert lab.run("--reboot", marker, "--rings", "1").returncode == 0
     assert (lab.folder / first(1)[0] / "drained").exists()
@@ -213,16 +213,16 @@ def test_dry_run(lab: Lab) -> None:
 
 
 def test_alerts(lab: Lab) -> None:
-    """If Prometheus cannot say which alerts fire, nothing begins."""
+    """A trial does not begin if Prometheus cannot be asked for alerts."""
     lab.file.write_text('alerts = ["HighLatency"]\n' + lab.file.read_text())
     done = lab.run()
     assert done.returncode == 2 and "cannot be reached" in done.stderr and lab.calls() == 0
 
 
 def test_alert_between_rings(lab: Lab) -> None:
-    """No next ring while a named alert fires; the ring before it keeps the kernel."""
+    """An alert that fires keeps the next ring from starting; earlier rings keep the kernel."""
     fires = [{"metric": {"alertname": "HighLatency"}, "value": [0, "1"]}]
-    # From the second question on.
+    # The alert fires from the second query on.
     with serving(lambda number: (200, answer_of(fires if number else [], "vector"))) as url:
         lab.file.write_text('alerts = ["HighLatency"]\n' + lab.file.read_text().replace(
             "http://127.0.0.1:9", url))
@@ -233,7 +233,7 @@ def test_alert_between_rings(lab: Lab) -> None:
 
 
 def test_blackout_between_rings(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No ring that would run into a blackout; the ring before it keeps the kernel."""
+    """A ring that would run into a blackout is not started; earlier rings keep the kernel."""
     now = fleet_lab.START
     begin = datetime.datetime.fromtimestamp(now + 3600, datetime.timezone.utc)
     lab.file.write_text(f'blackout = ["{begin.isoformat()}/2099-01-01T00:00Z"]\n'
@@ -258,7 +258,7 @@ def test_blackout_between_rings(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_too_many_hosts(lab: Lab) -> None:
-    """The cap on hosts holds for a trial, too."""
+    """max_hosts limits a trial, too."""
     lab.file.write_text(f"max_hosts = {HOSTS - 1}\n" + lab.file.read_text())
     done = lab.run()
     assert done.returncode == 2 and lab.calls() == 0
@@ -268,22 +268,22 @@ def test_too_many_hosts(lab: Lab) -> None:
 @pytest.mark.parametrize("text, sizes", [("1,5%,25%,100%", [1, 2, 10, 40]), ("3", [3]),
                                          ("100%,50%", [40]), ("1%,1", [1]), ("500", [40])])
 def test_rings(text: str, sizes: list[int]) -> None:
-    """Rings of 40 hosts."""
+    """A fleet of 40 hosts is divided into rings."""
     assert trial.rings(text, 40) == sizes
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "101%", "1,,2", "half", "1.5"])
 def test_bad_rings(text: str) -> None:
-    """What is no list of rings is refused."""
+    """A malformed list of rings is refused."""
     with pytest.raises(Error, match="neither a number of hosts nor a percentage"):
         trial.rings(text, 40)
 
 
 @pytest.mark.parametrize("kernel", ["-x", "a b", "a;reboot", ""])
 def test_bad_kernel(lab: Lab, kernel: str) -> None:
-    """What is no kernel release is refused."""
+    """A malformed kernel release is refused."""
     done = fleet_lab.rollout("trial", "--", kernel, lab.file)
-    assert done.returncode == 2 and "is no kernel release" in done.stderr
+    assert done.returncode == 2 and "is not a kernel release" in done.stderr
 
 
 def status(running: str, default: str, kernel: str, state: str) -> Answer:
@@ -307,5 +307,5 @@ def status(running: str, default: str, kernel: str, state: str) -> Answer:
     (Answer(Host("h", "h", "h", {}), 127, "", ""), trial.GONE),
 ])
 def test_states(answer: Answer, kind: str) -> None:
-    """Each answer of a host has one meaning."""
+    """Each answer of faultline-boot is one state."""
     assert trial.state_of(KERNEL, answer).kind == kind

@@ -79,7 +79,7 @@ def test_each_alert_is_tested(alert: str, change: str, tmp_path: pathlib.Path) -
 
 
 def make_host(host: pathlib.Path, state: str) -> None:
-    """A host in an experiment; a kernel's trial on it had a result."""
+    """A host in an experiment, with the result of a kernel's trial."""
     for name in ("root/etc/faultline", "root/etc/faultline/health.d", "run", "proc/sys/vm",
                  "textfile"):
         (host / name).mkdir(parents=True)
@@ -172,7 +172,7 @@ def ask(url: str, query: str) -> list[dict[str, dict[str, str]]]:
 
 
 def wait_for_data(url: str, query: str) -> list[dict[str, dict[str, str]]]:
-    """The same, once it has data: rates need two scrapes, and rules an evaluation."""
+    """The same, once there is data: rates need two scrapes, and rules an evaluation."""
     end = time.monotonic() + SECONDS
     while not (series := ask(url, query)) and time.monotonic() < end:
         time.sleep(0.5)
@@ -180,7 +180,7 @@ def wait_for_data(url: str, query: str) -> list[dict[str, dict[str, str]]]:
 
 
 def short(text: object) -> str:
-    """The beginning of a parameter, for the name of a test."""
+    """A shortened parameter, for the name of a test."""
     return str(text)[:60]
 
 
@@ -192,7 +192,7 @@ def test_dashboard(url: str, title: str, query: str) -> None:
 
 @pytest.mark.parametrize("title,query", QUERIES, ids=short)
 def test_dashboard_typo(url: str, title: str, query: str) -> None:
-    """With a mistake in a metric's name it has none, so the test above can fail."""
+    """A query with a misspelt metric has no data, so test_dashboard can fail."""
     wait_for_data(url, "ALERTS")
     typo = re.sub(r"(faultline(?:_|:)\w|node_\w|ALERTS)(?=[\w:]*\{)|faultline_ab(?= )",
                   r"\g<0>x", query)
@@ -201,7 +201,7 @@ def test_dashboard_typo(url: str, title: str, query: str) -> None:
 
 
 def test_every_counter_arrives(url: str) -> None:
-    """The flags let each counter of the admin guide through, each switch, and not everything."""
+    """The flags pass each counter of the admin guide and each switch, but not everything."""
     names = counters()
     assert len(names) > 40
     assert wait_for_data(url, "node_vmstat_oom_kill")
@@ -212,18 +212,18 @@ def test_every_counter_arrives(url: str) -> None:
 
 
 def test_metrics_of_rules(url: str) -> None:
-    """Each metric that a rule reads is there, so no rule has a wrong name."""
+    """Each metric that a rule reads exists."""
     text = (HERE / "rules.yml").read_text()
     names = set(re.findall(r"\b(?:node|faultline)_[a-z_]+|\bfaultline:[a-z0-9_:]+",
                            re.sub(r"#.*|summary:.*|description:.*", "", text)))
-    # There after a reboot only.
+    # Exists after a reboot only.
     names.discard("faultline:rebooted")
     assert len(names) > 30
     assert not sorted(name for name in names if not wait_for_data(url, name))
 
 
 def test_alerts_have_rules(url: str) -> None:
-    """faultline-rollout tells a name of an alert from a typo."""
+    """faultline-rollout distinguishes the name of an alert from a typo."""
     client = prometheus.Prometheus(url)
     assert client.unknown([*ALERTS, "FaultlineHostRebotted"]) == ["FaultlineHostRebotted"]
 

@@ -122,5 +122,5 @@ until [ -e /tmp/end ]; do
 	mv $text/.load.new $text/load.prom
 	sleep 1
 done
-# What is left of an experiment would be an error.
+# An experiment must have restored the switch.
 [ "$(cat /proc/sys/vm/munmap_section_kbytes)" = 0 ]

@@ -29,14 +29,14 @@ FL = ROOT / "tools/fl"
 KERNEL = FLAVOURS["microvm"].image
 SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
 SWITCH = "vm.munmap_section_kbytes"
-# Of the range that is unmapped, and of a guest, in MiB.
+# The sizes of the range that is unmapped and of a guest, in MiB.
 RANGE, MEMORY = 128, 384
 SCRAPE = 3
 BOOT_SECONDS = 240
 
 
 class Problem(Exception):
-    """What went wrong, for people."""
+    """An error message for people."""
 
 
 def build_load(folder: pathlib.Path) -> pathlib.Path:
@@ -90,7 +90,7 @@ class Guest:
 
     @property
     def problem(self) -> str:
-        """The end of what its runner said."""
+        """The last lines of the VM's runner."""
         text = (self.folder / "runner.log").read_text(errors="replace").strip()
         return text[-600:] or "no message"
 
@@ -105,7 +105,7 @@ class Fleet:
     _tools: tuple[pathlib.Path, ...] = ()
 
     def prepare(self) -> None:
-        """Find and make what the guests need."""
+        """Find or make the programs and files of the guests."""
         if not KERNEL.is_file():
             raise Problem(f"there is no kernel {KERNEL}: run 'tools/fl tree' and "
                           "'tools/fl build microvm'")
@@ -124,7 +124,7 @@ class Fleet:
         network = ("user,id=net,restrict=on,"
                    f"hostfwd=tcp:127.0.0.1:{login}-10.0.2.15:22,"
                    f"hostfwd=tcp:127.0.0.1:{metrics}-10.0.2.15:9100,"
-                   # The right time: the VM is the one that asks, so nothing delays it.
+                   # The VM asks for the time when it needs it, so the answer is not stale.
                    "guestfwd=tcp:10.0.2.100:37-cmd:date +%s")
         with open(folder / "runner.log", "wb") as log:
             process = subprocess.Popen(
@@ -140,7 +140,7 @@ class Fleet:
         return guest
 
     def wait(self) -> None:
-        """Wait until all VMs answer and Prometheus has a value of each load."""
+        """Wait until all VMs answer and Prometheus has a value of each VM's load."""
         end = time.monotonic() + BOOT_SECONDS
         missing = {guest.name for guest in self.guests}
         while missing:
@@ -154,7 +154,7 @@ class Fleet:
             time.sleep(1)
 
     def ask(self, query: str) -> list[dict[str, Any]]:
-        """The series of a query, now."""
+        """The current series of a query."""
         with urllib.request.urlopen(f"{self.url}/api/v1/query?query="
                                     f"{urllib.parse.quote(query)}", timeout=30) as told:
             result: list[dict[str, Any]] = json.load(told)["data"]["result"]
@@ -174,7 +174,7 @@ class Fleet:
             guest.kill()
 
     def end(self) -> list[str]:
-        """Let the VMs end by themselves; returns what is wrong with them."""
+        """Let the VMs end by themselves; returns their problems."""
         for guest in self.guests:
             reach(guest.login, "touch /tmp/end", limit=10)
         problems = []
@@ -189,7 +189,7 @@ class Fleet:
 
 @contextlib.contextmanager
 def fleet(folder: pathlib.Path, count: int) -> Iterator[Fleet]:
-    """Boot VMs vm1, vm2, ... and a Prometheus; at the end all of them are gone."""
+    """Boot VMs vm1, vm2, ... and a Prometheus; all of them end with the context."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     found = Fleet(folder)
@@ -206,7 +206,7 @@ def fleet(folder: pathlib.Path, count: int) -> Iterator[Fleet]:
 
 @contextlib.contextmanager
 def scrape(found: Fleet, port: int, store: str = "tsdb", *before: str) -> Iterator[str]:
-    """Run a Prometheus that scrapes all VMs, as an argument of the words in before."""
+    """Run a Prometheus that scrapes all VMs, behind the command words in before."""
     targets = "".join(f"  - targets: ['127.0.0.1:{guest.metrics}']\n"
                       f"    labels: {{instance: {guest.name}}}\n" for guest in found.guests)
     config = found.folder / "prometheus.yml"

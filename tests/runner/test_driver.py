@@ -222,7 +222,7 @@ def test_bad_name(repo: Repository, name: str, error: str) -> None:
 
 
 def test_list(repo: Repository) -> None:
-    """--list prints programs, files of tests, and rows; other files are none."""
+    """--list prints programs, files of tests, and rows, but no other files."""
     repo.program("tests/kernel/it", PASS)
     repo.program("tests/kernel/guest/it", PASS)
     repo.put("tests/kernel/test_them.py", "")

@@ -36,7 +36,7 @@ COUNTS = {
     "prose only": ("hello\n", 0, 1, 0),
     "crash": ("Segmentation fault\n", 0, 1, 0),
     "plan only": ("KTAP version 1\n1..3\n", 0, 3, 0),
-    "prose is no result": ("1..1\nok then\nokay 2\n# ok 3 quoted\nnotok\nok 1 a\n", 1, 0, 0),
+    "prose is not a result": ("1..1\nok then\nokay 2\n# ok 3 quoted\nnotok\nok 1 a\n", 1, 0, 0),
     "failure without number": ("1..1\nok 1 a\nnot ok\n", 1, 1, 0),
     "result glued to other text": ("1..1\nworking...ok 1 a\n", 0, 1, 0),
     "carriage returns": ("1..1\r\nok 1 a\r\n", 1, 0, 0),

@@ -16,7 +16,7 @@ from source.fake import Host
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """A folder for what the tests of a file share."""
+    """A folder that the tests of a file share."""
     for tool in fake.NEEDED:
         if not shutil.which(tool):
             pytest.skip(f"{tool} is not installed")

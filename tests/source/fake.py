@@ -76,8 +76,8 @@ def lines(name: str, first: int = 1, last: int = 60) -> str:
                    for number in range(first, last + 1))
 
 
-# What differs in mm/memory.c in some point releases: a line beside the one that the queue
-# changes (see develop), or that line.
+# The line of mm/memory.c that differs in some point releases: one beside the line that the
+# queue changes (see develop), or that line itself.
 CHANGED = {"6.12.90": "memory_18", "6.12.91": "memory_20"}
 
 

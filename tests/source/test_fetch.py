@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""fetch: what it downloads, how it fails, how it recovers."""
+"""fetch: downloads, failures and recovery."""
 
 import os
 import shutil
@@ -170,7 +170,7 @@ def test_lists_out_of_date(machine: Host, tmp_path: Path) -> None:
 
 
 def test_mirror_is_being_updated(machine: Host, tmp_path: Path) -> None:
-    """Indexes that match the signed one a few seconds later are no error."""
+    """Indexes may match the signed one a few seconds later."""
     other = Archive(tmp_path, {"trixie": ["6.12.117-1"]})
     machine.use(other, f"file:{other.top}")
     indexes = {path: path.read_text()

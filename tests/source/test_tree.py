@@ -258,7 +258,7 @@ def test_tarballs(tmp_path: Path, package: Path) -> None:
 
 
 def unlocked(folder: Path) -> list[str]:
-    """What is in a folder, without files for locks."""
+    """The contents of a folder, without lock files."""
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 

@@ -14,7 +14,7 @@ import pytest
 from source.fake import Archive, Host, has
 
 VERSION = "6.12.117-1"
-# Keeps what it is given, and fails.  Like the real one, it makes only the last folder of a path.
+# Records its arguments, and fails.  Like the real one, it makes only the last folder of a path.
 STAND_IN = """#!/bin/sh
 cat >{folder}/sources
 printf '%s\\n' "$@" >{folder}/arguments

@@ -177,9 +177,9 @@ class Apt:
         return Package(self, f"{name} {series}.y" if series else name, name, list(pins.values()))
 
     def fetch_unlisted(self, pin: Pin, source: str) -> Path | None:
-        """Download from the archive's pool what the lists do not name (any more).
+        """Download a version that has left the lists.
 
-        The pool keeps a version for some days longer.  It is checked like any other; None if
+        The archive's pool keeps it for some days.  It is checked like any other; None if
         no mirror has it.  `source` is the name of its source package.
         """
         for uri in dict.fromkeys(uri for uri, _ in self.sources()

@@ -221,7 +221,7 @@ def scan(path: str, text: str) -> Counter[str]:
 
 
 def wanted(path: str) -> bool:
-    """Whether to search a file."""
+    """Whether a file is searched."""
     return (path.endswith((".c", ".h")) and not IGNORED.match(path) and
             path.startswith(tuple(f"{name}/" for name in FOLDERS)))
 

@@ -37,8 +37,8 @@ def main() -> None:
     build = lib.PATHS.build
     if not build.exists():
         return
-    # A folder set with BUILD= may hold other files: there, remove only what is
-    # known to be ours.
+    # A folder set with BUILD= may hold other files: there, remove only files
+    # that are known to be ours.
     ours = build == lib.PATHS.kernel.parent / "build"
     known = {*lib.FLAVOURS, *KEPT, "log", "test", "bench", "vm", "pycache", "stage",
              "packages", "repo", "perf", "package", "images", "selftests", "selftests-ppc64le",

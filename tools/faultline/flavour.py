@@ -163,7 +163,7 @@ def packed_bases() -> list[str]:
                    if flavour.base and flavour.arch == X86})
 
 
-# What the flavours with packages are for, as their descriptions say it.
+# The purpose of flavours with packages, for the packages' descriptions.
 AUDIENCE = {
     "generic": "runs on bare metal and in virtual machines",
     "powerpc64le": "is for POWER8 and later, bare metal and partitions",
@@ -173,7 +173,7 @@ AUDIENCE = {
 
 
 def meta_suffix(flavour: str) -> str:
-    """What metapackages have behind their names, which without it follow generic."""
+    """The suffix of the metapackages; generic has none."""
     return "" if flavour == "generic" else f"-{flavour}"
 
 
@@ -296,7 +296,7 @@ def digest(*parts: bytes | str) -> str:
 
 
 class State:
-    """What is known about a flavour's folder; kept in .faultline.json."""
+    """The state of a flavour's folder, kept in .faultline.json."""
 
     def __init__(self, flavour: Flavour) -> None:
         self._path = flavour.out / ".faultline.json"

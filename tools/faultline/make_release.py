@@ -13,7 +13,7 @@ and for each flavour that hosts install:
     repo            make repo
 
 It stops where a person has to decide, and says what to do; the next run goes on from there.
-A step that was completed for the current commit is skipped.  What is completed is kept in
+A step that was completed for the current commit is skipped.  Completed steps are kept in
 build/release.  Each step ends with the time that it took.
 """
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Step:
 
     name: str
     commands: tuple[tuple[str, ...], ...]
-    # What a person does if it fails.
+    # The action for a person if the step fails.
     decide: str
 
 

@@ -133,7 +133,7 @@ def try_queue(repo: Repo, queue: Queue, old: Old) -> tuple[str, list[str]]:
 
 
 def apply_rest(repo: Repo, mails: list[bytes]) -> str:
-    """Run `git am` on the patches from the first failing one on; return what is to be done."""
+    """Run `git am` on the patches from the first failing one on; return the next steps."""
     folder = repo.git_dir / "faultline-rest"
     folder.mkdir()
     for number, data in enumerate(mails):

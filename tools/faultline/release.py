@@ -62,7 +62,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Entry:
-    """What CHANGELOG says about a release; the date is midnight, UTC."""
+    """The CHANGELOG entry of a release; the date is midnight, UTC."""
 
     release: Release
     date: datetime.datetime

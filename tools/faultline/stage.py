@@ -118,7 +118,7 @@ def install_kernel(flavour: lib.Flavour, stage: pathlib.Path, env: dict[str, str
 
 
 def elf_machine(path: pathlib.Path) -> int:
-    """The machine of an executable ELF file; 0 if it is none."""
+    """The machine of an executable ELF file; 0 for another file."""
     if path.is_symlink() or not path.is_file() or not os.access(path, os.X_OK):
         return 0
     with open(path, "rb") as file:
@@ -136,7 +136,7 @@ def forget_build_id(path: pathlib.Path) -> None:
 
 
 def install_headers(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
-    """Install what the kernel says an external module needs, and the program that signs one."""
+    """Install the files that external modules need, by the kernel's list, and sign-file."""
     headers = stage / "headers"
     libraries, pkg_config = None, []
     if flavour.arch.cross:
@@ -167,7 +167,7 @@ def install_headers(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path
 def cross_tools(flavour: lib.Flavour, headers: pathlib.Path, libraries: Sysroot,
                 log: pathlib.Path) -> None:
     """Compile the programs in the headers that install-extmod-build leaves as the host's."""
-    # It adds type information to a module, if there is a vmlinux with its own; here is none.
+    # resolve_btfids needs a vmlinux with type information; the headers have no vmlinux.
     shutil.rmtree(headers / "tools/bpf", ignore_errors=True)
     objtool = headers / "tools/objtool/objtool"
     if not objtool.exists():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What packages and tests read of a stage, the output of tools/fl stage."""
+"""The metadata of a stage, the output of tools/fl stage, for packages and tests."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def dispatch(program: str, verbs: Verbs, package: str = "") -> int:
         verb = " ".join(words[:count])
         if verb in verbs:
             module, _, function = verbs[verb][0].partition(":")
-            # As ^C: undo what is half done.
+            # As ^C: undo a step that is half done.
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             sys.argv = [f"{program} {verb}", *words[count:]]
             found = importlib.import_module(package + module)

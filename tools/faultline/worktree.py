@@ -21,7 +21,7 @@ from .source import Source, obtain
 
 @dataclass
 class State:
-    """What a tree was made from; kept inside its .git, so it goes away with the tree."""
+    """The inputs of a tree; kept inside its .git, so they go away with the tree."""
 
     source: str = ""    # key of the source under the tag `upstream`
     title: str = ""     # the same, human-readable
@@ -135,7 +135,7 @@ class WorkTree:
         return sorted(changed)
 
     def unsaved_work(self, state: State) -> str:
-        """What would be lost if the branch were replaced now, for a message; or ""."""
+        """The work that replacing the branch would lose, for a message; or ""."""
         tip = self.repo.commit_of("HEAD")
         changed = self.changes(state)
         if changed:
@@ -177,7 +177,7 @@ class WorkTree:
         self.store(State(source.key, source.title, queue.digest(), pin, tip, tip))
 
     def _keep(self, state: State, force: bool) -> None:
-        """Save what is about to be replaced to a backup branch, unless `make tree` made it."""
+        """Save the branch before it is replaced to a backup, unless `make tree` made it."""
         kept = self.repo.snapshot() if force else self.repo.commit_of("HEAD")
         for commit in dict.fromkeys([kept, self.repo.commit_of(f"refs/heads/{BRANCH}")]):
             if commit and commit not in (state.made, state.pending):

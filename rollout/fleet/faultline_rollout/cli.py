@@ -81,7 +81,7 @@ def run_path(plan: pathlib.Path) -> pathlib.Path:
 
 
 def _moment(value: Any) -> float:
-    """A time in a file; ValueError if it is none."""
+    """A time in a file; ValueError if it is not a time."""
     found = float(value)
     datetime.datetime.fromtimestamp(found)
     return found
@@ -158,7 +158,7 @@ def _note_complete(path: pathlib.Path) -> bool:
 
 
 def _read_run(path: pathlib.Path) -> dict[str, Any]:
-    """What is known of a plan that was started; nothing if that cannot be read."""
+    """The run file of a plan; empty if it cannot be read."""
     try:
         run = json.loads(run_path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -228,7 +228,7 @@ def command_plan(args: argparse.Namespace) -> int:
                                 tell=Progress("replays", planning.REPLAYS))
     chosen = tried[-1]
     design.write(out, plan.text())
-    # That of a plan with this name before.
+    # The run file of an earlier plan with this name.
     run_path(out).unlink(missing_ok=True)
     flips = max(planning.flips(arms) for arms in plan.arms.values())
     if args.json:
@@ -256,7 +256,7 @@ def command_plan(args: argparse.Namespace) -> int:
 def command_trial(args: argparse.Namespace) -> int:
     """Take a fleet to another kernel, ring by ring."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*", args.kernel):
-        raise Error(f"'{args.kernel}' is no kernel release: write what uname -r prints")
+        raise Error(f"'{args.kernel}' is not a kernel release: write what uname -r prints")
     exp, _ = experiment.load(args.file)
     every = trial.order(args.kernel, _hosts_of(args.file, exp))
     sizes = trial.rings(args.rings, len(every))
@@ -597,7 +597,7 @@ def command_stop(args: argparse.Namespace) -> int:
         raise Error(f"cannot read {args.plan}: {err.strerror}: run `faultline-ab stop --all` on "
                     "the hosts") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise Error(f"{args.plan} is no plan: run `faultline-ab stop --all` on the hosts") \
+        raise Error(f"{args.plan} is not a plan: run `faultline-ab stop --all` on the hosts") \
             from None
     # faultline-ab takes '' and --all, too.
     if not isinstance(name, str) or not experiment.NAME.fullmatch(name):
@@ -627,7 +627,7 @@ def moment(text: str) -> float:
         found = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is no time: write 2026-11-23T12:00+00:00, or seconds since 1970") from None
+            f"'{text}' is not a time: write 2026-11-23T12:00+00:00 or seconds since 1970") from None
     return found.timestamp()
 
 

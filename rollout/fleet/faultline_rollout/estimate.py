@@ -49,7 +49,7 @@ class Panel:
     strata: Ints
     # The change between signs, divided by the effect.
     contrast: float = 2.0
-    # What hosts had before, for a panel with one column.
+    # The values of hosts before the experiment, for a panel with one column.
     before: Array | None = None
 
     def until(self, pairs: int) -> Panel:
@@ -64,7 +64,7 @@ class Panel:
 
 
 def mean_of_known(values: Array, axis: int) -> Array:
-    """The mean of what is not NaN; NaN where there is nothing."""
+    """The mean without NaN; NaN of nothing else."""
     known = np.isfinite(values)
     count = known.sum(axis=axis)
     total = np.where(known, values, 0.0).sum(axis=axis)
@@ -102,7 +102,7 @@ def _centred(signs: Array, values: Array, present: Array) -> Array:
 
 
 def _corrected(panel: Panel) -> Panel:
-    """The panel less what the time before predicts."""
+    """The panel without the part that the time before predicts."""
     if panel.before is None:
         return panel
     present = np.isfinite(panel.changes[:, 0] + panel.before)
@@ -149,7 +149,7 @@ def effect_of(panel: Panel) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Redraws:
-    """What the estimator gives for redrawn signs, as a linear function of the effect.
+    """The estimates for redrawn signs, as a linear function of the effect.
 
     With an effect d taken out of the changes, pair p of redraw m gives
     found[m, p] - d * taken[m, p].

@@ -52,7 +52,7 @@ def fraction(text: str) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A query with one positive value for each host, and what is good about it."""
+    """A query with one positive value for each host, and which direction is better."""
 
     query: str
     better: str
@@ -80,7 +80,7 @@ class Mechanism:
 
 @dataclasses.dataclass(frozen=True)
 class Experiment:
-    """What is compared, on which hosts, and how."""
+    """The values to compare, the hosts, the design and the metrics."""
 
     name: str
     switch: str
@@ -246,7 +246,7 @@ def parse(values: Mapping[str, Any], where: str) -> Experiment:
     switch = table.text("switch")
     if switch not in SWITCHES:
         near = difflib.get_close_matches(switch, SWITCHES, 1)
-        raise table.fail("switch", f"'{switch}' is no switch of the Faultline kernel: " + (
+        raise table.fail("switch", f"'{switch}' is not a switch of the Faultline kernel: " + (
             f"do you mean '{near[0]}'?" if near else f"there are {', '.join(SWITCHES)}"))
     limits = SWITCHES[switch]
     arms = [table.integer("a"), table.integer("b")]

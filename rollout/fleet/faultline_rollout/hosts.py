@@ -91,7 +91,7 @@ def inventory(path: pathlib.Path) -> list[Host]:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a command on a host gave."""
+    """The exit status and output of a command on a host."""
 
     host: Host
     status: int

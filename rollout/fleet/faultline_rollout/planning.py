@@ -31,7 +31,7 @@ MIN_FITS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Noise:
-    """What replays of an experiment without a change show."""
+    """The result of replays of an experiment without an effect."""
 
     slots: int
     # Standard deviation of the effect.

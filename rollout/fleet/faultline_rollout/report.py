@@ -76,7 +76,7 @@ def figure(plan: Plan, data: Data, result: Result) -> Any:
     judge = Judge(plan, data)
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
                          "svg.hashsalt": plan.seed, "axes.titlesize": 10,
-                         # Two $slot in a query are no formula.
+                         # Queries contain $slot: do not parse $...$ as TeX.
                          "axes.titlelocation": "left", "text.parse_math": False})
     fig = plt.figure(figsize=(11, 8), layout="constrained")
     grid = fig.add_gridspec(3, 2, width_ratios=(2.4, 1), height_ratios=(1.5, 1, 0.7))

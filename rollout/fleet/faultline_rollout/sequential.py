@@ -42,7 +42,7 @@ def log_e(values: Array, g: float = G) -> Array:
 def peak(values: Array, sign: int) -> float:
     """The largest logarithm of the e-process at looks at which the mean had this sign; 0 or more.
 
-    Evidence for the other side is none for this one, also if the mean changes sides later.
+    Looks at which the mean has the other sign do not count, whatever its sign later.
     """
     total = np.cumsum(np.where(np.isfinite(values), values, 0.0))
     return float(np.max(log_e(values)[sign * total > 0], initial=0.0))

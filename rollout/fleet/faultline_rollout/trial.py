@@ -28,7 +28,7 @@ TO_DO, BUSY, PASSED, DEFAULT, FAILED, GONE = (
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What a host says of the kernel."""
+    """A host's state in the trial of the kernel."""
 
     kind: str
     text: str = ""

@@ -57,7 +57,7 @@ EXIT = {BETTER: 0, EQUIVALENT: 0, WORSE: 10, INCONCLUSIVE: 20, NOT_EXERCISED: 20
 
 @dataclasses.dataclass
 class Data:
-    """What was measured: hosts x complete slots, NaN where there is nothing."""
+    """The measurements: hosts x complete slots, NaN where there is no value."""
 
     start: float
     primary: Array
@@ -169,7 +169,7 @@ def never_changes(logs: Array) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Guard:
-    """What became of a guard."""
+    """The result of a guard."""
 
     name: str
     effect: float
@@ -315,7 +315,7 @@ class Judge:
         return []
 
     def _kernels(self) -> list[str]:
-        # What a host boots after a crash is no cause for doubt.
+        # Ignore the kernel that a host boots after a crash.
         until = self.data.start + self.here.sum(axis=1) * self.exp.slot
         every = {release for host, seen in enumerate(self.data.kernels)
                  for release, first in seen.items() if first <= until[host]}

@@ -167,7 +167,7 @@ sound() {
 	dpkg --verify "linux-image-$1" faultline-profiles
 }
 
-# linux-base asks; without a terminal the answer is no. With the noninteractive frontend it
+# linux-base asks; without a terminal the answer is "no". With the noninteractive frontend it
 # would remove the kernel without asking.
 refuse_removal() {
 	refused 'automation does not remove the running kernel' 'set FAULTLINE_REMOVE_RUNNING=1' \

@@ -12,7 +12,7 @@ export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 log=/run/faultline-test.log
 calls=/run/faultline-calls
-# What steps leave for the next boot.
+# Files that steps leave for the next boot.
 state=/var/lib/faultline-test
 # Most tests make no initial RAM file system, which a host does by default: each one costs a
 # minute of emulation, and our kernels have the disk drivers built in.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=bash disable=SC2154
 #
-# What administrators and their programs expect of a kernel, one function per boot: modules of
+# Expectations of administrators and their programs, one function per boot: modules of
 # DKMS, type information, dumps, and both programs that make an initial RAM file system.
 
 module=faultline_probe
@@ -22,7 +22,7 @@ step_install() {
 	echo "KDUMP_CMDLINE='$(cat /etc/kernel/cmdline)'" >>/etc/default/kdump-tools
 	# Memory for that kernel.
 	sed -i 's/$/ crashkernel=384M/' /etc/kernel/cmdline
-	# The stock kernel has no initial RAM file system here, and calls what it mounts /dev/root.
+	# The stock kernel has no initial RAM file system here, and calls its root /dev/root.
 	# Without that name mkinitramfs does not find the disk drivers that kdump-tools needs.
 	check 'the disk has the name that /proc/mounts gives' ln -s /dev/disk/by-partlabel/root /dev/root
 	check 'DKMS accepts the module' dkms add "$source"
@@ -97,7 +97,7 @@ field() {
 # The module's view of the kernel and of the process that reads it.
 probe_agrees() {
 	local lines total
-	# This shell itself is the reader: what it sees of itself is compared with /proc/$$.
+	# This shell itself is the reader: compare with its /proc/$$.
 	mapfile -t lines </proc/faultline_probe
 	printf '%s\n' "${lines[@]}" | tee /run/probe
 	total=$(awk '$1 == "MemTotal:" { print $2 }' /proc/meminfo)
@@ -142,7 +142,7 @@ dump_btf() {
 	bpftool "${base[@]}" btf dump file "/sys/kernel/btf/$1" >"/run/btf.$1" && [ -s "/run/btf.$1" ]
 }
 
-# What the module was compiled with is what the kernel was compiled with.
+# The headers that the module was compiled with match the kernel's types.
 sizes_agree() {
 	local pair
 	for pair in page:page_size task_struct:task_size mm_struct:mm_size vm_area_struct:vma_size; do

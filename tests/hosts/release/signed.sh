@@ -66,7 +66,7 @@ make_second() {
 }
 
 make_initrd() {
-	# What does not depend on hardware.
+	# Modules that need no particular hardware.
 	local names=(arch crypto fs lib net drivers/block drivers/net drivers/virtio)
 	begin "$root"
 	mkdir -p "$modules"

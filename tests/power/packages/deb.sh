@@ -5,7 +5,7 @@
 # apt installs them, the kernel boots with the initramfs that the hooks made, and
 # apt removes them.
 #
-# There is no boot loader: QEMU loads what is in /boot of the disk.  The userland,
+# There is no boot loader: QEMU loads the kernel in /boot of the disk.  The userland,
 # whose second stage runs in a VM as well, is kept in build/cache; SUITE_DEBIAN
 # selects another release of Debian than the host's.
 set -uo pipefail
@@ -203,7 +203,7 @@ mapfile -t drives < <(disk "$work/disk.ext4" root cache=unsafe; disk "$work/inst
 check 'the packages are installed in the VM' run_vm install 3600 "${first[@]:1}" "${drives[@]}"
 results install
 
-# --- Boot what is in /boot
+# --- Boot the kernel in /boot
 
 dump() {
 	debugfs -R "dump /boot/vmlinux-$KVER $work/vmlinux" "$work/disk.ext4" 2>&1 &&

@@ -131,7 +131,7 @@ result $? 'SIGKILL: the program that measures has ended'
 	[ "$(cat /tmp/said)" = 'micro: the process that started this one has ended' ]
 result $? 'the program that measures does not begin after its parent has ended'
 
-# Both processes: nobody is left who could do it.
+# With both processes killed, none is left to restore the switches.
 begin
 watcher=$(for status in /proc/[0-9]*/status; do
 	awk -v parent=$main '/^Pid:/ { pid = $2 } /^PPid:/ && $2 == parent { found = 1 }

@@ -19,9 +19,9 @@ library=/usr/lib/${python##*/}
 	echo "Bail out! no $library: the test takes Python of a Debian host into its VM"
 	exit 1
 }
-# What deb and rpm find in the packages.
+# The files of the packages.
 rollout/bench/install "$work" "${BENCH_TEST_STAGE:-$BUILD/stage/microvm}/bench"
-# The standard library without what a server does not have either.
+# The standard library, without the parts that servers lack.
 mkdir "$work/lib"
 cp -a "$library" "$work/lib/"
 rm -rf "$work/lib/${library##*/}"/{test,ensurepip,idlelib,lib2to3,tkinter,turtledemo,config-*}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What can fail in an experiment on VMs with the real kernel: no host is left switched on."""
+"""Failures during an experiment on VMs with the real kernel leave no host switched on."""
 from __future__ import annotations
 
 import json
@@ -26,7 +26,7 @@ SLOW = ('case " $FAST " in *" $1 "*) ;; *) sleep 20 ;; esac; '
 
 
 def soon(what: str, seconds: float, test: Callable[[], bool]) -> float:
-    """Wait until it is so; returns how long that took."""
+    """Wait for a condition; returns how long that took."""
     start = time.monotonic()
     while not test():
         assert time.monotonic() - start < seconds, f"not within {seconds:.0f} s: {what}"
@@ -35,7 +35,7 @@ def soon(what: str, seconds: float, test: Callable[[], bool]) -> float:
 
 
 def named(found: vm_fleet.Fleet, name: str, transport: list[str] | None = None) -> pathlib.Path:
-    """A plan as that of the demo, with another name."""
+    """The demo's plan under another name."""
     values = demo.source(found) | {"name": name}
     if transport:
         values["transport"] = {"command": transport}
@@ -60,7 +60,7 @@ def fixture_found() -> Iterator[vm_fleet.Fleet]:
 
 
 def test_killed_start(found: vm_fleet.Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGKILL while a start has reached a part of the fleet: a stop sets that part back."""
+    """stop resets the part of the fleet that a start had reached before SIGKILL."""
     fast = {str(guest.login) for guest in found.guests[:2]}
     monkeypatch.setenv("FAST", " ".join(fast))
     monkeypatch.setenv("PYTHON", sys.executable)
@@ -75,7 +75,7 @@ def test_killed_start(found: vm_fleet.Fleet, monkeypatch: pytest.MonkeyPatch) ->
         soon("two VMs have the plan", 120, lambda: started() == fast)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
-    # What a killed start had begun on the other hosts may still arrive.
+    # Commands of the killed start may still arrive on the other hosts.
     again = fleet_lab.rollout("start", path)
     assert again.returncode == 2 and "already started" in again.stderr, again.stderr
     time.sleep(45)
@@ -86,8 +86,8 @@ def test_killed_start(found: vm_fleet.Fleet, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_panic_in_arm_b(found: vm_fleet.Fleet) -> None:
-    """A kernel panic while the switch is on: that host comes back stock, and all others are set
-    back within a slot of its return."""
+    """A host that panics in arm b comes back with stock values; the others are set back within a
+    slot of its return."""
     path = named(found, "panic")
     assert fleet_lab.rollout("start", path, "--lead", "15").returncode == 0
     log = found.folder / "watch.log"
@@ -102,7 +102,7 @@ def test_panic_in_arm_b(found: vm_fleet.Fleet) -> None:
 
         soon("the switch is on somewhere", 60 + 3 * demo.SLOT, some_on)
         guest = on[0]
-        # Prometheus has to know this boot.
+        # Prometheus has to scrape this boot first.
         time.sleep(2 * vm_fleet.SCRAPE)
         vm_fleet.reach(guest.login, "echo c >/proc/sysrq-trigger", limit=5)
         soon("the VM ends", 60, lambda: guest.process.poll() is not None)

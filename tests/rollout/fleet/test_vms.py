@@ -35,7 +35,7 @@ class Ran:
         self.lossy = lossy
 
     def verdict(self, **changes: Any) -> dict[str, Any]:
-        """Judge it with other lines in the experiment file."""
+        """Judge the experiment with other lines in its file."""
         values = {**self.plan.source, **changes}
         plan = design.Plan(experiment.parse(values, ""), values, self.plan.seed, self.plan.hosts,
                            self.plan.strata, self.plan.arms, {})
@@ -48,7 +48,7 @@ class Ran:
         return found
 
     def latency(self, metric: str) -> dict[str, Any]:
-        """Judge it by a drawn latency."""
+        """Judge the experiment by a simulated latency."""
         return self.verdict(primary={
             "query": f"rate({metric}[$slot]) / rate(load_draws_total[$slot])",
             "better": "lower", "margin": "1%"})
@@ -72,32 +72,32 @@ def fixture_ran() -> Iterator[Ran]:
 
 
 def test_scaled(ran: Ran) -> None:
-    """A latency that is 10 % lower while the kernel has b: the interval holds that, and not 0."""
+    """The interval of a latency that is 10 % lower in arm b contains that, and not 0."""
     found = ran.latency("load_scaled_microseconds_total")
     assert found["verdict"] == "BETTER", found
     assert found["effect"]["low"] <= B <= found["effect"]["high"] < 0, found
 
 
 def test_same(ran: Ran) -> None:
-    """A latency that does not depend on the switch."""
+    """A latency that does not depend on the switch gets neither BETTER nor WORSE."""
     found = ran.latency("load_same_microseconds_total")
     assert found["verdict"] in ("EQUIVALENT", "INCONCLUSIVE"), found
 
 
 def test_stall(ran: Ran) -> None:
-    """A real stall that the switch removes, and the counter that shows that it did."""
+    """A real stall is shorter in arm b, and the switch's counter grows there only."""
     found = ran.verdict()
     assert found["verdict"] == "BETTER", found
     assert found["mechanism"]["b"] > 0.5 > found["mechanism"]["a"], found
 
 
 def test_other_counter(ran: Ran) -> None:
-    """A counter that this switch does not move."""
+    """A counter that the switch does not move gives NOT EXERCISED."""
     found = ran.verdict(mechanism={"query": "rate(node_vmstat_spf_anon[$slot])", "min": 0.5})
     assert found["verdict"] == "NOT EXERCISED", found
 
 
 def test_prometheus_is_killed(ran: Ran) -> None:
-    """Most values are missing: there is no verdict."""
+    """With most values missing, the experiment is INVALID."""
     found = ran.verdict(prometheus=ran.lossy)
     assert found["verdict"] == "INVALID" and "are missing" in found["reasons"][0], found

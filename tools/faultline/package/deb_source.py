@@ -29,7 +29,7 @@ from ..source import ENVIRONMENT, Source, choose, debian_config, obtain, tar_str
 from ..stage_env import make_env
 from .debtree import SOURCE, maintainer, write_debian
 
-# What the build needs of this repository.  Its sysctl/ and rollout/ are there in any case.
+# The parts of this repository that the build needs, besides sysctl/ and rollout/.
 CARRIED = ("CHANGELOG", "CONTRIBUTING.md", "COPYING", "README.md", "SECURITY.md", "kernel",
            "packaging", "tools")
 ROOM = 1 << 30

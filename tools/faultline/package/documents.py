@@ -45,7 +45,7 @@ def unpack(path: pathlib.Path) -> bytes:
 
 
 def publish(key: Key, old: pathlib.Path, new: pathlib.Path) -> None:
-    """Fill NEW/security: what is there, and the documents of new kernels."""
+    """Fill NEW/security with the old documents and those of new kernels."""
     folder, before = new / NAME, old / NAME
     found: dict[str, bytes | pathlib.Path] = {}
     for place, form in KERNELS:

@@ -43,9 +43,9 @@ MARK = b"~Module signature appended~\n"
 TRAILER = 12
 # How openssl and sbsign reach a token.
 ENGINE = ("-engine", "--engine")
-# What a kernel needs to refuse unsigned code with Secure Boot on.
+# Options of a kernel that refuses unsigned code with Secure Boot on.
 LOCKDOWN = ("MODULE_SIG", "SECURITY_LOCKDOWN_LSM", "LOCK_DOWN_IN_EFI_SECURE_BOOT")
-# What a kernel needs to take a certificate.
+# The option of a kernel that takes a certificate.
 ROOM = "SYSTEM_EXTRA_CERTIFICATE"
 
 
