@@ -38,6 +38,57 @@ STOCK = {"munmap_section_kbytes": 0, "madvise_section_kbytes": 0, "hugetlb_pmd_s
 # How long to wait for data, at most.
 SECONDS = 120
 
+# Unit tests of the rules: two hours of a healthy experiment on two hosts, and for each alert what
+# changes in it, the minute in which that alert fires, alone, and one in which none does.
+H1, H2 = '{instance="h1"}', '{instance="h2"}'
+SPF = "node_vmstat_spf_%s" + H1
+DONE = ("zero", "anon", "cow", "reuse", "access", "raced", "hwpoison")
+ABORTED = ("no_vma", "locked", "changed", "unsupported", "access", "no_table", "pte", "busy",
+           "no_anon_vma", "no_memory")
+AVOIDED = tuple(f"node_vmstat_pmd_clear_avoided_{what}{H1}"
+                for what in ("collapse", "unshare", "table"))
+FALLBACK = f"node_vmstat_pmd_clear_fallback{H1}"
+AB1, AB2 = ('faultline_ab{instance="h%d",experiment="x",arm="%s",slot="1",plan="p"}' % host
+            for host in ((1, "b"), (2, "a")))
+KERNEL = 'node_uname_info{instance="h%d",release="6.12.%d-faultline1"}'
+SWITCH = "node_sysctl_vm_speculative_page_fault"
+BOOT = "node_boot_time_seconds"
+TRIAL = 'faultline_trial_state{instance="h1",kernel="k"}'
+NONCOMPLIANT = 'faultline_ab_noncompliant_total{instance="h1",experiment="x"}'
+WRITTEN = 'node_textfile_mtime_seconds{instance="h1",file="/t/faultline_ab.prom"}'
+COLLECTOR = 'node_scrape_collector_success{instance="h1",collector="sysctl"}'
+OOM, ROLLBACK = f"node_vmstat_oom_kill{H1}", f"faultline_rollback_total{H1}"
+TEXTFILE = f"node_textfile_scrape_error{H1}"
+HEALTHY = {
+    AB1: "1x120", AB2: "1x120", KERNEL % (1, 1): "1x120", KERNEL % (2, 1): "1x120",
+    SWITCH + H1: "1x120", SWITCH + H2: "0x120", f"node_sysctl_vm_hugetlb_pmd_sharing{H1}": "1x120",
+    BOOT + H1: "1000x120", BOOT + H2: "1000x120", NONCOMPLIANT: "0x120", OOM: "3x120",
+    WRITTEN: "0+60x120", TEXTFILE: "0x120", COLLECTOR: "1x120", TRIAL: "3x120", ROLLBACK: "0x120",
+    **{SPF % what: "0+6000x120" for what in DONE},
+    **{SPF % f"abort_{what}": "0+600x120" for what in ABORTED},
+    **dict.fromkeys(AVOIDED, "0+600x120"), FALLBACK: "0+60x120"}
+CASES: dict[str, tuple[dict[str, str], int, int]] = {
+    "FaultlineAgentMissing": ({AB1: "1x60 stale", SWITCH + H1: "1x60 0x60"}, 70, 62),
+    "FaultlineAgentSilent": ({WRITTEN: "0+60x60 3600x60"}, 70, 64),
+    "FaultlineSwitchLeftOn": ({AB1: "1x60 stale", AB2: "1x60 stale"}, 75, 65),
+    "FaultlineNoncompliant": ({NONCOMPLIANT: "0x60 1x60"}, 65, 55),
+    "FaultlineKernelsDiffer": (
+        {KERNEL % (2, 1): "1x60 stale", KERNEL % (2, 2): "_x61 1x59"}, 66, 61),
+    "FaultlineHostRebooted": ({BOOT + H1: "1000x60 5000x60"}, 65, 100),
+    "FaultlineHostsReboot": ({BOOT + host: "1000x60 5000x60" for host in (H1, H2)}, 65, 55),
+    "FaultlineOomKill": ({OOM: "3x60 4x60"}, 65, 55),
+    "FaultlineSpfFallback": ({**{SPF % what: "0+600x120" for what in DONE},
+                              **{SPF % f"abort_{what}": "0+6000x120" for what in ABORTED}}, 60, 20),
+    "FaultlinePmdClearFallback": (
+        {**dict.fromkeys(AVOIDED, "0+10x120"), FALLBACK: "0+600x120"}, 60, 20),
+    "FaultlineTrialFailed": ({TRIAL: "2x60 4x60"}, 65, 20),
+    "FaultlineTrialStuck": ({TRIAL: "1x120"}, 40, 20),
+    "FaultlineRolledBack": ({ROLLBACK: "0x60 1x60"}, 65, 55),
+    "FaultlineSwitchesUnseen": ({COLLECTOR: "1x60 0x60"}, 70, 62),
+    "FaultlineTextfileBroken": ({TEXTFILE: "0x60 1x60"}, 70, 62)}
+# Where another alert fires as well: how many of each.
+FIRING = {"FaultlineHostsReboot": {"FaultlineHostRebooted": 2, "FaultlineHostsReboot": 1}}
+
 
 def counters() -> list[str]:
     """The counters in /proc/vmstat, from the admin guide; those of powerpc included."""
@@ -57,11 +108,38 @@ def promtool(*words: object, folder: pathlib.Path = HERE) -> subprocess.Complete
                           capture_output=True, text=True, check=False)
 
 
-def test_rules() -> None:
-    """Promtool accepts the rules, and their unit tests pass."""
-    for words in (("check", "rules", "rules.yml"), ("test", "rules", "rules_test.yml")):
-        done = promtool(*words)
+def case(name: str, changes: dict[str, str], *firing: tuple[int, dict[str, int]]) -> object:
+    """A unit test of promtool: a healthy experiment but for CHANGES, and the alerts that fire.
+
+    FIRING are minutes, and how many of which alert fire in each.
+    """
+    return {"name": name, "interval": "1m",
+            "input_series": [{"series": series, "values": values}
+                             for series, values in {**HEALTHY, **changes}.items()],
+            "promql_expr_test": [
+                {"expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                 "eval_time": f"{minute}m", "exp_samples": [
+                     {"labels": f'{{alertname="{alert}"}}', "value": count}
+                     for alert, count in alerts.items()]} for minute, alerts in firing]}
+
+
+def run_cases(rules: object, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    """Run the unit tests on rules."""
+    cases = [case("healthy", {}, (100, {})),
+             *(case(alert, changes, (fires, FIRING.get(alert, {alert: 1})), (quiet, {}))
+               for alert, (changes, fires, quiet) in CASES.items())]
+    for name, body in (("rules.yml", rules), ("rules_test.yml", {
+            "rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": cases})):
+        (folder / name).write_text(yaml.safe_dump(body))
+    return promtool("test", "rules", "rules_test.yml", folder=folder)
+
+
+def test_rules(tmp_path: pathlib.Path) -> None:
+    """Promtool accepts the rules, and their unit tests pass; each alert has one."""
+    for done in (promtool("check", "rules", "rules.yml"),
+                 run_cases(yaml.safe_load((HERE / "rules.yml").read_text()), tmp_path)):
         assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(CASES) == sorted(ALERTS)
 
 
 @pytest.mark.parametrize("alert", ALERTS)
@@ -72,9 +150,7 @@ def test_each_alert_is_tested(alert: str, change: str, tmp_path: pathlib.Path) -
     rule, = (rule for group in rules["groups"] for rule in group["rules"]
              if rule.get("alert") == alert)
     rule["expr"] = {"never": "vector(1) < 0", "always": "vector(1)"}[change]
-    (tmp_path / "rules.yml").write_text(yaml.safe_dump(rules))
-    shutil.copy(HERE / "rules_test.yml", tmp_path)
-    done = promtool("test", "rules", "rules_test.yml", folder=tmp_path)
+    done = run_cases(rules, tmp_path)
     assert done.returncode == 1 and alert in done.stdout + done.stderr
 
 
