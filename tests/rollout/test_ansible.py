@@ -2,7 +2,7 @@
 """The Ansible playbooks, on a throw-away copy of this host's files.
 
 apt, dpkg and faultline-ab are the real ones; the repository has packages of the right names with
-the agent's files.  The boot loader is a script that keeps its state in files.
+the agent's files.  test_fleet_trial.py has the playbook that calls faultline-rollout.
 """
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ANSIBLE = ROOT / "rollout/ansible"
 PLAYBOOKS = sorted(path.name for path in ANSIBLE.glob("*.yml"))
-KERNEL = "6.12.117-faultline1.generic"
-FLEET = ("host0", "host1", "host2", "host3")
 # Changes go to a tmpfs, not to this host.
 MOUNT = r"""set -e
 mount --make-rprivate /
@@ -37,42 +35,6 @@ cp -R "$2/rollout" "$1/root/tmp/ansible/"
 cp -R "$3"/. "$1/root/tmp/repository"
 rm -rf "$1/root/etc/apt/sources.list" "$1/root/etc/apt/sources.list.d"/*
 exec chroot "$1/root" sh -c 'echo ready; exec sleep infinity'
-"""
-BOOT = r"""#!/bin/sh
-cd "/var/lib/boot/$HOST" || exit
-echo "$*" >>calls
-value() { cat "$1" 2>/dev/null || echo "$2"; }
-case $1 in
-status)
-    printf '{"running": "%s", "default": "%s", ' "$(value running old)" "$(value default old)"
-    printf '"trial": {"kernel": "%s", "state": "%s", "reason": "%s"}}\n' \
-        "$(value kernel '')" "$(value state none)" "$(value reason '')"
-    # The health checks of a slow host end after the first look at it.
-    [ ! -e later ] || mv later state
-    ;;
-next) echo "$2" >kernel; echo requested >state ;;
-pin) echo "$2" >default; echo promoted >state ;;
-esac
-"""
-# The host has booted the chosen kernel, or has fallen back.
-SHUTDOWN = r"""#!/bin/sh
-cd "/var/lib/boot/$HOST" || exit
-echo reboot >>calls
-date +%s%N >boot_id
-case $(cat outcome 2>/dev/null) in
-fails) echo rolled-back >state; echo "a unit has failed" >reason; exit ;;
-slow) echo trying >state; echo passed >later ;;
-*) echo passed >state ;;
-esac
-cp kernel running
-"""
-# All hosts share the copy; each has its own boot loader files and boot id.  ssh is
-# called as: options, host, command.
-SSH = r"""#!/bin/sh
-while [ $# -gt 2 ]; do shift; done
-exec nsenter --target "$COPY" --mount --root env -i HOST="$1" PATH="$PATH" HOME=/tmp \
-    unshare --mount sh -c 'mount --bind "/var/lib/boot/$HOST/boot_id" \
-        /proc/sys/kernel/random/boot_id && cd / && exec sh -c "$1"' sh "$2"
 """
 # There is no systemd in the copy.
 SYSTEMCTL = r"""#!/bin/sh
@@ -128,28 +90,9 @@ class Host:
         assert found, text
         return done.returncode, int(found[1]), text
 
-    def play_fleet(self, folder: pathlib.Path, name: str, *words: str) -> tuple[int, str]:
-        """Run a playbook on host0 to host3, each of which can reboot: exit status, output."""
-        (folder / "ssh").write_text(SSH)
-        (folder / "ssh").chmod(0o755)
-        done = subprocess.run(
-            ["ansible-playbook", "-i", ",".join(FLEET) + ",", "-u", "root",
-             "-e", "ansible_python_interpreter=/usr/bin/python3",
-             "-e", f"ansible_ssh_executable={folder}/ssh", ANSIBLE / name, *words],
-            capture_output=True, text=True, check=False, timeout=900, stdin=subprocess.DEVNULL,
-            env={"PATH": os.environ["PATH"], "HOME": str(folder), "LC_ALL": "C.UTF-8",
-                 "COPY": str(self.process.pid), "ANSIBLE_PIPELINING": "1",
-                 "ANSIBLE_SSH_ARGS": ""})
-        return done.returncode, done.stdout + done.stderr
-
-    def boot(self, name: str) -> list[str]:
-        """A file of the boot loader, of each host of the fleet."""
-        return [self.shell(f"cat /var/lib/boot/{host}/{name} 2>/dev/null || true").strip()
-                for host in FLEET]
-
     def files(self) -> str:
         """The contents of the folders that playbooks may change."""
-        return self.shell("find /etc /var/lib/dpkg/info /var/lib/prometheus /var/lib/boot "
+        return self.shell("find /etc /var/lib/dpkg/info /var/lib/prometheus "
                           "/usr/lib/faultline ! -name ld.so.cache -printf '%p %m %s %T@\\n' "
                           "2>/dev/null | sort || true")
 
@@ -185,11 +128,9 @@ def fixture_host(tmp_path: pathlib.Path) -> Iterator[Host]:
 
 
 def install(host: Host) -> None:
-    """Put the agent and the script for the boot loader there."""
+    """Put the agent there."""
     status, _, text = host.play("kernel.yml", "-e", "faultline_repository=/tmp/faultline.sources")
     assert status == 0, text
-    host.run("sh", "-c", "cat >/usr/sbin/faultline-boot; chmod 755 /usr/sbin/faultline-boot; "
-             "mkdir -p /var/lib/boot", stdin=BOOT)
 
 
 def unchanged(host: Host, name: str, *words: str) -> None:
@@ -280,46 +221,3 @@ def test_stop(host: Host) -> None:
     """stop does nothing where no experiment runs."""
     install(host)
     unchanged(host, "stop.yml")
-
-
-def test_trial(host: Host) -> None:
-    """A dry run changes nothing; a host that has the kernel is left alone."""
-    install(host)
-    words = ("-e", f"faultline_kernel={KERNEL}")
-    before = host.files()
-    status, changed, text = host.play("trial.yml", *words, "--check")
-    assert status == 0 and changed == 1 and f"would boot {KERNEL} once" in text, text
-    assert "next" not in host.shell("cat /var/lib/boot/calls; rm /var/lib/boot/calls")
-    # The time of the folder has changed.
-    assert [line for line in host.files().splitlines() if "/var/lib/boot" not in line] == \
-        [line for line in before.splitlines() if "/var/lib/boot" not in line]
-    host.shell(f"cd /var/lib/boot; echo {KERNEL} | tee running kernel default; "
-               "echo promoted >state")
-    status, changed, text = host.play("trial.yml", *words)
-    assert (status, changed) == (0, 0), text
-    host.shell("cd /var/lib/boot; echo old | tee running default; echo rolled-back >state; "
-               "echo 'a unit has failed' >reason; rm calls")
-    status, changed, text = host.play("trial.yml", *words)
-    assert status == 2 and changed == 0 and "a unit has failed" in text, text
-    assert "next" not in host.shell("cat /var/lib/boot/calls")
-    assert host.play("trial.yml")[0] == 2
-
-
-def test_trial_of_a_fleet(host: Host, tmp_path: pathlib.Path) -> None:
-    """Hosts reboot ring by ring; one that goes back ends the play before the next ring."""
-    install(host)
-    host.run("sh", "-c", "cat >/usr/sbin/shutdown; chmod 755 /usr/sbin/shutdown", stdin=SHUTDOWN)
-    host.shell(f"for host in {' '.join(FLEET)}; do mkdir /var/lib/boot/$host; "
-               "echo 1 >/var/lib/boot/$host/boot_id; done; "
-               "echo slow >/var/lib/boot/host1/outcome; echo fails >/var/lib/boot/host2/outcome")
-    words = ("-e", f"faultline_kernel={KERNEL}")
-    status, text = host.play_fleet(tmp_path, "trial.yml", *words)
-    assert status == 2 and "a unit has failed" in text, text
-    assert host.boot("running") == host.boot("default") == [KERNEL, KERNEL, "", ""]
-    assert [calls.count("reboot") for calls in host.boot("calls")] == [1, 1, 1, 0]
-    # After a repair of that host, the hosts of the first rings do not boot again.
-    host.shell("cd /var/lib/boot/host2; rm outcome state reason")
-    status, text = host.play_fleet(tmp_path, "trial.yml", *words)
-    assert status == 0, text
-    assert host.boot("running") == host.boot("default") == [KERNEL] * len(FLEET)
-    assert [calls.count("reboot") for calls in host.boot("calls")] == [1, 1, 2, 1]

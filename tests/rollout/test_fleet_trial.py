@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import os
 import pathlib
+import re
 import subprocess
 import types
 
@@ -309,3 +311,38 @@ def status(running: str, default: str, kernel: str, state: str) -> Answer:
 def test_states(answer: Answer, kind: str) -> None:
     """Each answer of faultline-boot is one state."""
     assert trial.state_of(KERNEL, answer).kind == kind
+
+
+def test_playbook(lab: Lab) -> None:
+    """Ansible's trial.yml calls it: a dry run, a failure, the rest of the rings, nothing to do."""
+    def play(*words: str) -> tuple[int, int, str]:
+        done = subprocess.run(
+            ["ansible-playbook", fleet_lab.ROOT / "rollout/ansible/trial.yml", *words],
+            text=True, capture_output=True, check=False, stdin=subprocess.DEVNULL,
+            env={**os.environ, "FLEET_FOLDER": str(lab.folder), "LC_ALL": "C.UTF-8",
+                 "PATH": f"{fleet_lab.FLEET}:{os.environ['PATH']}"})
+        found = re.search(r"changed=(\d+)", done.stdout)
+        assert found, done.stdout + done.stderr
+        return done.returncode, int(found[1]), done.stdout
+
+    options = ["--rings", "1,3,100%", "--soak", "0", "--every", "0", "--wait", "1s"]
+    values = json.dumps({"faultline_kernel": KERNEL, "faultline_experiment": str(lab.file),
+                         "faultline_options": options})
+    status, _, text = play("-e", f"faultline_kernel={KERNEL}")
+    assert status == 2 and "faultline_experiment to the path" in text
+    status, changed, text = play("-e", values, "--check")
+    assert (status, changed) == (0, 1) and f"ring 1: {first(1)[0]} (to do)" in text
+    assert not lab.calls()
+    bad = first(3)[1]
+    (lab.folder / bad / "outcome").write_text("fails")
+    status, _, text = play("-e", values)
+    assert status == 2 and f"{bad}: a unit has failed" in text and lab.calls() == 3
+    # Somebody has repaired it; the host of the first ring does not boot again.
+    for name in ("outcome", "state"):
+        (lab.folder / bad / name).unlink()
+    status, changed, _ = play("-e", values)
+    assert (status, changed) == (0, 1) and lab.with_kernel("default") == NAMES
+    calls = lab.calls()
+    for more in ((), ("--check",)):
+        assert play("-e", values, *more)[:2] == (0, 0)
+    assert lab.calls() == calls
