@@ -16,7 +16,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 import yaml
@@ -123,11 +123,13 @@ def case(name: str, changes: dict[str, str], *firing: tuple[int, dict[str, int]]
                      for alert, count in alerts.items()]} for minute, alerts in firing]}
 
 
-def run_cases(rules: object, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
-    """Run the unit tests on rules."""
-    cases = [case("healthy", {}, (100, {})),
-             *(case(alert, changes, (fires, FIRING.get(alert, {alert: 1})), (quiet, {}))
-               for alert, (changes, fires, quiet) in CASES.items())]
+def run_cases(rules: object, folder: pathlib.Path,
+              alerts: Iterable[str]) -> subprocess.CompletedProcess[str]:
+    """Run the unit tests of ALERTS, and that of a healthy experiment, on rules."""
+    cases = [case("healthy", {}, (100, {}))]
+    for alert in alerts:
+        changes, fires, quiet = CASES[alert]
+        cases.append(case(alert, changes, (fires, FIRING.get(alert, {alert: 1})), (quiet, {})))
     for name, body in (("rules.yml", rules), ("rules_test.yml", {
             "rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": cases})):
         (folder / name).write_text(yaml.safe_dump(body))
@@ -137,7 +139,7 @@ def run_cases(rules: object, folder: pathlib.Path) -> subprocess.CompletedProces
 def test_rules(tmp_path: pathlib.Path) -> None:
     """Promtool accepts the rules, and their unit tests pass; each alert has one."""
     for done in (promtool("check", "rules", "rules.yml"),
-                 run_cases(yaml.safe_load((HERE / "rules.yml").read_text()), tmp_path)):
+                 run_cases(yaml.safe_load((HERE / "rules.yml").read_text()), tmp_path, CASES)):
         assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(CASES) == sorted(ALERTS)
 
@@ -145,12 +147,12 @@ def test_rules(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("alert", ALERTS)
 @pytest.mark.parametrize("change", ["never", "always"])
 def test_each_alert_is_tested(alert: str, change: str, tmp_path: pathlib.Path) -> None:
-    """The unit tests notice an alert that never fires, and one that always does."""
+    """Its unit test notices if an alert never fires, the healthy experiment if it always does."""
     rules = yaml.safe_load((HERE / "rules.yml").read_text())
     rule, = (rule for group in rules["groups"] for rule in group["rules"]
              if rule.get("alert") == alert)
     rule["expr"] = {"never": "vector(1) < 0", "always": "vector(1)"}[change]
-    done = run_cases(rules, tmp_path)
+    done = run_cases(rules, tmp_path, [alert] if change == "never" else [])
     assert done.returncode == 1 and alert in done.stdout + done.stderr
 
 
