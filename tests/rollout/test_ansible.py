@@ -169,7 +169,7 @@ def test_variables() -> None:
              for name in yaml.safe_load(path.read_text())]
     for path in (*ANSIBLE.glob("*.yml"), *ANSIBLE.glob("roles/*/tasks/*.yml")):
         names += defined(yaml.safe_load(path.read_text()))
-    assert {"faultline_kernel", "faultline_suffix", "faultline_after"} < set(names)
+    assert {"faultline_repository", "faultline_flavour", "faultline_trial"} < set(names)
     assert not [name for name in names if not name.startswith("faultline_")]
 
 
