@@ -2,8 +2,8 @@
 """The test suites, and the tables of tests that need no program of their own.
 
 A suite is a folder in tests/.  Its tests are the executables in it, which print TAP (or KTAP,
-with subtests) and run at the top of the repository, the files test_*.py, and its rows in BOOTS and
-CALLS.
+with subtests) and run at the top of the repository, the files test_*.py, and its rows in BOOTS,
+RULES and CALLS.
 """
 from __future__ import annotations
 
@@ -189,6 +189,137 @@ BOOTS = {boot.title: boot for boot in (
 )}
 
 
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A rule of a feature, and a race that fails without it."""
+
+    # The constant in mm/faultline that breaks the rule; empty: the race only has to pass.
+    name: str
+    # What the rule asks for.
+    what: str
+    # A selftest and one of its tests.
+    race: str
+    # Words FILE=VALUE for /proc/sys/vm, if there is such a sysctl, or for /sys/kernel/debug.
+    settings: str = ""
+    # Variables for the selftest.
+    env: tuple[str, ...] = ()
+    seconds: int = 20
+    # With all rules, the race has to pass; False: another row says so.
+    passes: bool = True
+
+
+def _hugetlb(name: str, what: str, race: str, settings: str = "", seconds: int = 20) -> Rule:
+    return Rule(f"HUGETLB_{name}", what, f"hugetlb_race hugetlb_race.{race}", settings,
+                seconds=seconds)
+
+
+def _pmd_clear(name: str, what: str, race: str, passes: bool = True) -> Rule:
+    # A slow VM must not make the race rare: the other process changes the table while a walker
+    # is in a window.
+    return Rule(name, what, f"pmd_clear_race pmd_clear_race.ipi_free.{race}", passes=passes,
+                env=("FAULTLINE_WINDOW=20000",) if race == "unshare" else ())
+
+
+def _spf(name: str, what: str, race: str, windows: str) -> Rule:
+    # A slow VM must not make the race rare: a window is as long as QEMU may keep a CPU from
+    # running.
+    return Rule(name, what, f"spf_race spf_race.wide.{race}", env=(f"FAULTLINE_WINDOWS={windows}",))
+
+
+_DEBUG = Boot("", "microvm-debug", timeout=240)
+
+# Race tests notice a violated rule.  The debug kernel breaks one rule at a time; the race that the
+# rule prevents must then fail, or the kernel must report a problem.
+RULES = {
+    # Not here: T2 and T3 of page tables, whose windows no test hits; models break them
+    # (tests/models/munmap-tables.pml).
+    "debug/munmap-rules": (dataclasses.replace(_DEBUG, env=("FAULTLINE_MIB=16",)), (
+        Rule("MUNMAP_NO_WAIT", "the wait for page faults",
+             "munmap_race race.on.faults_in_progress"),
+        Rule("MUNMAP_ZAP_FOREIGN", "zapping marked mappings only",
+             "munmap_race race.on.map_fixed"),
+        Rule("MUNMAP_UNMAP_FOREIGN", "unmapping marked mappings only",
+             "munmap_race race.on.map_fixed", passes=False),
+        Rule("MUNMAP_NO_SECOND_ZAP", "zapping again what was left out",
+             "munmap_semantics munmap.on.mixed_and_holes"),
+        Rule("MUNMAP_EARLY_RELEASE", "keeping the mark to the end",
+             "munmap_race race.on.map_limit", "munmap_finish_window_us=20000"),
+        Rule("MUNMAP_NO_RETRY", "the wait at a limit", "munmap_race race.on.map_limit",
+             passes=False))),
+    # Not here: that entry_peek() must not use huge_ptep_get(), as that looks at neighbouring
+    # entries only on arm64; on x86 it is the same single read.
+    "debug/hugetlb-rules": (dataclasses.replace(_DEBUG, append=NUMA), (
+        _hugetlb("NO_RECHECK", "revalidation under the page table lock", "revalidate.leave",
+                 "hugetlb_lock_window_us=20000 pmd_clear_ipi_free=1"),
+        _hugetlb("NO_MAPPING", "the check that the page is still in the file",
+                 "off.truncate_exact", "hugetlb_find_window_us=20000"),
+        _hugetlb("NO_NEIGHBOUR", "the check that a neighbour is still in the file",
+                 "off.punch_unmapped", "hugetlb_around_window_us=1000"),
+        _hugetlb("NO_UNSHARE", "unsharing before the lock is dropped", "revalidate.unmap"),
+        # The table is freed, and its lock with it.
+        _hugetlb("NO_IRQS_OFF", "interrupts off until the table is locked", "revalidate.leave",
+                 "hugetlb_lock_window_us=100000 pmd_clear_ipi_free=1"),
+        _hugetlb("SPLIT_HOLD", "removing entry and rmap under one lock hold", "off.forget",
+                 "hugetlb_zap_window_us=2000"),
+        _hugetlb("NO_ENTRY_LOCK", "locking the table to look for a mapping", "off.forget",
+                 "hugetlb_zap_window_us=20000"),
+        # Hit once or twice in 20 s: the page must be cleared for its next user meanwhile.
+        _hugetlb("NO_ENTRY_LOCK", "locking the table to look at a page", "off.scan",
+                 "hugetlb_entry_window_us=100000", seconds=60))),
+    # The kernel behaves like a guest whose hypervisor flushes TLBs: on bare x86 a flush waits for
+    # all walkers, no matter which rule is broken.
+    "debug/pmd_clear-rules": (dataclasses.replace(_DEBUG, append=RCU_TABLES), (
+        _pmd_clear("PMD_CLEAR_RULE_LOOK", "rechecking the sequence number", "unshare"),
+        _pmd_clear("PMD_CLEAR_RULE_COUNT", "a new sequence number when unsharing", "unshare",
+                   passes=False),
+        _pmd_clear("PMD_CLEAR_RULE_FLUSH",
+                   "checking the sequence number where a flush does not wait", "unshare",
+                   passes=False),
+        # For PMD_CLEAR_RULE_COLLAPSE, the window of get_user_pages_fast() is shorter than a
+        # collapse: that rule is in spf-rules.
+        _pmd_clear("", "", "collapse"),
+        _pmd_clear("PMD_CLEAR_RULE_TABLE", "the grace period for a table without a batch",
+                   "table"))),
+    "debug/spf-rules": (dataclasses.replace(_DEBUG, append=NUMA), (
+        _spf("SPF_NO_SEQUENCE", "revalidation under the page table lock", "stop_munmap",
+             "lock=20000"),
+        _spf("SPF_NO_LOCKED", "the check for a concurrent VMA change", "fork_order", ""),
+        _spf("SPF_NO_DETACHED", "the check for an unmapped VMA", "stop_munmap", "find=20000"),
+        _spf("SPF_NO_FIND", "the second VMA lookup", "stop_munmap_slow_memory", "sleep=80000"),
+        _spf("SPF_NO_NOTIFIER", "the check for MMU notifiers", "stop_notifier",
+             "lock=2000 change=2000"),
+        _spf("SPF_NO_DRAIN", "the wait in mremap()", "stop_stale", "change=100000"),
+        _spf("SPF_NO_WAIT", "the wait in the first MMU notifier registration", "stop_notifier",
+             "change=50000"),
+        _spf("SPF_EARLY_FILE", "not touching a file that may be closed", "stop_overlay",
+             "lock=20000"),
+        _spf("SPF_NO_RECHECK", "the check of a VMA once it is locked", "stop_shared", "vma=20000"),
+        _spf("PMD_CLEAR_RULE_COLLAPSE", "freeing a collapsed table by RCU", "stop_collapse",
+             "walk=100000"),
+        _spf("PMD_CLEAR_RULE_TABLE", "freeing the only table of a munmap by RCU",
+             "stop_munmap_table", "walk=100000"))),
+    # With the hash MMU, a fault inserts a hash entry while the collapse flushes those of the
+    # table.  Runs longer than spf-hash and with a wider window.  It does not prove that the
+    # collapse has to drain the table (tests/models/protocol.py does): without the drain
+    # (SPF_NO_DRAIN, EACH=60) it has passed as well.
+    #
+    # A stale hash entry translates for all threads alike, so that they agree on what they read
+    # from the old page.  init_on_free clears that page when the collapse frees it.
+    "ppc64le/collapse-hash": (
+        Boot("", "ppc64le", ("mmu",), IN_TURN, timeout=1200,
+             append="disable_radix init_on_free=1", env=("FAULTLINE_MMU=Hash",), awake=True), (
+            dataclasses.replace(_spf("", "", "keep_collapse_writing", "change=20000"), seconds=30),
+            dataclasses.replace(_spf("", "", "keep_collapse", "change=20000"), seconds=30))),
+}
+
+# Rules without a row.
+UNTESTED = {
+    "MUNMAP_LATE_FLUSH": "T4: race.on.replaced_everywhere with munmap_flush_window_us=20000 has "
+                         "noticed it once in four runs.",
+    "SPF_BAD_MEMORY": "It is no rule, but makes memory fail for spf_race.",
+}
+
+
 # Tests that are one call of a tool, which prints TAP.
 CALLS = {
     # A host installs, boots, uses, upgrades, rolls back and removes our kernel.
@@ -208,7 +339,8 @@ CALLS = {
 }
 
 # The command of each test that is a row of a table.
-ROWS: dict[str, tuple[str, ...]] = {title: (LAB, "boot", title) for title in BOOTS} | CALLS
+ROWS: dict[str, tuple[str, ...]] = ({title: (LAB, "boot", title) for title in BOOTS} | CALLS
+                                    | {title: (LAB, "rules", title) for title in RULES})
 
 
 _SUITE_OF = {TESTS / (suite.folder or name): name for name, suite in SUITES.items()}

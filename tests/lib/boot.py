@@ -28,15 +28,15 @@ def selftest(flavour: str, name: str) -> str:
     return str(FILES.get(name, BUILD / folder / name))
 
 
-def machine(row: Boot) -> Machine:
+def machine(row: Boot, *append: str) -> Machine:
     """The VM of the row."""
     # One CPU must not keep another one from running; ppc64le has AWAKE instead.
     fair = row.icount is not None and FLAVOURS[row.flavour].arch == X86
-    append = [row.append, *([] if row.programs else ["kunit.enable=1"])]
+    parameters = [row.append, *append]
     if row.preempt:
-        append.append(f"preempt={row.preempt}")
+        parameters.append(f"preempt={row.preempt}")
     return Machine(FLAVOURS[row.flavour].image, cpus=row.cpus, mem=row.mem, icount=row.icount,
-                   icount_fair=fair, append=append)
+                   icount_fair=fair, append=parameters)
 
 
 def job(row: Boot) -> Job:
@@ -58,7 +58,8 @@ def main() -> int:
     row = BOOTS[sys.argv[1]]
     print(f"# {row.reason}", flush=True)
     out = BUILD / "vm" / row.title.replace("/", "-")
-    report = vm.run(machine(row), job(row), out, timeout=row.timeout, quiet=True)
+    kunit = [] if row.programs else ["kunit.enable=1"]
+    report = vm.run(machine(row, *kunit), job(row), out, timeout=row.timeout, quiet=True)
     report.print()
     log = out / "console.log"
     console = log.read_text("utf-8", "replace") if log.exists() else ""

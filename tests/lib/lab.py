@@ -15,6 +15,7 @@ VERBS = {
     "hosts packages": ("hosts.packages:main", "make the repositories for the test hosts"),
     "hosts shell": ("hosts.shell:main", "open a shell on a test host"),
     "hosts test": ("hosts.story:main", "test packages on a test host"),
+    "rules": ("lib.rules:main", "break the rules of a feature: a row of suites.py"),
     "upstream mm": ("upstream.mm:main", "compare upstream's mm selftests on stock and on ours"),
     "upstream stress-ng": ("upstream.stress_ng:main", "compare stress-ng on stock and on ours"),
     "userland": ("lib.userland:main", "run test suites on a Debian 13"),
