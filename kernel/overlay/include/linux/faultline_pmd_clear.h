@@ -27,24 +27,24 @@ enum pmd_clear_site {
 	PMD_CLEAR_LEGACY,	/* powerpc: a huge page is unmapped or split */
 };
 
-/* Rules that a test can break, to prove that it notices. */
-enum pmd_clear_rule {
-	PMD_CLEAR_RULE_LOOK	= 1,	/* walkers recheck the count */
-	PMD_CLEAR_RULE_COUNT	= 2,	/* unsharing changes the count */
-	PMD_CLEAR_RULE_FLUSH	= 4,	/* unless the TLB flush is by IPI */
-	PMD_CLEAR_RULE_COLLAPSE	= 8,	/* the old table is freed later */
-	PMD_CLEAR_RULE_TABLE	= 16,	/* so is a table without a batch */
-};
-
 #ifdef CONFIG_FAULTLINE_PMD_CLEAR_TORTURE
-extern u32 pmd_clear_broken_rules;
+DECLARE_STATIC_KEY_FALSE(pmd_clear_window_key);
+void __pmd_clear_window(void);
+bool pmd_clear_count_broken(void);
 
-static inline bool pmd_clear_broken(enum pmd_clear_rule rule)
+/* Tests only: a delay where a race would have to happen. */
+static inline void pmd_clear_window(void)
 {
-	return READ_ONCE(pmd_clear_broken_rules) & rule;
+	if (static_branch_unlikely(&pmd_clear_window_key))
+		__pmd_clear_window();
 }
 #else
-static inline bool pmd_clear_broken(enum pmd_clear_rule rule)
+static inline void pmd_clear_window(void)
+{
+}
+
+/* Does a test break the rule that unsharing changes the count? */
+static inline bool pmd_clear_count_broken(void)
 {
 	return false;
 }
@@ -244,7 +244,7 @@ static inline void pmd_clear_mm_init(struct mm_struct *mm)
  */
 static inline void pmd_clear_unshare(struct mm_struct *mm)
 {
-	if (pmd_clear_broken(PMD_CLEAR_RULE_COUNT))
+	if (pmd_clear_count_broken())
 		return;
 	/* After pud_clear(); see above. */
 	smp_mb__before_atomic();
@@ -294,7 +294,7 @@ static inline bool pmd_clear_walk_retry(unsigned int seq)
 {
 	if (!static_branch_unlikely(&pmd_clear_check_key))
 		return false;
-	if (!seq || pmd_clear_broken(PMD_CLEAR_RULE_LOOK))
+	if (!seq)
 		return false;
 	/* Pairs with pmd_clear_unshare(). */
 	smp_rmb();
@@ -346,21 +346,5 @@ static inline void pmd_clear_legacy(struct mm_struct *mm)
 }
 
 #endif /* CONFIG_FAULTLINE_PMD_CLEAR_LEGACY */
-
-#ifdef CONFIG_FAULTLINE_PMD_CLEAR_TORTURE
-DECLARE_STATIC_KEY_FALSE(pmd_clear_window_key);
-void __pmd_clear_window(void);
-
-/* Tests only: a delay where a race would have to happen. */
-static inline void pmd_clear_window(void)
-{
-	if (static_branch_unlikely(&pmd_clear_window_key))
-		__pmd_clear_window();
-}
-#else
-static inline void pmd_clear_window(void)
-{
-}
-#endif
 
 #endif /* _LINUX_FAULTLINE_PMD_CLEAR_H */

@@ -78,7 +78,7 @@
 
 #include "../internal.h"
 #include "faultline.h"
-#include "tests/hugetlb-torture.h"
+#include "hugetlb.h"
 
 /* === Data ================================================================= */
 
@@ -784,7 +784,7 @@ static bool map_neighbour(struct vm_fault *vmf, struct hstate *h,
 		return false;
 	if (folio != xas_reload(xas))
 		goto put;
-	hugetlb_around_window();
+	hugetlb_window(HUGETLB_WINDOW_AROUND);
 	/* Do not wait: the holder of the folio lock may want the table. */
 	if (!folio_trylock(folio))
 		goto put;
@@ -1101,6 +1101,9 @@ static int __init unshare_init(void)
 }
 subsys_initcall(unshare_init);
 
+#ifdef CONFIG_FAULTLINE_HUGETLB_TORTURE
+#include "tests/hugetlb-torture.h"
+#endif
 #ifdef CONFIG_FAULTLINE_KUNIT_TEST
 #include "tests/hugetlb-kunit.h"
 #endif

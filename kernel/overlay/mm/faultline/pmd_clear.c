@@ -62,6 +62,7 @@
 #include <trace/events/faultline.h>
 
 #include "faultline.h"
+#include "pmd_clear.h"
 
 /* === Data ================================================================= */
 
@@ -110,7 +111,7 @@ DEFINE_STATIC_KEY_FALSE(pmd_clear_check_key);
  */
 static bool flush_waits(void)
 {
-	if (pmd_clear_broken(PMD_CLEAR_RULE_FLUSH))
+	if (pmd_clear_broken(PMD_CLEAR_NO_FLUSH_CHECK))
 		return true;
 #if defined(CONFIG_X86) && defined(CONFIG_PARAVIRT)
 	return pv_ops.mmu.flush_tlb_multi == native_flush_tlb_multi;
@@ -279,7 +280,7 @@ void __pmd_clear_collapsed(void)
 
 void pmd_clear_free_old(struct mm_struct *mm, pgtable_t table)
 {
-	if (pmd_clear_broken(PMD_CLEAR_RULE_COLLAPSE))
+	if (pmd_clear_broken(PMD_CLEAR_NO_COLLAPSE_RCU))
 		pte_free(mm, table);
 	else
 		pte_free_defer(mm, table);
@@ -295,6 +296,8 @@ void __pmd_clear_unshared(void)
 
 bool __pmd_clear_walk_retry(void)
 {
+	if (pmd_clear_broken(PMD_CLEAR_NO_RECHECK))
+		return false;
 	count_vm_event(PMD_CLEAR_GUP_RETRY);
 	return true;
 }
@@ -317,7 +320,7 @@ static void free_table(struct rcu_head *head)
  */
 static void free_table_later(struct page *page)
 {
-	if (pmd_clear_broken(PMD_CLEAR_RULE_TABLE))
+	if (pmd_clear_broken(PMD_CLEAR_NO_TABLE_RCU))
 		__tlb_remove_table(page);
 	else
 		call_rcu(&page_ptdesc(page)->pt_rcu_head, free_table);

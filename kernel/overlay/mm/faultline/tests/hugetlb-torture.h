@@ -4,31 +4,8 @@
  * that the tests would notice a bug.  Included by hugetlb.c.
  */
 
-/* Rules that a test breaks; I1 to I4 are the invariants in hugetlb.c. */
-enum hugetlb_rule {
-	HUGETLB_NO_RECHECK	= BIT(0),	/* is it still this table? */
-	HUGETLB_NO_MAPPING	= BIT(1),	/* I4: is page in the file? */
-	HUGETLB_NO_NEIGHBOUR	= BIT(2),	/* I4: and its neighbours? */
-	HUGETLB_NO_UNSHARE	= BIT(3),	/* I1: before the lock goes */
-	HUGETLB_NO_IRQS_OFF	= BIT(4),	/* I2: until table is locked */
-	HUGETLB_SPLIT_HOLD	= BIT(5),	/* I3: clear entry and rmap */
-	HUGETLB_NO_ENTRY_LOCK	= BIT(6),	/* I3: to look at an entry */
-};
-
-/* Places where a test adds a delay. */
-enum hugetlb_place {
-	HUGETLB_WINDOW_FIND,	/* between finding pages and locking table */
-	HUGETLB_WINDOW_LOCK,	/* between finding and locking the table */
-	HUGETLB_WINDOW_ZAP,	/* between clearing an entry and its rmap */
-	HUGETLB_WINDOW_AROUND,	/* between finding and locking a neighbour */
-	HUGETLB_WINDOW_ENTRY,	/* between reading an entry and its page */
-	HUGETLB_WINDOWS,
-};
-
-#ifdef CONFIG_FAULTLINE_HUGETLB_TORTURE
-
+#include <linux/init.h>
 #include <linux/mmu_notifier.h>
-#include <linux/slab.h>
 #include <linux/spinlock.h>
 
 #include "torture.h"
@@ -37,18 +14,17 @@ static u32 broken_rules;
 static u32 lost_tables;
 static u32 windows[HUGETLB_WINDOWS];
 
-static bool hugetlb_broken(enum hugetlb_rule rule)
+bool hugetlb_broken(enum hugetlb_rule rule)
 {
 	return READ_ONCE(broken_rules) & rule;
 }
 
-static void hugetlb_window(enum hugetlb_place place)
+void hugetlb_window(enum hugetlb_place place)
 {
 	torture_delay(torture_window_us(&windows[place]));
 }
 
-/* The PUD entry has changed.  Returns true unless the rule is broken. */
-static bool hugetlb_table_lost(void)
+bool hugetlb_table_lost(void)
 {
 	if (!hugetlb_broken(HUGETLB_NO_RECHECK))
 		return true;
@@ -57,8 +33,7 @@ static bool hugetlb_table_lost(void)
 	return false;
 }
 
-/* @folio is locked, and in the file unless the rule is broken. */
-static void hugetlb_find_window(struct folio *folio)
+void hugetlb_find_window(struct folio *folio)
 {
 	bool broken = hugetlb_broken(HUGETLB_NO_MAPPING);
 
@@ -69,8 +44,7 @@ static void hugetlb_find_window(struct folio *folio)
 		folio_lock(folio);
 }
 
-/* Interrupts are off, and stay off unless the rule is broken. */
-static void hugetlb_lock_window(void)
+void hugetlb_lock_window(void)
 {
 	u32 us = torture_window_us(&windows[HUGETLB_WINDOW_LOCK]);
 
@@ -84,8 +58,7 @@ static void hugetlb_lock_window(void)
 	}
 }
 
-/* The table is locked, and stays locked unless the rule is broken. */
-static void hugetlb_zap_window(spinlock_t *ptl)
+void hugetlb_zap_window(spinlock_t *ptl)
 {
 	bool broken = hugetlb_broken(HUGETLB_SPLIT_HOLD);
 
@@ -94,12 +67,6 @@ static void hugetlb_zap_window(spinlock_t *ptl)
 	hugetlb_window(HUGETLB_WINDOW_ZAP);
 	if (broken)
 		spin_lock(ptl);
-}
-
-/* A reference to the neighbour is held, but not its lock. */
-static void hugetlb_around_window(void)
-{
-	hugetlb_window(HUGETLB_WINDOW_AROUND);
 }
 
 bool hugetlb_entry_lock_broken(void)
@@ -124,32 +91,6 @@ static struct {
 	unsigned long end;
 } invalidations[INVALIDATIONS];
 static DEFINE_SPINLOCK(invalidations_lock);
-
-static struct mm_struct *notified_mm;
-static u32 unnotified;
-
-/*
- * The PUD entry of @addr was cleared.  Whoever did it must have told the
- * notifier that everything below that entry goes away.
- */
-static void hugetlb_check_notified(struct mm_struct *mm, unsigned long addr)
-{
-	unsigned long start = addr & PUD_MASK, end = start + PUD_SIZE;
-	bool found = false;
-	int i;
-
-	/* Pairs with notifier_set(): the notifier was there before. */
-	if (READ_ONCE(notified_mm) != mm)
-		return;
-	spin_lock(&invalidations_lock);
-	for (i = 0; i < INVALIDATIONS; i++)
-		found |= invalidations[i].task == current &&
-			 invalidations[i].start <= start &&
-			 invalidations[i].end >= end;
-	if (!found)
-		WRITE_ONCE(unnotified, unnotified + 1);
-	spin_unlock(&invalidations_lock);
-}
 
 static int notifier_begin(struct mmu_notifier *notifier,
 			  const struct mmu_notifier_range *range)
@@ -184,49 +125,33 @@ static void notifier_end(struct mmu_notifier *notifier,
 	spin_unlock(&invalidations_lock);
 }
 
-static struct mmu_notifier *notifier_alloc(struct mm_struct *mm)
-{
-	return kzalloc(sizeof(struct mmu_notifier), GFP_KERNEL) ? :
-		ERR_PTR(-ENOMEM);
-}
-
-static void notifier_free(struct mmu_notifier *notifier)
-{
-	kfree(notifier);
-}
-
-/* The mm is about to go away, and nobody else uses it. */
-static void notifier_release(struct mmu_notifier *notifier,
-			     struct mm_struct *mm)
-{
-	cmpxchg(&notified_mm, mm, NULL);
-	mmu_notifier_put(notifier);
-}
-
-static const struct mmu_notifier_ops notifier_ops = {
-	.release		= notifier_release,
-	.invalidate_range_start	= notifier_begin,
-	.invalidate_range_end	= notifier_end,
-	.alloc_notifier		= notifier_alloc,
-	.free_notifier		= notifier_free,
+/* To be called for every unsharing. */
+static struct torture_notifier hugetlb_notifier = {
+	.ops = {
+		TORTURE_NOTIFIER_OPS,
+		.invalidate_range_start	= notifier_begin,
+		.invalidate_range_end	= notifier_end,
+	},
+	.one_mm = true,
 };
 
-/* Gives the writer's mm a notifier, for the rest of its life. */
-static int notifier_set(void *data, u64 value)
+void hugetlb_check_notified(struct mm_struct *mm, unsigned long addr)
 {
-	struct mmu_notifier *notifier;
+	unsigned long start = addr & PUD_MASK, end = start + PUD_SIZE;
+	bool found = false;
+	int i;
 
-	/* One mm at a time. */
-	if (READ_ONCE(notified_mm))
-		return -EBUSY;
-	notifier = mmu_notifier_get(&notifier_ops, current->mm);
-	if (IS_ERR(notifier))
-		return PTR_ERR(notifier);
-	/* From now on the notifier must be called for every unsharing. */
-	WRITE_ONCE(notified_mm, current->mm);
-	return 0;
+	if (!torture_notified(&hugetlb_notifier, mm))
+		return;
+	spin_lock(&invalidations_lock);
+	for (i = 0; i < INVALIDATIONS; i++)
+		found |= invalidations[i].task == current &&
+			 invalidations[i].start <= start &&
+			 invalidations[i].end >= end;
+	if (!found)
+		torture_count_unnotified(&hugetlb_notifier);
+	spin_unlock(&invalidations_lock);
 }
-DEFINE_DEBUGFS_ATTRIBUTE(notifier_fops, NULL, notifier_set, "%llu\n");
 
 static int __init hugetlb_torture_init(void)
 {
@@ -242,43 +167,8 @@ static int __init hugetlb_torture_init(void)
 			      &windows[HUGETLB_WINDOW_AROUND]);
 	torture_create_window("hugetlb_entry_window_us",
 			      &windows[HUGETLB_WINDOW_ENTRY]);
-	debugfs_create_file_unsafe("hugetlb_notifier", 0200, NULL, NULL,
-				   &notifier_fops);
-	debugfs_create_u32("hugetlb_unnotified", 0600, NULL, &unnotified);
+	torture_create_notifier("hugetlb_notifier", "hugetlb_unnotified",
+				&hugetlb_notifier);
 	return 0;
 }
 late_initcall(hugetlb_torture_init);
-
-#else
-
-static bool hugetlb_broken(enum hugetlb_rule rule)
-{
-	return false;
-}
-
-static bool hugetlb_table_lost(void)
-{
-	return true;
-}
-
-static void hugetlb_find_window(struct folio *folio)
-{
-}
-
-static void hugetlb_lock_window(void)
-{
-}
-
-static void hugetlb_zap_window(spinlock_t *ptl)
-{
-}
-
-static void hugetlb_around_window(void)
-{
-}
-
-static void hugetlb_check_notified(struct mm_struct *mm, unsigned long addr)
-{
-}
-
-#endif /* CONFIG_FAULTLINE_HUGETLB_TORTURE */

@@ -14,7 +14,17 @@
 
 #include "torture.h"
 
-u32 pmd_clear_broken_rules;
+static u32 broken_rules;
+
+bool pmd_clear_broken(enum pmd_clear_rule rule)
+{
+	return READ_ONCE(broken_rules) & rule;
+}
+
+bool pmd_clear_count_broken(void)
+{
+	return pmd_clear_broken(PMD_CLEAR_NO_COUNT);
+}
 
 /* === A guest whose hypervisor flushes TLBs ================================ */
 
@@ -135,8 +145,7 @@ static int __init window_init(void)
 {
 	debugfs_create_file_unsafe("pmd_clear_window_us", 0600, NULL, NULL,
 				   &window_fops);
-	debugfs_create_u32("pmd_clear_broken_rules", 0600, NULL,
-			   &pmd_clear_broken_rules);
+	debugfs_create_u32("pmd_clear_broken_rules", 0600, NULL, &broken_rules);
 	return 0;
 }
 late_initcall(window_init);
