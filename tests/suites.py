@@ -269,16 +269,16 @@ RULES = {
     # The kernel behaves like a guest whose hypervisor flushes TLBs: on bare x86 a flush waits for
     # all walkers, no matter which rule is broken.
     "debug/pmd_clear-rules": (dataclasses.replace(_DEBUG, append=RCU_TABLES), (
-        _pmd_clear("PMD_CLEAR_RULE_LOOK", "rechecking the sequence number", "unshare"),
-        _pmd_clear("PMD_CLEAR_RULE_COUNT", "a new sequence number when unsharing", "unshare",
+        _pmd_clear("PMD_CLEAR_NO_RECHECK", "rechecking the sequence number", "unshare"),
+        _pmd_clear("PMD_CLEAR_NO_COUNT", "a new sequence number when unsharing", "unshare",
                    passes=False),
-        _pmd_clear("PMD_CLEAR_RULE_FLUSH",
+        _pmd_clear("PMD_CLEAR_NO_FLUSH_CHECK",
                    "checking the sequence number where a flush does not wait", "unshare",
                    passes=False),
-        # For PMD_CLEAR_RULE_COLLAPSE, the window of get_user_pages_fast() is shorter than a
+        # For PMD_CLEAR_NO_COLLAPSE_RCU, the window of get_user_pages_fast() is shorter than a
         # collapse: that rule is in spf-rules.
         _pmd_clear("", "", "collapse"),
-        _pmd_clear("PMD_CLEAR_RULE_TABLE", "the grace period for a table without a batch",
+        _pmd_clear("PMD_CLEAR_NO_TABLE_RCU", "the grace period for a table without a batch",
                    "table"))),
     "debug/spf-rules": (dataclasses.replace(_DEBUG, append=NUMA), (
         _spf("SPF_NO_SEQUENCE", "revalidation under the page table lock", "stop_munmap",
@@ -294,9 +294,9 @@ RULES = {
         _spf("SPF_EARLY_FILE", "not touching a file that may be closed", "stop_overlay",
              "lock=20000"),
         _spf("SPF_NO_RECHECK", "the check of a VMA once it is locked", "stop_shared", "vma=20000"),
-        _spf("PMD_CLEAR_RULE_COLLAPSE", "freeing a collapsed table by RCU", "stop_collapse",
+        _spf("PMD_CLEAR_NO_COLLAPSE_RCU", "freeing a collapsed table by RCU", "stop_collapse",
              "walk=100000"),
-        _spf("PMD_CLEAR_RULE_TABLE", "freeing the only table of a munmap by RCU",
+        _spf("PMD_CLEAR_NO_TABLE_RCU", "freeing the only table of a munmap by RCU",
              "stop_munmap_table", "walk=100000"))),
     # With the hash MMU, a fault inserts a hash entry while the collapse flushes those of the
     # table.  Runs longer than spf-hash and with a wider window.  It does not prove that the

@@ -24,9 +24,9 @@ from .boot import BUILD, machine, selftest
 from .tap import Tap
 
 # Where the rules of each feature are, in the kernel's tree.
-HEADERS = {"munmap": "mm/faultline/munmap.h", "hugetlb": "mm/faultline/tests/hugetlb-torture.h",
-           "pmd_clear": "include/linux/faultline_pmd_clear.h", "spf": "mm/faultline/spf.h"}
-CONSTANT = re.compile(r"(?m)^\t(\w+)\s*= (?:BIT\((\d+)\)|(\d+)),")
+HEADERS = {feature: f"mm/faultline/{feature}.h"
+           for feature in ("munmap", "hugetlb", "pmd_clear", "spf")}
+CONSTANT = re.compile(r"(?m)^\t(\w+)\s*= BIT\((\d+)\),")
 # On a busy host, some races are not hit each time.
 TRIES = 3
 PASSED = "passed"
@@ -41,8 +41,8 @@ def constants(tree: Path) -> dict[str, str]:
         enum = re.search(r"enum \w+_rule \{.*?\n\};", (tree / name).read_text("utf-8"), re.S)
         if not enum:
             raise Fail(f"{tree / name} has no rules")
-        for rule, bit, number in CONSTANT.findall(enum[0]):
-            found[rule] = f"{feature}_broken_rules={1 << int(bit) if bit else number}"
+        for rule, bit in CONSTANT.findall(enum[0]):
+            found[rule] = f"{feature}_broken_rules={1 << int(bit)}"
     return found
 
 

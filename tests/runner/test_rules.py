@@ -27,10 +27,10 @@ def test_each_rule_has_a_row() -> None:
 
 
 def test_numbers() -> None:
-    """The numbers of an enum with BIT(), and of one without."""
+    """The numbers of two rules."""
     numbers = rules.constants(ROOT / "kernel/overlay")
     assert numbers["HUGETLB_NO_ENTRY_LOCK"] == "hugetlb_broken_rules=64"
-    assert numbers["PMD_CLEAR_RULE_TABLE"] == "pmd_clear_broken_rules=16"
+    assert numbers["PMD_CLEAR_NO_TABLE_RCU"] == "pmd_clear_broken_rules=16"
 
 
 class Races:
