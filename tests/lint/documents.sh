@@ -28,6 +28,19 @@ done < <(promised)
 check_empty 'each target is in make help' \
 	"$(sed -n 's/^\.PHONY: //p' Makefile | tr ' ' '\n' | grep -vxF "$verbs")"
 
+check 'README.md names the version of the pin' \
+	grep -qF "Debian's $(sed -n 's/^upstream=//p' kernel/upstream)," README.md
+subject() { git mailinfo /dev/null /dev/null <"$1" | sed -n 's/^Subject: //p'; }
+fixes=0
+numbers=(no one two three four five six seven eight nine)
+while read -r patch; do
+	fixes=$((fixes + 1))
+	check "SECURITY.md has a row for ${patch##*/}" grep -qF "| $(subject "$patch") |" SECURITY.md
+done < <(grep -lx 'Forwarded: no, see SECURITY.md' -r kernel/patches)
+check 'README.md has the number of bug fixes' \
+	grep -qx "apart from ${numbers[fixes]} \[bug fixes\](SECURITY.md)" \
+	<(tr '\n' ' ' <README.md | grep -o 'apart from [a-z]* \[bug fixes\](SECURITY.md)')
+
 check 'the newest CHANGELOG entry has a date' grep -qE '\b[0-9]{4}-[0-9]{2}-[0-9]{2}\b' CHANGELOG
 release=$(cat $overlay/localversion-faultline)
 check "CHANGELOG has an entry for ${release#-}" grep -qF -- "$release" CHANGELOG

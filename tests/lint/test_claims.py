@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Figures in README, the admin guide and the man pages agree with tests/bench/results.
+
+A figure without a result file is listed with the command that measures it.
+"""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from faultline.common import ROOT
+
+RESULTS = ROOT / "tests/bench/results"
+PATHS = [ROOT / "README.md", *(ROOT / "kernel/overlay/Documentation").rglob("*.rst"),
+         *(path for folder in ("sysctl", "rollout", "packaging")
+           for path in (ROOT / folder).rglob("*.[1-9]"))]
+# In one line each, for patterns.
+DOCUMENTS = {path.name: " ".join(path.read_text("utf-8").split()) for path in PATHS}
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+# A measured figure: a share, a time, or a ratio; not a version.
+FIGURE = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?(?: ?%| ms\b| times\b)|[0-2]\.\d{2,4}(?![\w.]*\d))")
+
+# Document, the words around its figures, file, row.  Each group has the name of a column; its
+# figures are those of the first such row, rounded.
+QEMU = ("workloads.md", r"\*\*shared max\*\*, three|QEMU, shared")
+LATER = ("workloads.md", r"\*\*shared max\*\* \||the same, another day \| 3")
+PYTHON = ("workloads.md", r"mapped max|Python, mapped")
+ROWS = (
+    ("README.md", r"longest NBD read meanwhile \| (?P<stock>.*?\)) \| (?P<on>.*?\))", *QEMU),
+    ("README.md", r"step of its other thread \| (?P<stock>.*?\)) \| (?P<on>.*?\))", *PYTHON),
+    ("objections.rst", r"longest read takes (?P<on>.*?\)) with the switch on, "
+     r"(?P<off>.*?\)) with it off and (?P<stock>.*?\)) on stock", *QEMU),
+    ("objections.rst", r"it took (?P<on>.*?\)) here, (?P<peer>.*?\)) on 7.3.4 and (?P<stock>.*?\))",
+     *LATER),
+    ("objections.rst", r"step of that thread takes (?P<on>.*?\)) with the switch on, "
+     r"(?P<off>.*?\)) with it off, (?P<peer>.*?\)) on 7.3.4 and (?P<stock>.*?\))", *PYTHON),
+)
+# The same for the largest figure of all such rows; "%" is the excess over 1.
+LARGEST = (
+    ("README.md", r"at most (?P<off>[\d.]+); at most (?P<on>[\d.]+)", "micro.md", ""),
+    ("README.md", r"fall back, 1 to (?P<on>[\d.]+ %) more", "micro.md", "page_fault3|brk1"),
+    ("objections.rst", r"takes more than (?P<on>[\d.]+ %)", "micro.md", "(?!page_fault3)"),
+    ("objections.rst", r"shared file mapping: (?P<on>[\d.]+ %)", "micro.md", "page_fault3"),
+    ("spf.rst", r"every switch off, take up to (?P<off>[\d.]+ %) more", "micro.md", ""),
+    ("spf.rst", r"shared file, first touch 1.000 (?P<on>[\d.]+)", "micro.md", "page_fault3"),
+    ("spf.rst", r"private file, first write 1.000 (?P<on>[\d.]+)", "micro.md", "page_fault2"),
+    ("spf.rst", r"move back 1.000 (?P<on>[\d.]+)", "micro.md", "brk1"),
+)
+# Figures without a result file: their number in a document, and the commands that measure them.
+WITHOUT_FILE = {
+    "README.md": (31, "make run, rollout/fleet/simulate; the guide has those of the tables"),
+    "madvise.rst": (26, "make bench BENCH=munmap"),
+    "munmap.rst": (36, "make bench BENCH=munmap, make run; and a limit"),
+    "objections.rst": (23, "make bench BENCH=munmap, BENCH=hugetlb, BENCH=spf, BENCH=workloads"),
+    "pmd_clear.rst": (1, "the entries of a page table"),
+    "spf.rst": (29, "make bench BENCH=spf"),
+    "symptoms.rst": (4, "from the pages of munmap, madvise and spf"),
+    "faultline-experiment.5": (1, "an example"),
+}
+
+
+def table(file: str, row: str) -> Iterator[dict[str, list[list[float]]]]:
+    """The figures of matching rows in a result file, by the last word of their column's head."""
+    head: list[str] = []
+    for line in (RESULTS / file).read_text("utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and "stock" in line:
+            head = [cell.rpartition(" ")[2] for cell in cells]
+        elif line.startswith("| ") and re.match(row, line[2:]):
+            found: dict[str, list[list[float]]] = {name: [] for name in head}
+            for name, cell in zip(head, cells):
+                found[name].append([float(one) for one in NUMBER.findall(cell)])
+            yield found
+
+
+@pytest.mark.parametrize("claim", [*ROWS, *LARGEST])
+def test_result(claim: tuple[str, str, str, str]) -> None:
+    """The figures of a claim are those of its result file."""
+    document, words, file, row = claim
+    match = re.search(words, DOCUMENTS[document])
+    assert match, f"{document} does not say this any more: {words}"
+    rows = list(table(file, row))
+    assert rows, f"{file} has no row {row}"
+    for column, text in match.groupdict().items():
+        # Only tables of medians without ranges have a largest figure.
+        result = (rows[0][column][0] if claim in ROWS else
+                  max(cell for found in rows for cell in found[column] if len(cell) == 1))
+        for said, measured in zip(NUMBER.findall(text), result, strict=True):
+            value = 100 * (measured - 1) if text.endswith("%") else measured
+            assert float(said) == round(value, len(said.partition(".")[2])), \
+                f"{document}: {match[0]}: {column} is {result} in {file}"
+
+
+def figures(name: str, text: str) -> list[str]:
+    """The figures of a document that no result file has."""
+    for document, words, _, _ in (*ROWS, *LARGEST):
+        text = re.sub(words, "", text) if document == name else text
+    # Shares in man pages are limits of a design, not results.
+    return [one for one in FIGURE.findall(text)
+            if name.endswith((".md", ".rst")) or not one.endswith("%")]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_without_file(name: str) -> None:
+    """Other figures are listed with the command that measures them."""
+    found, (count, command) = figures(name, DOCUMENTS[name]), WITHOUT_FILE.get(name, (0, ""))
+    assert len(found) == count, f"{name} has {len(found)} of {count} figures: {found}"
+    for bench in re.findall(r"BENCH=(\w+)", command):
+        assert (ROOT / f"tests/bench/{bench}.py").is_file(), bench
+
+
+def test_readme() -> None:
+    """The figures in README's tables that no result file has are in the guide."""
+    guide = {float(one) for name, text in DOCUMENTS.items() if name.endswith(".rst")
+             for one in NUMBER.findall(text)}
+    guide |= {round(100 * (one - 1), 1) for one in guide if 1 < one < 2}
+    rows = " ".join(re.findall(r"(?m)^\|.*", (ROOT / "README.md").read_text("utf-8")))
+    assert not [one for one in figures("README.md", rows)
+                if float(NUMBER.findall(one)[0]) not in guide]
