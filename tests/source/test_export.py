@@ -102,7 +102,7 @@ def test_amended(machine: Host) -> None:
 def test_topics(machine: Host) -> None:
     """A line in the message names a patch's folder; its file moves when that line changes."""
     machine.git("commit", "--quiet", "--amend", "-m",
-                "mm: memory: other words\n\nTopic: is no trailer here\n\nTopic: a_b\nForwarded: no")
+                "mm: memory: other words\n\nTopic: not a trailer here\n\nTopic: a_b\nForwarded: no")
     machine.change("mm/memory.c", "int memory_40;", "int memory_40_changed;")
     machine.commit("mm: memory: other words\n\nTopic: a_b")
     there_and_back(machine)

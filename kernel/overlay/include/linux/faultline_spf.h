@@ -234,7 +234,7 @@ spf_publish_notifiers(struct mm_struct *mm,
 
 #endif /* CONFIG_FAULTLINE_SPF */
 
-/* What handle_mm_fault() would have returned; @done is from spf_fault(). */
+/* The result of handle_mm_fault() for @done, which is from spf_fault(). */
 static inline vm_fault_t spf_fault_result(const struct vm_area_struct *done)
 {
 	return PTR_ERR(done) == -EHWPOISON ? VM_FAULT_HWPOISON : 0;

@@ -23,7 +23,7 @@
  * 6.13.  Consecutive ranges of its vector that lie in one VMA are one section, with
  * one TLB flush where an mmu_gather merges ranges (MMU_GATHER_MERGE_VMAS).
  *
- * What needs mmap_lock is left to upstream, from the first such VMA to the end of
+ * VMAs that need mmap_lock are left to upstream, from the first one to the end of
  * the range: hugetlb, memory of drivers and DAX (a huge PUD may have to be split),
  * userfaultfd with UFFD_FEATURE_EVENT_REMOVE (upstream waits for the event without
  * the lock), and every VMA for which the call fails.  So errors are upstream's.
@@ -273,7 +273,7 @@ bool __madvise_vector_allowed(struct task_struct *task, int behavior)
 	return behavior_discards(behavior) && same_thread_group(task, current);
 }
 
-/* What is left of the first range of a vector. */
+/* The rest of the first range of a vector. */
 struct vector_range {
 	unsigned long start, end;
 };

@@ -488,7 +488,7 @@ TEST_F_TIMEOUT(vector, refused_when_off, TIMEOUT)
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
 }
 
-/* What comes before the first bad range is done, and counts. */
+/* Ranges before the first bad one are handled, and count. */
 TEST_F_TIMEOUT(vector, errors, TIMEOUT)
 {
 	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };

@@ -194,7 +194,7 @@ static void expect_tally(struct __test_metadata *_metadata,
 		       calls);
 	EXPECT_LT(0, tally->untouched);
 	EXPECT_EQ(0, tally->partial);
-	/* What has begun has succeeded. */
+	/* Each call that has begun has succeeded. */
 	EXPECT_LE(on ? tally->succeeded : 0, calls);
 	EXPECT_EQ(on, calls > 0);
 }

@@ -1169,7 +1169,7 @@ static void map_limit_racer(struct race *r, int id)
 	atomic_store(&m->returned, true);
 }
 
-/* What was changed back has stayed as it was. */
+/* A change that was undone leaves the mapping as it was. */
 static bool split_verify(struct map_limit *m)
 {
 	if (!m->undone)
