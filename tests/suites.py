@@ -195,7 +195,7 @@ class Rule:
 
     # The constant in mm/faultline that breaks the rule; empty: the race only has to pass.
     name: str
-    # What the rule asks for.
+    # The behaviour that the rule asks for.
     what: str
     # A selftest and one of its tests.
     race: str
@@ -316,7 +316,7 @@ RULES = {
 UNTESTED = {
     "MUNMAP_LATE_FLUSH": "T4: race.on.replaced_everywhere with munmap_flush_window_us=20000 has "
                          "noticed it once in four runs.",
-    "SPF_BAD_MEMORY": "It is no rule, but makes memory fail for spf_race.",
+    "SPF_BAD_MEMORY": "This is not a rule: it makes memory fail for spf_race.",
 }
 
 

@@ -47,7 +47,7 @@ def constants(tree: Path) -> dict[str, str]:
 
 
 def job(boot: Boot, rule: Rule, broken: str) -> Job:
-    """What runs in the guest: the race, with FILE=VALUE that breaks its rule."""
+    """The guest's command: the race, with FILE=VALUE that breaks its rule."""
     program, test = rule.race.split()
     script = [f"{AWAKE if boot.awake else ''}for word in {broken} {rule.settings}; do",
               "file=/proc/sys/vm/${word%=*}",
