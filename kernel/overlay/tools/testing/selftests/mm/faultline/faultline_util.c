@@ -573,29 +573,66 @@ long vmstat_read(const char *name)
 	return proc_value("/proc/vmstat", name, ' ');
 }
 
-struct counters counters_read(const char * const *names)
+struct counters counters_read(const char *prefix)
 {
-	struct counters c = { .names = names };
-	int i;
+	FILE *f = fopen("/proc/vmstat", "re");
+	struct counters c = { .prefix = prefix };
+	size_t len = strlen(prefix);
+	char line[256];
 
-	for (i = 0; names[i]; i++)
-		c.value[i] = vmstat_read(names[i]);
+	while (f && fgets(line, sizeof(line), f) && c.n < COUNTERS_MAX)
+		if (!strncmp(line, prefix, len) &&
+		    sscanf(line + len, "%31s %ld", c.list[c.n].name,
+			   &c.list[c.n].value) == 2)
+			c.n++;
+	if (f)
+		fclose(f);
 	return c;
 }
 
 struct counters counters_since(const struct counters *before)
 {
-	struct counters delta = counters_read(before->names);
+	struct counters delta = counters_read(before->prefix);
 	int i;
 
-	for (i = 0; delta.names[i]; i++)
-		delta.value[i] -= before->value[i];
+	/* The same counters in the same order. */
+	for (i = 0; i < delta.n; i++)
+		delta.list[i].value -= before->list[i].value;
 	return delta;
 }
 
-long counted(const struct counters *before, int which)
+long counter(const struct counters *c, const char *name)
 {
-	return vmstat_read(before->names[which]) - before->value[which];
+	int i;
+
+	for (i = 0; i < c->n; i++)
+		if (!strcmp(c->list[i].name, name))
+			return c->list[i].value;
+	if (c->n) {
+		fprintf(stderr, "/proc/vmstat has no %s%s\n", c->prefix, name);
+		abort();
+	}
+	return 0;
+}
+
+long counted(const struct counters *before, const char *name)
+{
+	struct counters delta = counters_since(before);
+
+	return counter(&delta, name);
+}
+
+const char *counters_text(const struct counters *c)
+{
+	static char text[COUNTERS_MAX * 48];
+	size_t len = 0;
+	int i;
+
+	text[0] = '\0';
+	for (i = 0; i < c->n; i++)
+		len += snprintf(text + len, sizeof(text) - len, " %s %ld",
+				c->list[i].name, c->list[i].value);
+	return text;
 }
 
 static bool vma_header(const char *line, unsigned long *start,

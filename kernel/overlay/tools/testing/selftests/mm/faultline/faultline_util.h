@@ -193,20 +193,28 @@ bool swap_start(void);
 void swap_stop(void);
 
 /*
- * The counters of one feature; @names is NULL-terminated.  On a kernel without
- * the feature, all values are -1 and all differences are 0.
+ * The counters of one feature: the lines of /proc/vmstat with a prefix, such as
+ * "spf_"; names are without it.  A kernel without the feature has none.
  */
 #define COUNTERS_MAX	24
 
 struct counters {
-	const char * const *names;
-	long value[COUNTERS_MAX];
+	const char *prefix;
+	int n;
+	struct {
+		char name[32];
+		long value;
+	} list[COUNTERS_MAX];
 };
 
-struct counters counters_read(const char * const *names);
+struct counters counters_read(const char *prefix);
 struct counters counters_since(const struct counters *before);
+/* Returns 0 if there are no counters, and aborts if there are only others. */
+long counter(const struct counters *c, const char *name);
 /* The difference of a single counter. */
-long counted(const struct counters *before, int which);
+long counted(const struct counters *before, const char *name);
+/* " NAME VALUE" for each of them; valid until the next call. */
+const char *counters_text(const struct counters *c);
 
 /* Bytes of [addr, addr + len) covered by VMAs of this process. */
 size_t mapped_bytes(const void *addr, size_t len);

@@ -292,14 +292,14 @@ static bool has_raced(const FIXTURE_DATA(hugetlb_race) *self,
 	/* Without the switch, there are no counters. */
 	if (!vm_sysctl_exists(HUGETLB_KNOB))
 		return true;
-	if (variant->inject && delta.value[HUGETLB_RETRY] +
-	    delta.value[HUGETLB_BUSY] == 0)
+	if (variant->inject && counter(&delta, "fault_retry") +
+	    counter(&delta, "fault_busy") == 0)
 		return false;
 	if (variant->mode != MODE_VMA_LOCK && !variant->inject &&
-	    !delta.value[HUGETLB_FAST])
+	    !counter(&delta, "fault_fast"))
 		return false;
 	return variant->flip || variant->mode == MODE_OFF ||
-	       delta.value[HUGETLB_SHARED] > 0;
+	       counter(&delta, "pmd_shared") > 0;
 }
 
 static void race(struct __test_metadata *_metadata,
@@ -321,7 +321,7 @@ static void race(struct __test_metadata *_metadata,
 	if (why)
 		SKIP(return, "%s", why);
 	hugetlb_usage_read(&self->usage);
-	self->before = counters_read(hugetlb_counters);
+	self->before = counters_read("hugetlb_");
 	w->fd = hugetlb_file(LENGTH);
 	ASSERT_LE(0, w->fd);
 	w->map = hugetlb_map(w->fd, LENGTH);
@@ -359,25 +359,18 @@ static void race(struct __test_metadata *_metadata,
 	TH_LOG("%ld touches, %ld acts, %ld signals, %ld flips",
 	       atomic_load(&w->touches), atomic_load(&w->acts),
 	       atomic_load(&w->signals), atomic_load(&self->flipper.count));
-	TH_LOG("fast %ld alloc %ld around %ld retry %ld busy %ld fallback %ld",
-	       delta.value[HUGETLB_FAST], delta.value[HUGETLB_ALLOC],
-	       delta.value[HUGETLB_AROUND], delta.value[HUGETLB_RETRY],
-	       delta.value[HUGETLB_BUSY], delta.value[HUGETLB_FALLBACK]);
-	TH_LOG("shared %ld unshared %ld last %ld zaps %ld two-phase %ld",
-	       delta.value[HUGETLB_SHARED], delta.value[HUGETLB_UNSHARED],
-	       delta.value[HUGETLB_UNSHARE_LAST], delta.value[HUGETLB_ZAPS],
-	       delta.value[HUGETLB_TWO_PHASE]);
+	TH_LOG("counters:%s", counters_text(&delta));
 	if (have && variant->mode != MODE_VMA_LOCK && !variant->inject)
-		EXPECT_LT(0, delta.value[HUGETLB_FAST]);
+		EXPECT_LT(0, counter(&delta, "fault_fast"));
 	if (variant->inject)
-		EXPECT_LT(0, delta.value[HUGETLB_RETRY] +
-			  delta.value[HUGETLB_BUSY]);
+		EXPECT_LT(0, counter(&delta, "fault_retry") +
+			  counter(&delta, "fault_busy"));
 	if (have && !variant->flip) {
 		EXPECT_EQ(variant->mode != MODE_OFF,
-			  delta.value[HUGETLB_SHARED] > 0);
+			  counter(&delta, "pmd_shared") > 0);
 		if (variant->mode == MODE_VMA_LOCK) {
-			EXPECT_EQ(0, delta.value[HUGETLB_FAST]);
-			EXPECT_EQ(0, delta.value[HUGETLB_ZAPS]);
+			EXPECT_EQ(0, counter(&delta, "fault_fast"));
+			EXPECT_EQ(0, counter(&delta, "zap_unlocked"));
 		}
 	}
 

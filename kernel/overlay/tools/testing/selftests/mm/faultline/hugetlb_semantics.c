@@ -66,7 +66,7 @@ FIXTURE_SETUP(hugetlb)
 	self->meet = map_shared(sizeof(*self->meet));
 	ASSERT_NE(NULL, self->meet);
 	hugetlb_usage_read(&self->usage);
-	self->before = counters_read(hugetlb_counters);
+	self->before = counters_read("hugetlb_");
 	self->fd = hugetlb_file(3 * GIB);
 	ASSERT_LE(0, self->fd);
 }
@@ -121,13 +121,13 @@ TEST_F_TIMEOUT(hugetlb, tables, TIMEOUT)
 			  hugetlb_sysfs("pmd_tables_shared"));
 		EXPECT_EQ(self->usage.table_refs + 2 * shares,
 			  hugetlb_sysfs("pmd_table_refs"));
-		EXPECT_EQ(shares, counted(&self->before, HUGETLB_SHARED));
+		EXPECT_EQ(shares, counted(&self->before, "pmd_shared"));
 	}
 	EXPECT_TRUE(huge_good(p, 1));
 	/* The other way round: the child has allocated the second table. */
 	EXPECT_TRUE(huge_good(p, GIB / huge_size()));
 	if (self->have)
-		EXPECT_EQ(2 * shares, counted(&self->before, HUGETLB_SHARED));
+		EXPECT_EQ(2 * shares, counted(&self->before, "pmd_shared"));
 	huge_write(p, 2);
 	meet(m, 2);
 	EXPECT_EQ(0, reap(pid));
@@ -135,9 +135,9 @@ TEST_F_TIMEOUT(hugetlb, tables, TIMEOUT)
 		EXPECT_EQ(self->usage.tables_shared,
 			  hugetlb_sysfs("pmd_tables_shared"));
 		EXPECT_EQ(2 * shares, counted(&self->before,
-					      HUGETLB_UNSHARED));
+					      "pmd_unshared"));
 		EXPECT_EQ(2 * shares, counted(&self->before,
-					      HUGETLB_UNSHARE_LAST));
+					      "pmd_unshare_last"));
 	}
 	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, 1) && huge_good(p, 2));
 	ASSERT_EQ(0, munmap(p, 2 * GIB));
@@ -344,7 +344,7 @@ TEST_F_TIMEOUT(hugetlb, mapped_in_mode_0, TIMEOUT)
 		_exit(!huge_good(p, 0));
 	}
 	EXPECT_EQ(0, reap(pid));
-	EXPECT_EQ(0, counted(&self->before, HUGETLB_SHARED));
+	EXPECT_EQ(0, counted(&self->before, "pmd_shared"));
 	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, 1));
 	/* Its pieces do not share either, and no page is lost in a split. */
 	ASSERT_EQ(0, munmap(p + 512 * MIB, huge_size()));
@@ -403,11 +403,11 @@ TEST_F_TIMEOUT(hugetlb, faults, TIMEOUT)
 	huge_fill(a, 8);
 	EXPECT_EQ(0, huge_bad(b, 8));
 	if (self->have) {
-		EXPECT_EQ(8 * fast, counted(&self->before, HUGETLB_ALLOC));
-		EXPECT_EQ(16 * fast, counted(&self->before, HUGETLB_FAST) +
-			  counted(&self->before, HUGETLB_AROUND));
-		EXPECT_LE(9 * fast, counted(&self->before, HUGETLB_FAST));
-		EXPECT_EQ(0, counted(&self->before, HUGETLB_FALLBACK));
+		EXPECT_EQ(8 * fast, counted(&self->before, "fault_alloc"));
+		EXPECT_EQ(16 * fast, counted(&self->before, "fault_fast") +
+			  counted(&self->before, "fault_around"));
+		EXPECT_LE(9 * fast, counted(&self->before, "fault_fast"));
+		EXPECT_EQ(0, counted(&self->before, "fault_fallback"));
 	}
 	ASSERT_EQ(0, munmap(a, GIB));
 	ASSERT_EQ(0, munmap(b, GIB));
@@ -424,13 +424,13 @@ TEST_F_TIMEOUT(hugetlb, zaps, TIMEOUT)
 	/* Part of a mapping that may share is zapped the old way. */
 	ASSERT_EQ(0, madvise(p, 4 * huge_size(), MADV_DONTNEED));
 	if (self->have)
-		EXPECT_EQ(off, counted(&self->before, HUGETLB_ZAPS));
+		EXPECT_EQ(off, counted(&self->before, "zap_unlocked"));
 	EXPECT_EQ(0, huge_bad(p, 8));
 	ASSERT_EQ(0, munmap(p, GIB));
 	if (self->have) {
-		EXPECT_EQ(off + final, counted(&self->before, HUGETLB_ZAPS));
+		EXPECT_EQ(off + final, counted(&self->before, "zap_unlocked"));
 		EXPECT_EQ(variant->mode == MODE_REVALIDATE,
-			  counted(&self->before, HUGETLB_TWO_PHASE));
+			  counted(&self->before, "zap_two_phase"));
 	}
 }
 
@@ -474,8 +474,8 @@ TEST_F_TIMEOUT(hugetlb, small, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, 4 * huge_size()));
 	if (self->have) {
 		/* Mode 2 included: nothing to share, so no lock. */
-		EXPECT_EQ(2 * final, counted(&self->before, HUGETLB_ZAPS));
-		EXPECT_EQ(0, counted(&self->before, HUGETLB_TWO_PHASE));
+		EXPECT_EQ(2 * final, counted(&self->before, "zap_unlocked"));
+		EXPECT_EQ(0, counted(&self->before, "zap_two_phase"));
 	}
 }
 
@@ -487,7 +487,7 @@ TEST_F_TIMEOUT(hugetlb, private, TIMEOUT)
 
 	ASSERT_NE(NULL, a);
 	huge_fill(a, 4);
-	self->before = counters_read(hugetlb_counters);
+	self->before = counters_read("hugetlb_");
 	p = mmap(NULL, 4 * huge_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE,
 		 self->fd, 0);
 	ASSERT_NE(MAP_FAILED, p);
@@ -507,11 +507,11 @@ TEST_F_TIMEOUT(hugetlb, private, TIMEOUT)
 	}
 	ASSERT_EQ(0, munmap(p, 4 * huge_size()));
 	if (self->have) {
-		EXPECT_EQ(0, counted(&self->before, HUGETLB_FAST));
-		EXPECT_EQ(0, counted(&self->before, HUGETLB_AROUND));
+		EXPECT_EQ(0, counted(&self->before, "fault_fast"));
+		EXPECT_EQ(0, counted(&self->before, "fault_around"));
 		/* Only the zap of the child's copy of the shared mapping. */
 		EXPECT_EQ(variant->mode != MODE_VMA_LOCK,
-			  counted(&self->before, HUGETLB_ZAPS));
+			  counted(&self->before, "zap_unlocked"));
 	}
 	ASSERT_EQ(0, munmap(a, GIB));
 }
@@ -545,7 +545,7 @@ static char *map_file_in_memory(struct __test_metadata *_metadata,
 	hugetlb_usage_read(&self->usage);
 	/* Closing the file frees its pages. */
 	self->usage.free += FILE_PAGES;
-	self->before = counters_read(hugetlb_counters);
+	self->before = counters_read("hugetlb_");
 	p = hugetlb_map(self->fd, len);
 	EXPECT_NE(NULL, p);
 	return p;
@@ -601,7 +601,7 @@ TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 	/* Faults on all pages. */
 	ASSERT_EQ(0, madvise(p, len, MADV_DONTNEED));
 	EXPECT_EQ(0, status_kb("HugetlbPages"));
-	self->before = counters_read(hugetlb_counters);
+	self->before = counters_read("hugetlb_");
 	faults = faults_so_far();
 	for (i = 0; i < FILE_PAGES; i++)
 		word_read(p + i * huge_size());
@@ -610,13 +610,13 @@ TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 	if (fast) {
 		EXPECT_GE(FILE_PAGES / 11, faults);
 		EXPECT_EQ(FILE_PAGES / AROUND,
-			  counted(&self->before, HUGETLB_FAST));
+			  counted(&self->before, "fault_fast"));
 		EXPECT_EQ(FILE_PAGES - FILE_PAGES / AROUND,
-			  counted(&self->before, HUGETLB_AROUND));
+			  counted(&self->before, "fault_around"));
 	} else {
 		EXPECT_LE(FILE_PAGES, faults);
 		if (self->have)
-			EXPECT_EQ(0, counted(&self->before, HUGETLB_AROUND));
+			EXPECT_EQ(0, counted(&self->before, "fault_around"));
 	}
 	EXPECT_EQ(0, huge_bad(p, FILE_PAGES));
 	/* Writing does not fault again. */
@@ -906,12 +906,12 @@ TEST_F_TIMEOUT(hugetlb, userfaultfd, TIMEOUT)
 
 struct injection {
 	const char *name;
-	enum hugetlb_counter counter;
+	const char *counter;
 };
 
 static const struct injection injections[] = {
-	{ "fail_hugetlb_pmd_revalidate", HUGETLB_RETRY },
-	{ "fail_hugetlb_pmd_trylock", HUGETLB_BUSY },
+	{ "fail_hugetlb_pmd_revalidate", "fault_retry" },
+	{ "fail_hugetlb_pmd_trylock", "fault_busy" },
 };
 
 /* One failed attempt, then the path of mode 1, with the same result. */
@@ -926,15 +926,15 @@ TEST_F_TIMEOUT(hugetlb, fault_injection, TIMEOUT)
 		SKIP(return, "needs debugfs, root and CONFIG_FAULTLINE_HUGETLB_FAULT_INJECTION");
 	for (what = injections; what < injections + ARRAY_SIZE(injections);
 	     what++) {
-		self->before = counters_read(hugetlb_counters);
+		self->before = counters_read("hugetlb_");
 		p = hugetlb_map(self->fd, GIB);
 		ASSERT_NE(NULL, p);
 		ASSERT_TRUE(hugetlb_inject(what->name, 100));
 		huge_fill(p, 8);
 		ASSERT_TRUE(hugetlb_inject(what->name, 0));
 		EXPECT_EQ(8, counted(&self->before, what->counter));
-		EXPECT_EQ(8, counted(&self->before, HUGETLB_FALLBACK));
-		EXPECT_EQ(0, counted(&self->before, HUGETLB_FAST));
+		EXPECT_EQ(8, counted(&self->before, "fault_fallback"));
+		EXPECT_EQ(0, counted(&self->before, "fault_fast"));
 		EXPECT_EQ(0, huge_bad(p, 8));
 		ASSERT_EQ(0, munmap(p, GIB));
 		ASSERT_EQ(0, ftruncate(self->fd, 0));

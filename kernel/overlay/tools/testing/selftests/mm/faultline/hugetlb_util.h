@@ -29,35 +29,6 @@ enum hugetlb_mode {
 	MODE_REVALIDATE,
 };
 
-enum hugetlb_counter {
-	HUGETLB_SHARED,
-	HUGETLB_UNSHARED,
-	HUGETLB_UNSHARE_LAST,
-	HUGETLB_FAST,
-	HUGETLB_ALLOC,
-	HUGETLB_AROUND,
-	HUGETLB_RETRY,
-	HUGETLB_BUSY,
-	HUGETLB_FALLBACK,
-	HUGETLB_ZAPS,
-	HUGETLB_TWO_PHASE,
-	HUGETLB_NR_COUNTERS,
-};
-
-static const char * const hugetlb_counters[HUGETLB_NR_COUNTERS + 1] = {
-	[HUGETLB_SHARED]	= "hugetlb_pmd_shared",
-	[HUGETLB_UNSHARED]	= "hugetlb_pmd_unshared",
-	[HUGETLB_UNSHARE_LAST]	= "hugetlb_pmd_unshare_last",
-	[HUGETLB_FAST]		= "hugetlb_fault_fast",
-	[HUGETLB_ALLOC]		= "hugetlb_fault_alloc",
-	[HUGETLB_AROUND]	= "hugetlb_fault_around",
-	[HUGETLB_RETRY]		= "hugetlb_fault_retry",
-	[HUGETLB_BUSY]		= "hugetlb_fault_busy",
-	[HUGETLB_FALLBACK]	= "hugetlb_fault_fallback",
-	[HUGETLB_ZAPS]		= "hugetlb_zap_unlocked",
-	[HUGETLB_TWO_PHASE]	= "hugetlb_zap_two_phase",
-};
-
 /* State that must be as before once everything is unmapped and closed. */
 struct hugetlb_usage {
 	long total;

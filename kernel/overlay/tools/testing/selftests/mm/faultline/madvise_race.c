@@ -43,7 +43,7 @@ static void unmap_range(struct race *r)
 static const struct race_feature race_feature = {
 	.knob = &madvise_knob,
 	.flips = &madvise_flips,
-	.counters = madvise_counters,
+	.counters = "madvise_section_",
 	.tag = TAG,
 	.range = 32 * MIB,
 	.call = discard,

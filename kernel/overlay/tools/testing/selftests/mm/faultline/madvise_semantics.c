@@ -58,7 +58,7 @@ FIXTURE_SETUP(madvise)
 	if (why)
 		SKIP(return, "%s", why);
 	ASSERT_EQ(0, idle_thread_start(&self->s.idle));
-	self->s.before = counters_read(madvise_counters);
+	self->s.before = counters_read("madvise_section_");
 }
 
 FIXTURE_TEARDOWN(madvise)
@@ -74,14 +74,14 @@ static void expect_sections(struct __test_metadata *_metadata, struct state *s,
 	int i;
 
 	if (s->on) {
-		EXPECT_EQ(calls, d.value[MADVISE_CALLS]);
+		EXPECT_EQ(calls, counter(&d, "calls"));
 		if (calls > left)
-			EXPECT_LT(calls, d.value[MADVISE_SECTIONS]);
-		EXPECT_EQ(left, d.value[MADVISE_UPSTREAM]);
+			EXPECT_LT(calls, counter(&d, "sections"));
+		EXPECT_EQ(left, counter(&d, "upstream"));
 		return;
 	}
-	for (i = 0; i < MADVISE_NR_COUNTERS; i++)
-		EXPECT_EQ(0, d.value[i]);
+	for (i = 0; i < d.n; i++)
+		EXPECT_EQ(0, d.list[i].value);
 }
 
 /* 0, or the error of madvise(). */
@@ -148,7 +148,7 @@ TEST_F_TIMEOUT(madvise, thp, TIMEOUT)
 	fill_pages(p, len, TAG);
 	if (smaps_kb(p, len, "AnonHugePages") < (long)(len / KIB) * 3 / 4)
 		SKIP(return, "too few huge pages available");
-	self->s.before = counters_read(madvise_counters);
+	self->s.before = counters_read("madvise_section_");
 	EXPECT_EQ(0, advise(p, cut, MADV_DONTNEED));
 	EXPECT_EQ(0, filled_pages(p, cut));
 	for (i = cut / ps; i < len / ps; i++)
@@ -187,7 +187,7 @@ TEST_F_TIMEOUT(madvise, holes, TIMEOUT)
 
 	ASSERT_NE(NULL, p);
 	ASSERT_EQ(0, munmap(p + BIG / 2, hole));
-	self->s.before = counters_read(madvise_counters);
+	self->s.before = counters_read("madvise_section_");
 	EXPECT_EQ(ENOMEM, advise(p, BIG, MADV_DONTNEED));
 	EXPECT_EQ(0, filled_pages(p, BIG / 2));
 	EXPECT_EQ(0, filled_pages(p + BIG / 2 + hole, BIG / 2 - hole));
@@ -400,7 +400,7 @@ FIXTURE_SETUP(vector)
 	if (why)
 		SKIP(return, "%s", why);
 	ASSERT_EQ(0, idle_thread_start(&self->idle));
-	self->before = counters_read(madvise_counters);
+	self->before = counters_read("madvise_section_");
 }
 
 FIXTURE_TEARDOWN(vector)
@@ -446,11 +446,11 @@ TEST_F_TIMEOUT(vector, discards, TIMEOUT)
 	EXPECT_TRUE(pieces_gone(p, len, PIECES));
 	d = counters_since(&self->before);
 	/* The counters are those of the machine, not of the process. */
-	EXPECT_LE(1, d.value[MADVISE_CALLS]);
-	EXPECT_LE(1, d.value[MADVISE_SECTIONS]);
+	EXPECT_LE(1, counter(&d, "calls"));
+	EXPECT_LE(1, counter(&d, "sections"));
 	/* More than one where few tables are a section, or for a writer. */
 	EXPECT_GE((pmd_size() < 32 * MIB ? 2 : PIECES / 16) +
-		  d.value[MADVISE_CONTENDED], d.value[MADVISE_SECTIONS]);
+		  counter(&d, "contended"), counter(&d, "sections"));
 	/* Again, with nothing left; and one range. */
 	EXPECT_EQ(total, advise_vector(vec, PIECES, MADV_DONTNEED));
 	fill_pages(p, len, TAG);
@@ -470,7 +470,7 @@ TEST_F_TIMEOUT(vector, upstream_counts_once, TIMEOUT)
 	/* The fourth range lies in two mappings. */
 	ASSERT_EQ(0, mprotect((char *)vec[3].iov_base + ps, ps, PROT_READ));
 	EXPECT_EQ(total, advise_vector(vec, PIECES, MADV_DONTNEED));
-	EXPECT_EQ(1, counted(&self->before, MADVISE_UPSTREAM));
+	EXPECT_EQ(1, counted(&self->before, "upstream"));
 	EXPECT_TRUE(pieces_gone(p, len, PIECES));
 }
 
@@ -587,11 +587,11 @@ TEST_F_TIMEOUT(vector, long_ranges, TIMEOUT)
 		ASSERT_NE(NULL, p);
 		for (j = 0; j < n; j++)
 			vec[j] = (struct iovec){ p + j * (len + 2 * ps), len };
-		self->before = counters_read(madvise_counters);
+		self->before = counters_read("madvise_section_");
 		EXPECT_EQ((long)(n * len),
 			  advise_vector(vec, n, MADV_DONTNEED));
 		EXPECT_LE(sections[i / 9],
-			  counted(&self->before, MADVISE_SECTIONS));
+			  counted(&self->before, "sections"));
 		ASSERT_TRUE(ranges_gone(p, vec, n)) {
 			TH_LOG("%zu of %zu sections, %d pages more", n,
 			       sections[i / 9], around);
@@ -915,7 +915,7 @@ TEST_F_TIMEOUT(madvise, single_threaded, TIMEOUT)
 	ASSERT_NE(NULL, p);
 	idle_thread_stop(&self->s.idle);
 	/* The end of a thread advises its stack. */
-	self->s.before = counters_read(madvise_counters);
+	self->s.before = counters_read("madvise_section_");
 	EXPECT_EQ(0, advise(p, BIG, MADV_DONTNEED));
 	EXPECT_EQ(0, filled_pages(p, BIG));
 	expect_sections(_metadata, &self->s, 0, 0);

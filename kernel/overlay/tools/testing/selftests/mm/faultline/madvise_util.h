@@ -22,21 +22,6 @@
 /* The smallest section, one page table: the most sections in a range. */
 #define MADVISE_SMALL_KB	((long)(pmd_size() / KIB))
 
-enum madvise_counter {
-	MADVISE_CALLS,
-	MADVISE_SECTIONS,
-	MADVISE_CONTENDED,
-	MADVISE_UPSTREAM,
-	MADVISE_NR_COUNTERS,
-};
-
-static const char * const madvise_counters[MADVISE_NR_COUNTERS + 1] = {
-	[MADVISE_CALLS]		= "madvise_section_calls",
-	[MADVISE_SECTIONS]	= "madvise_section_sections",
-	[MADVISE_CONTENDED]	= "madvise_section_contended",
-	[MADVISE_UPSTREAM]	= "madvise_section_upstream",
-};
-
 static const struct vm_knob madvise_knob = {
 	.name = MADVISE_KNOB,
 	.stock = 0,

@@ -187,7 +187,7 @@ static void expect_tally(struct __test_metadata *_metadata,
 			 const struct tally *tally,
 			 const struct counters *before, bool on)
 {
-	long calls = counted(before, MUNMAP_CALLS);
+	long calls = counted(before, "calls");
 
 	ksft_print_msg("%ld refused, %ld partial, %ld succeeded, %ld by sections\n",
 		       tally->untouched, tally->partial, tally->succeeded,
@@ -212,7 +212,7 @@ TEST_F_TIMEOUT(fault, one_allocation_fails, TIMEOUT)
 	int ret, err;
 	long n;
 
-	self->before = counters_read(munmap_counters);
+	self->before = counters_read("munmap_section_");
 	for (n = 1; n < 1000; n++) {
 		p = make_range(edge);
 		ASSERT_NE(NULL, p);
@@ -248,7 +248,7 @@ TEST_F_TIMEOUT(fault, all_later_allocations_fail, TIMEOUT)
 	long space;
 
 	ASSERT_EQ(0, write_text(FAILSLAB "probability", "100"));
-	self->before = counters_read(munmap_counters);
+	self->before = counters_read("munmap_section_");
 	/* Bytes that may be allocated before the failures begin. */
 	for (space = 1; space < 96 * KIB && tally.succeeded < 20;
 	     space += 192) {

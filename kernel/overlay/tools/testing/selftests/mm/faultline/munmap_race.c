@@ -85,7 +85,7 @@ static bool all_unmapped(struct race *r)
 static const struct race_feature race_feature = {
 	.knob = &munmap_knob,
 	.flips = &munmap_flips,
-	.counters = munmap_counters,
+	.counters = "munmap_section_",
 	.tag = TAG,
 	.range = 64 * MIB,
 	.call = unmap_range,
@@ -2019,7 +2019,7 @@ static bool pins_cut_sections(struct race *r)
 {
 	const struct pins *pins = r->data;
 
-	return !pins->before || counted(pins->before, MUNMAP_CONTENDED) > 0;
+	return !pins->before || counted(pins->before, "contended") > 0;
 }
 
 TEST_F_TIMEOUT(race, contended_ends_early, TIMEOUT)
@@ -2040,7 +2040,7 @@ TEST_F_TIMEOUT(race, contended_ends_early, TIMEOUT)
 	}
 	race_test(_metadata, &self->s, &ops, &pins);
 	ksft_print_msg("%ld cut short\n",
-		       counted(&self->s.before, MUNMAP_CONTENDED));
+		       counted(&self->s.before, "contended"));
 }
 
 /* --- replaced: the old page is in no TLB when there is a new one */

@@ -74,7 +74,7 @@ FIXTURE_TEARDOWN(munmap)
 /* Records the state of memory and counters before the mapping is made. */
 static void note_base(struct state *s)
 {
-	s->before = counters_read(munmap_counters);
+	s->before = counters_read("munmap_section_");
 	s->vm_size = status_kb("VmSize");
 	s->vm_lck = status_kb("VmLck");
 	s->vm_pte = status_kb("VmPTE");
@@ -97,31 +97,27 @@ static void expect_base(struct __test_metadata *_metadata, struct state *s)
 /* With the switch on, one call since note_base() worked in sections. */
 static void expect_sections(struct __test_metadata *_metadata, struct state *s)
 {
-	struct counters d;
+	struct counters d = counters_since(&s->before);
 	int i;
 
-	d = counters_since(&s->before);
 	if (s->on) {
-		EXPECT_EQ(1, d.value[MUNMAP_CALLS]);
-		EXPECT_LT(1, d.value[MUNMAP_SECTIONS]);
+		EXPECT_EQ(1, counter(&d, "calls"));
+		EXPECT_LT(1, counter(&d, "sections"));
 		return;
 	}
-	for (i = 0; i < MUNMAP_NR_COUNTERS; i++) {
-		EXPECT_EQ(0, d.value[i]);
-		if (d.value[i])
+	for (i = 0; i < d.n; i++) {
+		EXPECT_EQ(0, d.list[i].value);
+		if (d.list[i].value)
 			ksft_print_msg("%s changed with the switch off\n",
-				       munmap_counters[i]);
+				       d.list[i].name);
 	}
 }
 
 /* No call since note_base() worked in sections. */
 static void expect_whole(struct __test_metadata *_metadata, struct state *s)
 {
-	struct counters d;
-
-	d = counters_since(&s->before);
-	EXPECT_EQ(0, d.value[MUNMAP_CALLS]);
-	EXPECT_EQ(0, d.value[MUNMAP_SECTIONS]);
+	EXPECT_EQ(0, counted(&s->before, "calls"));
+	EXPECT_EQ(0, counted(&s->before, "sections"));
 }
 
 static void expect_unmapped(struct __test_metadata *_metadata,
@@ -450,7 +446,7 @@ TEST_F_TIMEOUT(munmap, mixed_and_holes, TIMEOUT)
 	EXPECT_EQ(0, mlock(base + 7 * part, 4 * page_size()));
 	EXPECT_EQ(0, munmap(base + 7 * part + 5 * MIB, 5 * MIB));
 
-	self->s.before = counters_read(munmap_counters);
+	self->s.before = counters_read("munmap_section_");
 	ASSERT_EQ(0, munmap(base, 8 * part));
 	expect_gone(_metadata, &self->s, base, 8 * part);
 	/* Unmapping a hole succeeds as well. */
@@ -637,7 +633,7 @@ TEST_F_TIMEOUT(munmap, sealed, TIMEOUT)
 	EXPECT_EQ(EPERM, errno);
 	EXPECT_EQ(BIG, mapped_bytes(p, BIG));
 	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
-	self->s.before = counters_read(munmap_counters);
+	self->s.before = counters_read("munmap_section_");
 	/* Memory that is not sealed behaves as before. */
 	EXPECT_EQ(0, munmap(p, BIG - 2 * ps));
 	EXPECT_EQ(2 * ps, mapped_bytes(p, BIG));
@@ -830,7 +826,7 @@ TEST_F_TIMEOUT(munmap, atomic_calls, TIMEOUT)
 	expect_whole(_metadata, &self->s);
 
 	/* The same memory by munmap(), which uses sections. */
-	self->s.before = counters_read(munmap_counters);
+	self->s.before = counters_read("munmap_section_");
 	ASSERT_EQ(0, munmap(p, BIG));
 	expect_sections(_metadata, &self->s);
 }
@@ -889,7 +885,6 @@ TEST_F_TIMEOUT(munmap, perf_buffer, TIMEOUT)
  */
 TEST_F_TIMEOUT(munmap, growsdown, TIMEOUT)
 {
-	struct counters d;
 	size_t len = 8 * MIB;
 	char *p, *stack;
 
@@ -903,8 +898,7 @@ TEST_F_TIMEOUT(munmap, growsdown, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, BIG));
 	expect_unmapped(_metadata, p, BIG);
 	expect_whole(_metadata, &self->s);
-	d = counters_since(&self->s.before);
-	EXPECT_EQ(variant->on, d.value[MUNMAP_ATOMIC]);
+	EXPECT_EQ(variant->on, counted(&self->s.before, "atomic"));
 }
 
 static bool find_mapping(const char *name, char **addr, size_t *len)
@@ -1072,7 +1066,7 @@ static void unmap_uffd(struct __test_metadata *_metadata,
 	ASSERT_EQ(0, pipe(stop));
 	r.stop_fd = stop[0];
 	ASSERT_EQ(0, pthread_create(&thread, NULL, uffd_read, &r));
-	s->before = counters_read(munmap_counters);
+	s->before = counters_read("munmap_section_");
 	EXPECT_EQ(0, munmap(p, BIG));
 	atomic_store(&r.unmap_returned, true);
 	expect_unmapped(_metadata, p, BIG);
@@ -1092,8 +1086,8 @@ static void unmap_uffd(struct __test_metadata *_metadata,
 	EXPECT_EQ((uintptr_t)p, r.start);
 	EXPECT_EQ((uintptr_t)p + BIG, r.end);
 	EXPECT_FALSE(r.late);
-	EXPECT_EQ(0, d.value[MUNMAP_SECTIONS]);
-	EXPECT_EQ(s->on, d.value[MUNMAP_ATOMIC]);
+	EXPECT_EQ(0, counter(&d, "sections"));
+	EXPECT_EQ(s->on, counter(&d, "atomic"));
 }
 
 TEST_F_TIMEOUT(munmap, uffd_unmap_event, TIMEOUT)
@@ -1160,7 +1154,7 @@ TEST_F_TIMEOUT(munmap, trace_is_consistent, TIMEOUT)
 		sections++;
 	}
 	EXPECT_EQ((uintptr_t)p + BIG, next);
-	EXPECT_EQ((long)sections, d.value[MUNMAP_SECTIONS]);
+	EXPECT_EQ((long)sections, counter(&d, "sections"));
 
 	pos = trace_next(self->s.trace.text, "munmap_section_end", line,
 			 sizeof(line));

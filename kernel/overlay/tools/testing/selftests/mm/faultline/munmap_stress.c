@@ -510,7 +510,7 @@ static int stress(int argc, char **argv)
 	struct flipper flipper = { };
 	const char *why;
 	bool good = true;
-	int kmsg, tries, i;
+	int kmsg, tries;
 
 	ksft_print_header();
 	ksft_set_plan(1);
@@ -526,7 +526,7 @@ static int stress(int argc, char **argv)
 	setrlimit(RLIMIT_MEMLOCK, &unlimited);
 	catch_faults();
 	kmsg = kmsg_open();
-	before = counters_read(munmap_counters);
+	before = counters_read("munmap_section_");
 	base = used_kb();
 
 	end = now_ns() + opt.seconds * 1000000000ULL;
@@ -564,9 +564,7 @@ static int stress(int argc, char **argv)
 	ksft_print_msg("%ld long unmaps, %ld flips\n",
 		       atomic_load(&shared->munmaps),
 		       atomic_load(&flipper.count));
-	for (i = 0; i < MUNMAP_NR_COUNTERS; i++)
-		ksft_print_msg("%s %ld\n", munmap_counters[i],
-			       d.value[i]);
+	ksft_print_msg("counters:%s\n", counters_text(&d));
 	if (shared->errors) {
 		ksft_print_msg("first error: %s\n", shared->first_error);
 		good = false;
@@ -579,11 +577,11 @@ static int stress(int argc, char **argv)
 	if (kmsg >= 0 && kernel_complaints(kmsg))
 		good = false;
 	/* A run that never reached the code under test proves nothing. */
-	if (opt.section_kb && d.value[MUNMAP_SECTIONS] <= d.value[MUNMAP_CALLS]) {
+	if (opt.section_kb && counter(&d, "sections") <= counter(&d, "calls")) {
 		ksft_print_msg("no munmap in sections\n");
 		good = false;
 	}
-	if (!opt.section_kb && d.value[MUNMAP_CALLS]) {
+	if (!opt.section_kb && counter(&d, "calls")) {
 		ksft_print_msg("sections with the switch off\n");
 		good = false;
 	}

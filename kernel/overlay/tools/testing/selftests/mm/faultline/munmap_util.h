@@ -12,23 +12,6 @@
 /* The smallest section, one page table: the most sections in a range. */
 #define MUNMAP_SMALL_KB		((long)(pmd_size() / KIB))
 
-enum munmap_counter {
-	MUNMAP_CALLS,
-	MUNMAP_SECTIONS,
-	MUNMAP_CONTENDED,
-	MUNMAP_ATOMIC,
-	MUNMAP_FOREIGN_SKIPPED,
-	MUNMAP_NR_COUNTERS,
-};
-
-static const char * const munmap_counters[MUNMAP_NR_COUNTERS + 1] = {
-	[MUNMAP_CALLS]			= "munmap_section_calls",
-	[MUNMAP_SECTIONS]		= "munmap_section_sections",
-	[MUNMAP_CONTENDED]		= "munmap_section_contended",
-	[MUNMAP_ATOMIC]			= "munmap_section_atomic",
-	[MUNMAP_FOREIGN_SKIPPED]	= "munmap_section_foreign_skipped",
-};
-
 static const struct vm_knob munmap_knob = {
 	.name = MUNMAP_KNOB,
 	.stock = 0,

@@ -604,7 +604,7 @@ FIXTURE_SETUP(pmd_clear_race)
 	self->w = map_shared(sizeof(*self->w));
 	ASSERT_NE(NULL, self->w);
 	self->w->loop = -1;
-	self->before = counters_read(pmd_clear_counters);
+	self->before = counters_read("pmd_clear_");
 	table_usage_read(&self->usage);
 }
 
@@ -672,15 +672,7 @@ static void run(struct __test_metadata *_metadata,
 	delta = counters_since(&self->before);
 	TH_LOG("%ld acts, %ld flips", atomic_load(&w->acts),
 	       atomic_load(&self->flipper.count));
-	TH_LOG("sent %ld %ld %ld, avoided %ld %ld %ld, fallback %ld, retry %ld",
-	       delta.value[PMD_CLEAR_IPI_COLLAPSE],
-	       delta.value[PMD_CLEAR_IPI_UNSHARE],
-	       delta.value[PMD_CLEAR_IPI_TABLE],
-	       delta.value[PMD_CLEAR_AVOIDED_COLLAPSE],
-	       delta.value[PMD_CLEAR_AVOIDED_UNSHARE],
-	       delta.value[PMD_CLEAR_AVOIDED_TABLE],
-	       delta.value[PMD_CLEAR_FALLBACK],
-	       delta.value[PMD_CLEAR_GUP_RETRY]);
+	TH_LOG("counters:%s", counters_text(&delta));
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 
@@ -718,7 +710,7 @@ TEST_F_TIMEOUT(pmd_clear_race, unshare, TIMEOUT)
 	};
 	const size_t pages = SECRET_FIRST + SECRET_PAGES;
 	const char *why = hugetlb_sharing_get(pages + 4);
-	struct counters before, delta;
+	struct counters before;
 	struct world *w = self->w;
 	size_t i;
 
@@ -736,10 +728,9 @@ TEST_F_TIMEOUT(pmd_clear_race, unshare, TIMEOUT)
 		huge_write(w->map, i);
 	/* Only two processes may share the table; the file keeps the pages. */
 	ASSERT_EQ(0, munmap(w->map, GIB));
-	before = counters_read(hugetlb_counters);
+	before = counters_read("hugetlb_");
 	run(_metadata, self, variant, process, 2, UNSHARE_WINDOW);
-	delta = counters_since(&before);
-	EXPECT_LT(0, delta.value[HUGETLB_UNSHARE_LAST]);
+	EXPECT_LT(0, counted(&before, "pmd_unshare_last"));
 	close(w->fd);
 	EXPECT_TRUE(hugetlb_usage_returns(&self->pool));
 }

@@ -63,7 +63,7 @@ FIXTURE_SETUP(pmd_clear)
 	self->steps = map_shared(sizeof(*self->steps));
 	ASSERT_NE(NULL, self->steps);
 	self->tracing = !trace_start(&self->trace, "csd");
-	self->before = counters_read(pmd_clear_counters);
+	self->before = counters_read("pmd_clear_");
 	table_usage_read(&self->usage);
 }
 
@@ -94,14 +94,15 @@ static long calls_of(struct trace_session *trace, const char *func)
 /* Of @n operations at @site, all have waited for other CPUs, or none. */
 static void expect_waits(struct __test_metadata *_metadata,
 			 FIXTURE_DATA(pmd_clear) *self, bool sent,
-			 enum pmd_clear_counter site, long n)
+			 const char *site, long n)
 {
-	int avoided = PMD_CLEAR_AVOIDED_COLLAPSE - PMD_CLEAR_IPI_COLLAPSE;
+	char ipi[32], avoided[32];
 
+	snprintf(ipi, sizeof(ipi), "ipi_%s", site);
+	snprintf(avoided, sizeof(avoided), "avoided_%s", site);
 	if (self->have) {
-		EXPECT_EQ(sent ? n : 0, counted(&self->before, site));
-		EXPECT_EQ(sent ? 0 : n,
-			  counted(&self->before, site + avoided));
+		EXPECT_EQ(sent ? n : 0, counted(&self->before, ipi));
+		EXPECT_EQ(sent ? 0 : n, counted(&self->before, avoided));
 	}
 	if (self->tracing) {
 		EXPECT_EQ(sent ? n * self->others : 0,
@@ -140,10 +141,10 @@ TEST_F_TIMEOUT(pmd_clear, collapse, TIMEOUT)
 	EXPECT_EQ(before, after);
 	EXPECT_EQ(AREAS, huge_areas(p, AREAS));
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
-	expect_waits(_metadata, self, sent, PMD_CLEAR_IPI_COLLAPSE, AREAS);
+	expect_waits(_metadata, self, sent, "collapse", AREAS);
 	if (self->have)
 		EXPECT_EQ(variant->mode == MODE_IPI_FREE && sent ? AREAS : 0,
-			  counted(&self->before, PMD_CLEAR_FALLBACK));
+			  counted(&self->before, "fallback"));
 
 	/* A huge page is split into its deposited table. */
 	before = page_tables_kb();
@@ -204,10 +205,10 @@ TEST_F_TIMEOUT(pmd_clear, collapse_no_memory, TIMEOUT)
 	EXPECT_EQ(0, err);
 	EXPECT_EQ(AREAS, huge_areas(p, AREAS));
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
-	expect_waits(_metadata, self, true, PMD_CLEAR_IPI_COLLAPSE, AREAS);
+	expect_waits(_metadata, self, true, "collapse", AREAS);
 	if (self->have)
 		EXPECT_EQ(variant->mode == MODE_IPI_FREE ? AREAS : 0,
-			  counted(&self->before, PMD_CLEAR_FALLBACK));
+			  counted(&self->before, "fallback"));
 	EXPECT_EQ(0, munmap(empty, 2 * pmd_size()));
 	EXPECT_EQ(0, munmap(p, len));
 	EXPECT_TRUE(table_usage_returns(&self->usage));
@@ -241,7 +242,7 @@ TEST_F_TIMEOUT(pmd_clear, collapse_gives_up, TIMEOUT)
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
 	/* The failed collapse may have got that far, so no exact count. */
 	if (self->have && !sent)
-		EXPECT_EQ(0, counted(&self->before, PMD_CLEAR_IPI_COLLAPSE));
+		EXPECT_EQ(0, counted(&self->before, "ipi_collapse"));
 
 	EXPECT_EQ(0, munmap(p, len));
 	EXPECT_TRUE(table_usage_returns(&self->usage));
@@ -302,7 +303,7 @@ TEST_F_TIMEOUT(pmd_clear, khugepaged_charges, TIMEOUT)
 	    !collapse_needs_ipi())
 		/* Other processes' memory may be collapsed, too. */
 		EXPECT_LE(AREAS,
-			  counted(&self->before, PMD_CLEAR_AVOIDED_COLLAPSE));
+			  counted(&self->before, "avoided_collapse"));
 
 	EXPECT_EQ(0, munmap(p, len));
 	memory_group_leave(&group);
@@ -315,7 +316,7 @@ TEST_F_TIMEOUT(pmd_clear, khugepaged_charges, TIMEOUT)
 TEST_F_TIMEOUT(pmd_clear, unshare, TIMEOUT)
 {
 	bool sent = variant->mode != MODE_IPI_FREE;
-	struct counters before, delta;
+	struct counters before;
 	const char *why = hugetlb_sharing_get(4);
 	struct steps *steps = self->steps;
 	pid_t pids[2];
@@ -329,7 +330,7 @@ TEST_F_TIMEOUT(pmd_clear, unshare, TIMEOUT)
 	p = hugetlb_map(fd, GIB);
 	ASSERT_NE(NULL, p);
 	huge_write(p, 0);
-	before = counters_read(hugetlb_counters);
+	before = counters_read("hugetlb_");
 	for (i = 0; i < 2; i++) {
 		pids[i] = fork_bound();
 		ASSERT_LE(0, pids[i]);
@@ -344,17 +345,15 @@ TEST_F_TIMEOUT(pmd_clear, unshare, TIMEOUT)
 		wait_step(steps, 2 * i + 1);
 		step(steps, 2 * i + 2);
 	}
-	delta = counters_since(&before);
-	EXPECT_EQ(2, delta.value[HUGETLB_SHARED]);
+	EXPECT_EQ(2, counted(&before, "pmd_shared"));
 	/* Step 4 is reached, so the first child exits. */
 	EXPECT_EQ(0, reap(pids[0]));
 	if (self->have)
-		EXPECT_EQ(0, counted(&self->before,
-				     sent ? PMD_CLEAR_IPI_UNSHARE :
-					    PMD_CLEAR_AVOIDED_UNSHARE));
+		EXPECT_EQ(0, counted(&self->before, sent ? "ipi_unshare" :
+							   "avoided_unshare"));
 	step(steps, 5);
 	EXPECT_EQ(0, reap(pids[1]));
-	expect_waits(_metadata, self, sent, PMD_CLEAR_IPI_UNSHARE, 1);
+	expect_waits(_metadata, self, sent, "unshare", 1);
 	EXPECT_TRUE(huge_good(p, 0));
 	EXPECT_EQ(0, munmap(p, GIB));
 	close(fd);
@@ -376,8 +375,8 @@ TEST_F_TIMEOUT(pmd_clear, table, TIMEOUT)
 		SKIP(return, "needs root, debugfs and CONFIG_FAIL_PAGE_ALLOC");
 	EXPECT_EQ(0, munmap(p, len));
 	fail_allocations(FAIL_NONE);
-	waits = counted(&self->before, PMD_CLEAR_IPI_TABLE) +
-		counted(&self->before, PMD_CLEAR_AVOIDED_TABLE);
+	waits = counted(&self->before, "ipi_table") +
+		counted(&self->before, "avoided_table");
 	if (!waits)
 		SKIP(return, "page tables are freed without RCU here");
 	/*
@@ -386,9 +385,9 @@ TEST_F_TIMEOUT(pmd_clear, table, TIMEOUT)
 	 */
 	EXPECT_LE(AREAS - 1, waits);
 	EXPECT_GE(AREAS + 3, waits);
-	if (!sent && counted(&self->before, PMD_CLEAR_FALLBACK))
+	if (!sent && counted(&self->before, "fallback"))
 		SKIP(return, "this architecture needs the IPI");
-	expect_waits(_metadata, self, sent, PMD_CLEAR_IPI_TABLE, waits);
+	expect_waits(_metadata, self, sent, "table", waits);
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 

@@ -25,29 +25,6 @@ enum pmd_clear_mode {
 	MODE_LEGACY,
 };
 
-enum pmd_clear_counter {
-	PMD_CLEAR_IPI_COLLAPSE,
-	PMD_CLEAR_IPI_UNSHARE,
-	PMD_CLEAR_IPI_TABLE,
-	PMD_CLEAR_AVOIDED_COLLAPSE,
-	PMD_CLEAR_AVOIDED_UNSHARE,
-	PMD_CLEAR_AVOIDED_TABLE,
-	PMD_CLEAR_FALLBACK,
-	PMD_CLEAR_GUP_RETRY,
-	PMD_CLEAR_NR_COUNTERS,
-};
-
-static const char * const pmd_clear_counters[PMD_CLEAR_NR_COUNTERS + 1] = {
-	[PMD_CLEAR_IPI_COLLAPSE]	= "pmd_clear_ipi_collapse",
-	[PMD_CLEAR_IPI_UNSHARE]		= "pmd_clear_ipi_unshare",
-	[PMD_CLEAR_IPI_TABLE]		= "pmd_clear_ipi_table",
-	[PMD_CLEAR_AVOIDED_COLLAPSE]	= "pmd_clear_avoided_collapse",
-	[PMD_CLEAR_AVOIDED_UNSHARE]	= "pmd_clear_avoided_unshare",
-	[PMD_CLEAR_AVOIDED_TABLE]	= "pmd_clear_avoided_table",
-	[PMD_CLEAR_FALLBACK]		= "pmd_clear_fallback",
-	[PMD_CLEAR_GUP_RETRY]		= "pmd_clear_gup_retry",
-};
-
 static const struct vm_knob pmd_clear_knob = {
 	.name = PMD_CLEAR_KNOB,
 	.stock = MODE_STOCK,

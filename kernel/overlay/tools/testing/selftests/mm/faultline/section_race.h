@@ -69,13 +69,10 @@ struct race {
 	void *data;
 };
 
-/* The first two counters of a feature. */
-enum { RACE_CALLS, RACE_SECTIONS };
-
 struct race_feature {
 	const struct vm_knob *knob;
 	const struct flips *flips;
-	const char * const *counters;
+	const char *counters;	/* their prefix; some are calls and sections */
 	__u64 tag;
 	size_t range;		/* bytes that a round maps, see race_range() */
 	int (*call)(struct race *r);
@@ -221,8 +218,8 @@ static bool has_raced(const struct state *s, struct race *r)
 
 	if (s->flip && atomic_load(&s->flipper.count) <= FEW_FLIPS)
 		return false;
-	return d.value[RACE_CALLS] &&
-	       d.value[RACE_SECTIONS] > d.value[RACE_CALLS] &&
+	return counter(&d, "calls") &&
+	       counter(&d, "sections") > counter(&d, "calls") &&
 	       atomic_load(&r->hits) && has_enough(r);
 }
 
@@ -314,21 +311,21 @@ static void expect_raced(struct __test_metadata *_metadata, struct state *s,
 			 struct race *r)
 {
 	struct counters d = counters_since(&s->before);
+	long calls = counter(&d, "calls"), sections = counter(&d, "sections");
 
 	ksft_print_msg("%ld rounds, %ld acts, %ld while the call was at work\n",
 		       r->rounds, atomic_load(&r->acts), atomic_load(&r->hits));
-	ksft_print_msg("%ld calls in %ld sections, %ld flips\n",
-		       d.value[RACE_CALLS], d.value[RACE_SECTIONS],
-		       atomic_load(&s->flipper.count));
+	ksft_print_msg("%ld flips;%s\n", atomic_load(&s->flipper.count),
+		       counters_text(&d));
 	EXPECT_EQ(0, atomic_load(&r->errors));
 	EXPECT_LT(0, r->rounds);
 	if (!s->on) {
-		EXPECT_EQ(0, d.value[RACE_CALLS]);
-		EXPECT_EQ(0, d.value[RACE_SECTIONS]);
+		EXPECT_EQ(0, calls);
+		EXPECT_EQ(0, sections);
 		return;
 	}
-	EXPECT_LT(0, d.value[RACE_CALLS]);
-	EXPECT_LT(d.value[RACE_CALLS], d.value[RACE_SECTIONS]);
+	EXPECT_LT(0, calls);
+	EXPECT_LT(calls, sections);
 	EXPECT_LT(0, atomic_load(&r->hits));
 	EXPECT_TRUE(has_enough(r));
 	if (s->flip)

@@ -17,62 +17,12 @@
 
 #define SPF_KNOB	"speculative_page_fault"
 
-enum spf_counter {
-	SPF_ZERO,
-	SPF_ANON,
-	SPF_COW,
-	SPF_REUSE,
-	SPF_ACCESS,
-	SPF_RACED,
-	SPF_HWPOISON,
-	SPF_NO_VMA,
-	SPF_LOCKED,
-	SPF_CHANGED,
-	SPF_UNSUPPORTED,
-	SPF_NO_ACCESS,
-	SPF_NO_TABLE,
-	SPF_PTE,
-	SPF_BUSY,
-	SPF_NO_ANON_VMA,
-	SPF_NO_MEMORY,
-	SPF_RETRY,
-	SPF_SLEEP,
-	SPF_SKIPPED,
-	SPF_NR_COUNTERS,
-};
-
-static const char * const spf_counters[SPF_NR_COUNTERS + 1] = {
-	[SPF_ZERO]		= "spf_zero",
-	[SPF_ANON]		= "spf_anon",
-	[SPF_COW]		= "spf_cow",
-	[SPF_REUSE]		= "spf_reuse",
-	[SPF_ACCESS]		= "spf_access",
-	[SPF_RACED]		= "spf_raced",
-	[SPF_HWPOISON]		= "spf_hwpoison",
-	[SPF_NO_VMA]		= "spf_abort_no_vma",
-	[SPF_LOCKED]		= "spf_abort_locked",
-	[SPF_CHANGED]		= "spf_abort_changed",
-	[SPF_UNSUPPORTED]	= "spf_abort_unsupported",
-	[SPF_NO_ACCESS]		= "spf_abort_access",
-	[SPF_NO_TABLE]		= "spf_abort_no_table",
-	[SPF_PTE]		= "spf_abort_pte",
-	[SPF_BUSY]		= "spf_abort_busy",
-	[SPF_NO_ANON_VMA]	= "spf_abort_no_anon_vma",
-	[SPF_NO_MEMORY]		= "spf_abort_no_memory",
-	[SPF_RETRY]		= "spf_retry",
-	[SPF_SLEEP]		= "spf_sleep",
-	[SPF_SKIPPED]		= "spf_skipped",
-};
-
 /* Page faults handled without locks. */
 static inline long spf_successes(const struct counters *delta)
 {
-	long sum = 0;
-	int i;
-
-	for (i = SPF_ZERO; i <= SPF_RACED; i++)
-		sum += delta->value[i];
-	return sum;
+	return counter(delta, "zero") + counter(delta, "anon") +
+	       counter(delta, "cow") + counter(delta, "reuse") +
+	       counter(delta, "access") + counter(delta, "raced");
 }
 
 static const struct vm_knob spf_knob = {
