@@ -17,16 +17,14 @@
 #include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-#include "../../kselftest_harness.h"
 #include "hugetlb_util.h"
+#include "race.h"
 
-#define TIMEOUT		900
 #define PROCESSES	3
 #define TOUCHERS	2
 /* Pages in use, half of them in each of two page tables. */
@@ -41,8 +39,26 @@
 #define MADV_SOFT_OFFLINE	101
 #endif
 
-/* Set from the environment, see main(). */
-static long opt_seconds = 5;
+FIXTURE(hugetlb_race) {
+	struct world *w;
+	struct hugetlb_usage usage;
+};
+
+FIXTURE_VARIANT(hugetlb_race) {
+	enum hugetlb_mode mode;
+	bool flip;
+	int inject;	/* percent of the faults */
+};
+
+FIXTURE_VARIANT_ADD(hugetlb_race, off) { .mode = MODE_OFF };
+FIXTURE_VARIANT_ADD(hugetlb_race, vma_lock) { .mode = MODE_VMA_LOCK };
+FIXTURE_VARIANT_ADD(hugetlb_race, revalidate) { .mode = MODE_REVALIDATE };
+FIXTURE_VARIANT_ADD(hugetlb_race, inject) {
+	.mode = MODE_REVALIDATE, .inject = 30
+};
+FIXTURE_VARIANT_ADD(hugetlb_race, flip) {
+	.mode = MODE_REVALIDATE, .flip = true
+};
 
 struct player;
 
@@ -64,16 +80,13 @@ struct race_op {
 
 /* In memory shared by all processes. */
 struct world {
+	struct race_run run;
+	const FIXTURE_VARIANT(hugetlb_race) *variant;
 	const struct race_op *op;
 	int fd;
 	char *map;
-	atomic_bool stop;
 	atomic_long touches;
 	atomic_long signals;
-	atomic_long acts;
-	atomic_long wrong;
-	atomic_long failed;	/* calls that must not fail, but did */
-	atomic_long cannot;	/* the kernel does not support the step */
 	atomic_long offlined;
 };
 
@@ -90,41 +103,6 @@ struct player {
 	int nth;		/* fail-nth of this thread */
 };
 
-FIXTURE(hugetlb_race) {
-	struct world *w;
-	struct hugetlb_usage usage;
-	struct counters before;
-	struct flipper flipper;
-};
-
-FIXTURE_VARIANT(hugetlb_race) {
-	enum hugetlb_mode mode;
-	bool flip;
-	int inject;	/* percent of the faults */
-};
-
-FIXTURE_VARIANT_ADD(hugetlb_race, off) {
-	.mode = MODE_OFF,
-};
-
-FIXTURE_VARIANT_ADD(hugetlb_race, vma_lock) {
-	.mode = MODE_VMA_LOCK,
-};
-
-FIXTURE_VARIANT_ADD(hugetlb_race, revalidate) {
-	.mode = MODE_REVALIDATE,
-};
-
-FIXTURE_VARIANT_ADD(hugetlb_race, inject) {
-	.mode = MODE_REVALIDATE,
-	.inject = 30,
-};
-
-FIXTURE_VARIANT_ADD(hugetlb_race, flip) {
-	.mode = MODE_REVALIDATE,
-	.flip = true,
-};
-
 /* Mode 0 only prevents new sharing; the trigger unshares. */
 static void trigger_unshare(int turn, long mode)
 {
@@ -139,6 +117,12 @@ static const struct flips hugetlb_flips = {
 	/* Changes from and to mode 1 flip static keys. */
 	.n_keyless = 2,
 	.written = trigger_unshare,
+};
+
+static const struct race_feature race_feature = {
+	.knob = &hugetlb_knob,
+	.flips = &hugetlb_flips,
+	.counters = "hugetlb_",
 };
 
 /* --- pages */
@@ -188,11 +172,11 @@ static void touch(struct player *p)
 	    try_read((char *)page_at(w, n) + huge_size() / 2, &other)) {
 		atomic_fetch_add(&w->signals, 1);
 		if (!w->op->faults)
-			atomic_fetch_add(&w->wrong, 1);
+			atomic_fetch_add(&w->run.wrong, 1);
 		return;
 	}
 	if (!word_allowed(w, n, word) || !word_allowed(w, n, other))
-		atomic_fetch_add(&w->wrong, 1);
+		atomic_fetch_add(&w->run.wrong, 1);
 	atomic_fetch_add(&w->touches, 1);
 }
 
@@ -204,7 +188,7 @@ static void *toucher(void *arg)
 
 	if (p->w->op->lone && p->id)
 		return NULL;
-	while (!atomic_load(&p->w->stop))
+	while (!atomic_load(&p->w->run.stop))
 		touch(p);
 	return NULL;
 }
@@ -213,12 +197,12 @@ static void *actor(void *arg)
 {
 	struct player *p = arg;
 
-	while (!atomic_load(&p->w->stop)) {
+	while (!atomic_load(&p->w->run.stop)) {
 		if (!p->w->op->act(p)) {
-			atomic_fetch_add(&p->w->cannot, 1);
+			atomic_store(&p->w->run.cannot, true);
 			break;
 		}
-		atomic_fetch_add(&p->w->acts, 1);
+		atomic_fetch_add(&p->w->run.acts, 1);
 	}
 	return NULL;
 }
@@ -235,7 +219,7 @@ static bool map_again(struct player *p, size_t offset, size_t len)
 static void must(struct player *p, bool success)
 {
 	if (!success)
-		atomic_fetch_add(&p->w->failed, 1);
+		atomic_fetch_add(&p->w->run.failed, 1);
 }
 
 /* One process of the race; runs until world.stop. */
@@ -279,121 +263,118 @@ static int play(struct world *w, int id)
 
 /* --- a round */
 
-/* Whether everything that a test expects has happened at least once. */
-static bool has_raced(const FIXTURE_DATA(hugetlb_race) *self,
-		      const FIXTURE_VARIANT(hugetlb_race) *variant)
+static long refused(const struct counters *d)
 {
-	struct counters delta = counters_since(&self->before);
-	struct world *w = self->w;
+	return counter(d, "fault_retry") + counter(d, "fault_busy");
+}
 
-	if (!atomic_load(&w->acts) || !atomic_load(&w->touches) ||
-	    (variant->flip && !atomic_load(&self->flipper.count)))
+/* Whether everything that a test expects has happened at least once. */
+static bool has_raced(const struct world *w)
+{
+	const FIXTURE_VARIANT(hugetlb_race) *variant = w->variant;
+	struct counters d = counters_since(&w->run.before);
+
+	if (!atomic_load(&w->run.acts) || !atomic_load(&w->touches))
 		return false;
 	/* Without the switch, there are no counters. */
 	if (!vm_sysctl_exists(HUGETLB_KNOB))
 		return true;
-	if (variant->inject && counter(&delta, "fault_retry") +
-	    counter(&delta, "fault_busy") == 0)
+	if (variant->inject && !refused(&d))
 		return false;
 	if (variant->mode != MODE_VMA_LOCK && !variant->inject &&
-	    !counter(&delta, "fault_fast"))
+	    !counter(&d, "fault_fast"))
 		return false;
 	return variant->flip || variant->mode == MODE_OFF ||
-	       counter(&delta, "pmd_shared") > 0;
+	       counter(&d, "pmd_shared") > 0;
+}
+
+static void expect_raced(struct __test_metadata *_metadata, struct world *w)
+{
+	const FIXTURE_VARIANT(hugetlb_race) *variant = w->variant;
+	struct counters d = run_report(_metadata, &w->run);
+	bool have = vm_sysctl_exists(HUGETLB_KNOB);
+
+	TH_LOG("%ld touches, %ld signals", atomic_load(&w->touches),
+	       atomic_load(&w->signals));
+	EXPECT_LT(0, atomic_load(&w->touches));
+	if (have && variant->mode != MODE_VMA_LOCK && !variant->inject)
+		EXPECT_LT(0, counter(&d, "fault_fast"));
+	if (variant->inject)
+		EXPECT_LT(0, refused(&d));
+	if (have && !variant->flip) {
+		EXPECT_EQ(variant->mode != MODE_OFF,
+			  counter(&d, "pmd_shared") > 0);
+		if (variant->mode == MODE_VMA_LOCK) {
+			EXPECT_EQ(0, counter(&d, "fault_fast"));
+			EXPECT_EQ(0, counter(&d, "zap_unlocked"));
+		}
+	}
+}
+
+/* What the kernel has found itself, if it looks. */
+static void expect_no_trouble(struct __test_metadata *_metadata)
+{
+	static const char * const files[] = {
+		"/sys/kernel/debug/hugetlb_lost_tables",
+		"/sys/kernel/debug/hugetlb_unnotified",
+	};
+	char text[32];
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(files); i++)
+		if (!read_text(files[i], text, sizeof(text)))
+			EXPECT_EQ(0, atol(text));
+}
+
+/* Closes the file; pages and page tables are then as before. */
+static void expect_freed(struct __test_metadata *_metadata, struct world *w,
+			 struct hugetlb_usage *usage)
+{
+	struct stat st;
+
+	/* At size 0, a file has no pages. */
+	EXPECT_EQ(0, ftruncate(w->fd, 0));
+	EXPECT_EQ(0, fstat(w->fd, &st));
+	if (vm_sysctl_exists(HUGETLB_KNOB))
+		EXPECT_EQ(0, st.st_blocks);
+	close(w->fd);
+	w->fd = -1;
+	usage->total -= atomic_load(&w->offlined);
+	usage->free -= atomic_load(&w->offlined);
+	EXPECT_TRUE(hugetlb_usage_returns(usage));
 }
 
 static void race(struct __test_metadata *_metadata,
-		 FIXTURE_DATA(hugetlb_race) *self,
-		 const FIXTURE_VARIANT(hugetlb_race) *variant,
-		 const struct race_op *op)
+		 FIXTURE_DATA(hugetlb_race) *self, const struct race_op *op)
 {
-	bool have = vm_sysctl_exists(HUGETLB_KNOB);
-	struct counters delta;
-	pid_t pids[PROCESSES];
+	const char *why = hugetlb_pool_get(POOL + op->extra * PROCESSES);
 	struct world *w = self->w;
-	const char *why;
-	struct stat st;
-	char text[32];
+	pid_t pids[PROCESSES];
 	int i;
 
-	w->op = op;
-	why = hugetlb_pool_get(POOL + op->extra * PROCESSES);
 	if (why)
 		SKIP(return, "%s", why);
 	hugetlb_usage_read(&self->usage);
-	self->before = counters_read("hugetlb_");
+	w->op = op;
+	run_begin(_metadata, &w->run);
 	w->fd = hugetlb_file(LENGTH);
 	ASSERT_LE(0, w->fd);
 	w->map = hugetlb_map(w->fd, LENGTH);
 	ASSERT_NE(NULL, w->map);
 	for (i = 0; i < PAGES; i++)
 		put_word(w, i);
-	if (variant->flip)
-		ASSERT_EQ(0, flipper_start(&self->flipper, &hugetlb_flips, 3));
-	for (i = 0; i < PROCESSES; i++) {
-		pids[i] = fork_bound();
-		ASSERT_LE(0, pids[i]);
-		if (!pids[i])
-			_exit(play(w, i));
-	}
+	run_fork(_metadata, w, pids, PROCESSES, play);
 	/* This process would keep page tables from becoming empty. */
 	if (op->lone)
 		EXPECT_EQ(0, munmap(w->map, LENGTH));
-	/* A slow machine gets up to five minutes, until all has happened. */
-	for (i = 0; !atomic_load(&w->cannot) &&
-	     (i < opt_seconds * 10 || (i < 3000 && !has_raced(self, variant)));
-	     i++)
-		usleep(100000);
-	atomic_store(&w->stop, true);
-	for (i = 0; i < PROCESSES; i++)
-		EXPECT_EQ(0, reap(pids[i]));
-	flipper_stop(&self->flipper);
+	run_wait(_metadata, &w->run, w, pids, PROCESSES, has_raced);
 	EXPECT_EQ(0, munmap(w->map, LENGTH));
-	delta = counters_since(&self->before);
-
-	EXPECT_EQ(0, atomic_load(&w->wrong));
-	EXPECT_EQ(0, atomic_load(&w->failed));
-	EXPECT_LT(0, atomic_load(&w->touches));
-	if (variant->flip)
-		EXPECT_LT(0, atomic_load(&self->flipper.count));
-	TH_LOG("%ld touches, %ld acts, %ld signals, %ld flips",
-	       atomic_load(&w->touches), atomic_load(&w->acts),
-	       atomic_load(&w->signals), atomic_load(&self->flipper.count));
-	TH_LOG("counters:%s", counters_text(&delta));
-	if (have && variant->mode != MODE_VMA_LOCK && !variant->inject)
-		EXPECT_LT(0, counter(&delta, "fault_fast"));
-	if (variant->inject)
-		EXPECT_LT(0, counter(&delta, "fault_retry") +
-			  counter(&delta, "fault_busy"));
-	if (have && !variant->flip) {
-		EXPECT_EQ(variant->mode != MODE_OFF,
-			  counter(&delta, "pmd_shared") > 0);
-		if (variant->mode == MODE_VMA_LOCK) {
-			EXPECT_EQ(0, counter(&delta, "fault_fast"));
-			EXPECT_EQ(0, counter(&delta, "zap_unlocked"));
-		}
-	}
-
-	if (!read_text("/sys/kernel/debug/hugetlb_lost_tables", text,
-		       sizeof(text)))
-		EXPECT_EQ(0, atol(text));
-	if (!read_text("/sys/kernel/debug/hugetlb_unnotified", text,
-		       sizeof(text)))
-		EXPECT_EQ(0, atol(text));
-
-	/* At size 0, a file has no pages. */
-	EXPECT_EQ(0, ftruncate(w->fd, 0));
-	EXPECT_EQ(0, fstat(w->fd, &st));
-	if (have)
-		EXPECT_EQ(0, st.st_blocks);
-	close(w->fd);
-	w->fd = -1;
-	self->usage.total -= atomic_load(&w->offlined);
-	self->usage.free -= atomic_load(&w->offlined);
-	EXPECT_TRUE(hugetlb_usage_returns(&self->usage));
-	if (atomic_load(&w->cannot))
+	expect_raced(_metadata, w);
+	expect_no_trouble(_metadata);
+	expect_freed(_metadata, w, &self->usage);
+	if (atomic_load(&w->run.cannot))
 		SKIP(return, "not supported by this kernel");
-	EXPECT_LT(0, atomic_load(&w->acts));
+	EXPECT_LT(0, atomic_load(&w->run.acts));
 }
 
 static bool inject(int percent)
@@ -404,24 +385,25 @@ static bool inject(int percent)
 
 FIXTURE_SETUP(hugetlb_race)
 {
-	const char *why = race_prepare(&hugetlb_knob, variant->mode,
-				       variant->flip ? &hugetlb_flips : NULL);
+	const char *why;
 
+	self->w = map_shared(sizeof(*self->w));
+	ASSERT_NE(NULL, self->w);
+	self->w->variant = variant;
+	self->w->fd = -1;
+	why = run_set(&self->w->run, variant->mode, variant->flip);
 	if (!why && variant->inject && !inject(variant->inject))
 		why = "needs debugfs, root and CONFIG_FAULTLINE_HUGETLB_FAULT_INJECTION";
 	if (why)
 		SKIP(return, "%s", why);
-	self->w = map_shared(sizeof(*self->w));
-	ASSERT_NE(NULL, self->w);
-	self->w->fd = -1;
 }
 
 FIXTURE_TEARDOWN(hugetlb_race)
 {
 	if (variant->inject)
 		inject(0);
-	atomic_store(&self->w->stop, true);
-	flipper_stop(&self->flipper);
+	atomic_store(&self->w->run.stop, true);
+	flipper_stop(&self->w->run.flipper);
 	if (self->w->fd >= 0)
 		close(self->w->fd);
 }
@@ -433,7 +415,7 @@ FIXTURE_TEARDOWN(hugetlb_race)
 			.act = act_##name, __VA_ARGS__			\
 		};							\
 									\
-		race(_metadata, self, variant, &op);			\
+		race(_metadata, self, &op);				\
 	}
 
 /* --- the races */
@@ -493,7 +475,7 @@ static bool act_punch_exact(struct player *p)
 			   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 			   page_offset(n), huge_size()));
 	if (word_read(own_word(p, n)))
-		atomic_fetch_add(&p->w->wrong, 1);
+		atomic_fetch_add(&p->w->run.wrong, 1);
 	return true;
 }
 
@@ -521,7 +503,7 @@ static bool act_punch_unmapped(struct player *p)
 			   page_offset(n), end - page_offset(n)));
 	for (m = n; m < PAGES && page_offset(m) < end; m++)
 		if (word_read(own_word(p, m)))
-			atomic_fetch_add(&p->w->wrong, 1);
+			atomic_fetch_add(&p->w->run.wrong, 1);
 	return true;
 }
 
@@ -564,11 +546,11 @@ static bool act_truncate_exact(struct player *p)
 		usleep(random_next(&p->seed) % 10000);
 	for (m = n; m < PAGES; m++)
 		if (try_read(own_word(p, m), &word) != SIGBUS)
-			atomic_fetch_add(&p->w->wrong, 1);
+			atomic_fetch_add(&p->w->run.wrong, 1);
 	must(p, !ftruncate(p->w->fd, LENGTH));
 	for (m = n; m < PAGES; m++)
 		if (try_read(own_word(p, m), &word) || word)
-			atomic_fetch_add(&p->w->wrong, 1);
+			atomic_fetch_add(&p->w->run.wrong, 1);
 	return true;
 }
 
@@ -746,7 +728,7 @@ static bool act_scan(struct player *p)
 	if (n < 0)
 		return false;
 	if (n && !(region.categories & PAGE_IS_FILE))
-		atomic_fetch_add(&p->w->wrong, 1);
+		atomic_fetch_add(&p->w->run.wrong, 1);
 	return true;
 }
 
@@ -813,7 +795,7 @@ TEST_F_TIMEOUT(hugetlb_race, move_fails, TIMEOUT)
 	if (!fault_attr_set(PAGE_ALLOC, page_tables_fail,
 			    ARRAY_SIZE(page_tables_fail)))
 		SKIP(return, "needs debugfs, root and CONFIG_FAIL_PAGE_ALLOC");
-	race(_metadata, self, variant, &op);
+	race(_metadata, self, &op);
 	fault_attr_set(PAGE_ALLOC, page_tables_work,
 		       ARRAY_SIZE(page_tables_work));
 }
@@ -875,7 +857,7 @@ static bool act_pin(struct player *p)
 	must(p, !madvise(page_at(p->w, n), huge_size(), MADV_DONTNEED));
 	must(p, read(p->pipe[0], &word, sizeof(word)) == sizeof(word));
 	if (!word_allowed(p->w, n, word))
-		atomic_fetch_add(&p->w->wrong, 1);
+		atomic_fetch_add(&p->w->run.wrong, 1);
 	return true;
 }
 
@@ -903,10 +885,10 @@ static bool act_direct(struct player *p)
 		return false;
 	must(p, pread(p->loop, sector, SECTOR, 0) == SECTOR);
 	if (word_read(sector) != word)
-		atomic_fetch_add(&p->w->wrong, 1);
+		atomic_fetch_add(&p->w->run.wrong, 1);
 	must(p, !madvise(page, huge_size(), MADV_DONTNEED));
 	if (word_read(sector) != word)
-		atomic_fetch_add(&p->w->wrong, 1);
+		atomic_fetch_add(&p->w->run.wrong, 1);
 	return true;
 }
 

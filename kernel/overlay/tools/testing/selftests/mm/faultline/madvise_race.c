@@ -44,6 +44,9 @@ static const struct race_feature race_feature = {
 	.knob = &madvise_knob,
 	.flips = &madvise_flips,
 	.counters = "madvise_section_",
+};
+
+static const struct section_call section_call = {
 	.tag = TAG,
 	.range = 32 * MIB,
 	.call = discard,
@@ -96,7 +99,7 @@ TEST_F_TIMEOUT(race, writers_go_on, TIMEOUT)
 	char *page = map_filled(page_size(), TAG);
 
 	ASSERT_NE(NULL, page);
-	race_test(_metadata, &self->s, &ops, page);
+	race_test(_metadata, &self->r, &ops, page);
 }
 
 /* --- a page that has gone, and was written again, stays */
@@ -150,7 +153,7 @@ TEST_F_TIMEOUT(race, faults, TIMEOUT)
 	bool *written = calloc(npages(), sizeof(*written));
 
 	ASSERT_NE(NULL, written);
-	race_test(_metadata, &self->s, &ops, written);
+	race_test(_metadata, &self->r, &ops, written);
 	free(written);
 }
 
@@ -191,7 +194,7 @@ TEST_F_TIMEOUT(race, vectors, TIMEOUT)
 	bool *written = calloc(npages(), sizeof(*written));
 
 	ASSERT_NE(NULL, written);
-	race_test(_metadata, &self->s, &ops, written);
+	race_test(_metadata, &self->r, &ops, written);
 	free(written);
 }
 
@@ -234,7 +237,7 @@ TEST_F_TIMEOUT(race, vector_split, TIMEOUT)
 	bool *written = calloc(npages(), sizeof(*written));
 
 	ASSERT_NE(NULL, written);
-	race_test(_metadata, &self->s, &ops, written);
+	race_test(_metadata, &self->r, &ops, written);
 	free(written);
 }
 
@@ -270,7 +273,7 @@ TEST_F_TIMEOUT(race, fork, TIMEOUT)
 		.racers = 1, .racer = forker,
 	};
 
-	race_test(_metadata, &self->s, &ops, NULL);
+	race_test(_metadata, &self->r, &ops, NULL);
 }
 
 /* --- huge pages come while pages go */
@@ -305,7 +308,7 @@ TEST_F_TIMEOUT(race, collapse, TIMEOUT)
 
 	if (access("/sys/kernel/mm/transparent_hugepage/enabled", F_OK))
 		SKIP(return, "this kernel has no transparent huge pages");
-	race_test(_metadata, &self->s, &ops, NULL);
+	race_test(_metadata, &self->r, &ops, NULL);
 }
 
 /* --- the VMAs of the range change meanwhile */
@@ -441,7 +444,7 @@ TEST_F_TIMEOUT(race, changed_vmas, TIMEOUT)
 
 	ASSERT_NE(NULL, advised.changed);
 	catch_faults();
-	race_test(_metadata, &self->s, &ops, &advised);
+	race_test(_metadata, &self->r, &ops, &advised);
 	free(advised.changed);
 }
 
@@ -471,7 +474,7 @@ TEST_F_TIMEOUT(race, same_range, TIMEOUT)
 	struct advised advised = { .changed = NULL };
 
 	catch_faults();
-	race_test(_metadata, &self->s, &ops, &advised);
+	race_test(_metadata, &self->r, &ops, &advised);
 }
 
 int main(int argc, char **argv)

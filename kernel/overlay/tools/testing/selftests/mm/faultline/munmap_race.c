@@ -86,6 +86,9 @@ static const struct race_feature race_feature = {
 	.knob = &munmap_knob,
 	.flips = &munmap_flips,
 	.counters = "munmap_section_",
+};
+
+static const struct section_call section_call = {
 	.tag = TAG,
 	.range = 64 * MIB,
 	.call = unmap_range,
@@ -142,7 +145,7 @@ static void mmap_racer(struct race *r, int id)
 		}
 		fill_pages(k->addr, k->len, k->tag);
 		n++;
-		atomic_fetch_add(&r->acts, 1);
+		atomic_fetch_add(&r->run.acts, 1);
 		if (!inside || !last_page_is_old(r))
 			continue;
 		atomic_fetch_add(&r->hits, 1);
@@ -169,7 +172,7 @@ static bool mmap_verify(struct race *r)
 			munmap(k->addr, k->len);
 		}
 	}
-	return !r->ret && !r->errors && !mapped_bytes(r->start, r->len);
+	return !r->ret && !r->run.wrong && !mapped_bytes(r->start, r->len);
 }
 
 TEST_F_TIMEOUT(race, mmap_anywhere, TIMEOUT)
@@ -179,16 +182,16 @@ TEST_F_TIMEOUT(race, mmap_anywhere, TIMEOUT)
 	};
 	struct mmap_anywhere *m = calloc(1, sizeof(*m));
 	long count = variant->on && !variant->flip ? opt_count : opt_count / 4;
-	struct race r = { .data = m };
 	int i;
 
 	ASSERT_NE(NULL, m);
 	for (i = 0; i < MAX_RACERS; i++)
 		m->seed[i] = TAG + i;
 	/* Limited by count, not by time. */
-	EXPECT_TRUE(run_race(&self->s, &r, &ops, count));
-	EXPECT_LE(count, atomic_load(&r.acts));
-	expect_raced(_metadata, &self->s, &r);
+	self->r.data = m;
+	EXPECT_TRUE(run_race(&self->r, &ops, count));
+	EXPECT_LE(count, atomic_load(&self->r.run.acts));
+	expect_raced(_metadata, &self->r);
 }
 
 /* --- MAP_FIXED and MREMAP_FIXED into the window */
@@ -266,7 +269,7 @@ static void fixed_racer(struct race *r, int id)
 		got = mmap(want, f->len, PROT_READ | PROT_WRITE,
 			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	}
-	atomic_fetch_add(&r->acts, 1);
+	atomic_fetch_add(&r->run.acts, 1);
 	if (got != want) {
 		race_wrong(r);
 		if (f->by_mremap)
@@ -310,7 +313,7 @@ static bool fixed_enough(struct race *r)
 }
 
 static void fixed_test(struct __test_metadata *_metadata,
-		       struct state *s, bool by_mremap)
+		       struct race *r, bool by_mremap)
 {
 	static const struct race_ops ops = {
 		.racers = 1, .prepare = fixed_prepare,
@@ -319,11 +322,11 @@ static void fixed_test(struct __test_metadata *_metadata,
 	};
 	struct fixed f = { .by_mremap = by_mremap, .seed = TAG };
 
-	race_test(_metadata, s, &ops, &f);
+	race_test(_metadata, r, &ops, &f);
 	ksft_print_msg("pending %ld, finished %ld, straddling %ld\n",
 		       f.placed[PENDING], f.placed[FINISHED],
 		       f.placed[STRADDLING]);
-	if (s->on) {
+	if (r->on) {
 		EXPECT_LT(0, f.placed[PENDING]);
 		EXPECT_LT(0, f.placed[FINISHED]);
 		EXPECT_LT(0, f.placed[STRADDLING]);
@@ -332,12 +335,12 @@ static void fixed_test(struct __test_metadata *_metadata,
 
 TEST_F_TIMEOUT(race, map_fixed, TIMEOUT)
 {
-	fixed_test(_metadata, &self->s, false);
+	fixed_test(_metadata, &self->r, false);
 }
 
 TEST_F_TIMEOUT(race, mremap_fixed, TIMEOUT)
 {
-	fixed_test(_metadata, &self->s, true);
+	fixed_test(_metadata, &self->r, true);
 }
 
 /* --- mremap of a part of the range: all of the part moves, or nothing */
@@ -361,7 +364,7 @@ static void moved_racer(struct race *r, int id)
 	/* In half of the rounds also before the munmap: both are legal. */
 	inside = r->rounds % 2 && wait_for_window(r);
 	got = mremap(r->start + m->offset, m->len, 2 * m->len, MREMAP_MAYMOVE);
-	atomic_fetch_add(&r->acts, 1);
+	atomic_fetch_add(&r->run.acts, 1);
 	if (got != MAP_FAILED) {
 		m->addr = got;
 		return;
@@ -405,7 +408,7 @@ TEST_F_TIMEOUT(race, mremap_part, TIMEOUT)
 	};
 	struct moved m = { };
 
-	race_test(_metadata, &self->s, &ops, &m);
+	race_test(_metadata, &self->r, &ops, &m);
 }
 
 /* --- mseal: either nothing is unmapped, or all is and nothing is sealed */
@@ -471,7 +474,7 @@ TEST_F_TIMEOUT(race, mseal, TIMEOUT)
 {
 	__u64 start = now_ns();
 	struct seal_result *result;
-	struct race r = { };
+	struct race *r = &self->r;
 	char *probe;
 	int sealed = 0;
 	pid_t pid;
@@ -483,16 +486,14 @@ TEST_F_TIMEOUT(race, mseal, TIMEOUT)
 	result = map_shared(sizeof(*result));
 	ASSERT_NE(NULL, result);
 	/* Each round needs a child, as a sealed mapping is permanent. */
-	while (r.rounds < 2 * NR_SEAL_ORDERS ||
-	       another_round(&self->s, &r, start, 0)) {
+	while (r->rounds < 2 * NR_SEAL_ORDERS || another_round(r, start, 0)) {
 		memset(result, 0, sizeof(*result));
 		pid = fork();
 		if (!pid)
-			seal_round(result, r.rounds);
+			seal_round(result, r->rounds);
 		ASSERT_EQ(0, reap(pid));
-		r.acts++;
-		r.rounds++;
-		r.hits += result->inside;
+		race_acted(r, result->inside);
+		r->rounds++;
 		if (!result->mseal_errno) {
 			sealed++;
 			EXPECT_EQ(EPERM, result->munmap_errno);
@@ -505,7 +506,7 @@ TEST_F_TIMEOUT(race, mseal, TIMEOUT)
 	}
 	ksft_print_msg("sealed first: %d\n", sealed);
 	EXPECT_LT(0, sealed);
-	expect_raced(_metadata, &self->s, &r);
+	expect_raced(_metadata, r);
 }
 
 /* --- fork: the child has all of the range, or none of it */
@@ -543,7 +544,7 @@ static void fork_racer(struct race *r, int id)
 				_exit(2);
 			_exit(there && bad_pages(r->start, r->len, r->tag));
 		}
-		atomic_fetch_add(&r->acts, 1);
+		atomic_fetch_add(&r->run.acts, 1);
 		inside = inside && page_is_mapped(r->start + r->len -
 						  page_size());
 		if (inside)
@@ -560,7 +561,7 @@ TEST_F_TIMEOUT(race, fork, TIMEOUT)
 	};
 	long size;
 
-	race_test(_metadata, &self->s, &ops, &size);
+	race_test(_metadata, &self->r, &ops, &size);
 }
 
 /* --- readers: the old content or SIGSEGV, never zeros */
@@ -577,7 +578,7 @@ static void read_racer(struct race *r, int id)
 		if (!try_read(r->start + index * page_size(), &word)) {
 			if (word != page_word(r->tag, index))
 				race_wrong(r);
-			atomic_fetch_add(&r->acts, 1);
+			atomic_fetch_add(&r->run.acts, 1);
 		} else if (!atomic_load(&r->done) &&
 			   page_is_mapped(r->start + r->len - page_size())) {
 			atomic_fetch_add(&r->hits, 1);
@@ -592,7 +593,7 @@ TEST_F_TIMEOUT(race, never_reads_zero, TIMEOUT)
 	};
 
 	catch_faults();
-	race_test(_metadata, &self->s, &ops, NULL);
+	race_test(_metadata, &self->r, &ops, NULL);
 }
 
 /* --- faults in progress: the munmap waits, and leaves no page behind */
@@ -669,7 +670,7 @@ TEST_F_TIMEOUT(race, faults_in_progress, TIMEOUT)
 	struct faults faults = { .anon = status_kb("RssAnon") };
 
 	catch_faults();
-	race_test(_metadata, &self->s, &ops, &faults);
+	race_test(_metadata, &self->r, &ops, &faults);
 }
 
 /* --- calls that change VMAs of the range while it is unmapped */
@@ -752,7 +753,7 @@ TEST_F_TIMEOUT(race, changed_vmas, TIMEOUT)
 	setrlimit(RLIMIT_MEMLOCK, &unlimited);
 	/* Not in a kernel without NUMA. */
 	have_mbind = !syscall(SYS_get_mempolicy, NULL, NULL, 0, NULL, 0);
-	race_test(_metadata, &self->s, &ops, NULL);
+	race_test(_metadata, &self->r, &ops, NULL);
 	munlockall();
 	EXPECT_EQ(locked, status_kb("VmLck"));
 }
@@ -799,7 +800,7 @@ TEST_F_TIMEOUT(race, overlapping, TIMEOUT)
 	};
 	long size;
 
-	race_test(_metadata, &self->s, &ops, &size);
+	race_test(_metadata, &self->r, &ops, &size);
 }
 
 /*
@@ -1023,10 +1024,10 @@ static bool limited_verify(struct race *r)
 	limited_lift(l);
 	munmap(l->other, l->other_len);
 	/* Not all_unmapped(): the mmap() may have reused the range. */
-	if (r->errors || l->early[l->limit])
+	if (r->run.wrong || l->early[l->limit])
 		ksft_print_msg("%s %s\n", l->what->name,
-			       r->errors ? "failed" : "did not wait");
-	return !r->ret && !r->errors && !l->early[l->limit];
+			       r->run.wrong ? "failed" : "did not wait");
+	return !r->ret && !r->run.wrong && !l->early[l->limit];
 }
 
 static bool limited_enough(struct race *r)
@@ -1053,7 +1054,7 @@ TEST_F_TIMEOUT(race, limits, TIMEOUT)
 	if (l.shm < 0 || !commit_limit_read(&l.commit))
 		SKIP(return, "no SysV shared memory, or no commit limit");
 	catch_faults();
-	race_test(_metadata, &self->s, &ops, &l);
+	race_test(_metadata, &self->r, &ops, &l);
 	shmctl(l.shm, IPC_RMID, NULL);
 }
 
@@ -1186,11 +1187,11 @@ static bool map_limit_verify(struct race *r)
 
 	vm_sysctl_write("max_map_count", m->limit);
 	good = split_verify(m);
-	if (!good || r->errors)
+	if (!good || r->run.wrong)
 		ksft_print_msg("call %d\n", m->split);
 	munmap(m->first, 4 * page_size());
 	/* Not all_unmapped(): the mmap() may have reused the range. */
-	return good && !r->ret && !r->errors;
+	return good && !r->ret && !r->run.wrong;
 }
 
 static bool map_limit_enough(struct race *r)
@@ -1217,7 +1218,7 @@ TEST_F_TIMEOUT(race, map_limit, TIMEOUT)
 	    vm_sysctl_write("max_map_count", m.limit))
 		SKIP(return, "cannot set vm.max_map_count");
 	catch_faults();
-	race_test(_metadata, &self->s, &ops, &m);
+	race_test(_metadata, &self->r, &ops, &m);
 	ksft_print_msg("waited: mmap %ld, munmap %ld, mprotect %ld, mlock %ld\n",
 		       m.waited[SPLIT_MMAP], m.waited[SPLIT_MUNMAP],
 		       m.waited[SPLIT_MPROTECT], m.waited[SPLIT_MLOCK]);
@@ -1340,7 +1341,7 @@ static bool passed_verify(struct race *r)
 	setrlimit(RLIMIT_AS, &p->old);
 	sched_setaffinity(0, sizeof(p->cpus), &p->cpus);
 	/* Not all_unmapped(): the mmap() may have reused the range. */
-	return !r->ret && !r->errors;
+	return !r->ret && !r->run.wrong;
 }
 
 TEST_F_TIMEOUT(race, next_munmap, TIMEOUT)
@@ -1358,7 +1359,7 @@ TEST_F_TIMEOUT(race, next_munmap, TIMEOUT)
 			p.cpu[n++] = cpu;
 	if (n < 2)
 		SKIP(return, "needs two CPUs");
-	race_test(_metadata, &self->s, &ops, &p);
+	race_test(_metadata, &self->r, &ops, &p);
 }
 
 /* --- accounts: the range counts during the munmap, and not after it */
@@ -1460,7 +1461,7 @@ TEST_F_TIMEOUT(race, accounts, TIMEOUT)
 	struct accounts a = { };
 
 	setrlimit(RLIMIT_MEMLOCK, &unlimited);
-	race_test(_metadata, &self->s, &ops, &a);
+	race_test(_metadata, &self->r, &ops, &a);
 }
 
 /* --- what can reach memory without a load or store finds a hole */
@@ -1500,7 +1501,7 @@ static bool failed(struct race *r, long ret, int want, const char *what)
 {
 	if (ret < 0 && errno == want)
 		return true;
-	if (!atomic_fetch_add(&r->errors, 1))
+	if (!atomic_fetch_add(&r->run.wrong, 1))
 		ksft_print_msg("%s returned %ld, errno %d\n", what, ret, errno);
 	return false;
 }
@@ -1591,7 +1592,7 @@ static void scan_hole(struct race *r)
 	if (h->pagemap < 0)
 		return;
 	ret = ioctl(h->pagemap, PAGEMAP_SCAN, &scan);
-	if (ret && !atomic_fetch_add(&r->errors, 1))
+	if (ret && !atomic_fetch_add(&r->run.wrong, 1))
 		ksft_print_msg("PAGEMAP_SCAN returned %ld, errno %d\n", ret,
 			       errno);
 	h->scanned++;
@@ -1642,7 +1643,7 @@ TEST_F_TIMEOUT(race, calls_find_a_hole, TIMEOUT)
 
 	h.ring = syscall(__NR_io_uring_setup, 1, params);
 	h.pagemap = open("/proc/self/pagemap", O_RDONLY);
-	race_test(_metadata, &self->s, &ops, &h);
+	race_test(_metadata, &self->r, &ops, &h);
 	ksft_print_msg("%ld copied, %ld pinned, %ld written, %ld scanned%s%s%s\n",
 		       h.copied, h.pinned, h.written, h.scanned,
 		       h.uffd < 0 ? ", no userfaultfd" : "",
@@ -1708,7 +1709,7 @@ static void around_racer(struct race *r, int id)
 static bool around_verify(struct race *r)
 {
 	struct around *a = r->data;
-	bool good = all_unmapped(r) && !r->errors;
+	bool good = all_unmapped(r) && !r->run.wrong;
 
 	munmap(a->start, r->len + 2 * page_size());
 	return good;
@@ -1726,7 +1727,7 @@ TEST_F_TIMEOUT(race, uffd_around, TIMEOUT)
 	if (a.uffd < 0)
 		SKIP(return, "no userfaultfd");
 	a.wp = features & UFFD_FEATURE_PAGEFAULT_FLAG_WP;
-	race_test(_metadata, &self->s, &ops, &a);
+	race_test(_metadata, &self->r, &ops, &a);
 	close(a.uffd);
 }
 
@@ -1813,7 +1814,7 @@ TEST_F_TIMEOUT(race, ksm, TIMEOUT)
 	/* A write to "run" waits for a batch, which must end before the munmap. */
 	write_text(KSM "pages_to_scan", "1000");
 	write_text(KSM "sleep_millisecs", "1");
-	race_test(_metadata, &self->s, &ops, &k);
+	race_test(_metadata, &self->r, &ops, &k);
 	write_text(KSM "run", "2");
 	write_text(KSM "run", run);
 	write_text(KSM "pages_to_scan", pages);
@@ -1856,7 +1857,7 @@ static void tables_racer(struct race *r, int id)
 	do {
 		long now = status_kb("VmPTE");
 
-		atomic_fetch_add(&r->acts, 1);
+		atomic_fetch_add(&r->run.acts, 1);
 		/* The range was still there after the look at the tables. */
 		if (in_window(r) && tables_fell(r, now)) {
 			atomic_fetch_add(&r->hits, 1);
@@ -1878,7 +1879,7 @@ TEST_F_TIMEOUT(race, tables_go_with_the_pages, TIMEOUT)
 	};
 	struct tables t = { };
 
-	race_test(_metadata, &self->s, &ops, &t);
+	race_test(_metadata, &self->r, &ops, &t);
 	ksft_print_msg("%ld kB of %ld kB in the window\n", t.least, t.before);
 }
 
@@ -1949,7 +1950,7 @@ TEST_F_TIMEOUT(race, collapse_elsewhere, TIMEOUT)
 	if (read_text("/sys/kernel/mm/transparent_hugepage/enabled", enabled,
 		      sizeof(enabled)))
 		SKIP(return, "this kernel has no transparent huge pages");
-	race_test(_metadata, &self->s, &ops, &c);
+	race_test(_metadata, &self->r, &ops, &c);
 	/* An underflow of the count of tables. */
 	EXPECT_LE(0, status_kb("VmPTE"));
 	EXPECT_GT(64 * 1024, status_kb("VmPTE"));
@@ -2034,13 +2035,13 @@ TEST_F_TIMEOUT(race, contended_ends_early, TIMEOUT)
 
 	if (kbytes > 16 * MUNMAP_SMALL_KB)
 		kbytes = 16 * MUNMAP_SMALL_KB;
-	if (self->s.on && !self->s.flip) {
+	if (variant->on && !variant->flip) {
 		ASSERT_EQ(NULL, munmap_knob_set(kbytes));
-		pins.before = &self->s.before;
+		pins.before = &self->r.run.before;
 	}
-	race_test(_metadata, &self->s, &ops, &pins);
+	race_test(_metadata, &self->r, &ops, &pins);
 	ksft_print_msg("%ld cut short\n",
-		       counted(&self->s.before, "contended"));
+		       counted(&self->r.run.before, "contended"));
 }
 
 /* --- replaced: the old page is in no TLB when there is a new one */
@@ -2131,7 +2132,7 @@ static bool replaced_verify(struct race *r)
 {
 	struct replaced *p = r->data;
 	int i, n = atomic_load(&p->n);
-	bool good = !r->ret && !r->errors &&
+	bool good = !r->ret && !r->run.wrong &&
 		    mapped_bytes(r->start, r->len) == n * page_size();
 
 	for (i = 0; i < n; i++)
@@ -2152,7 +2153,7 @@ TEST_F_TIMEOUT(race, replaced_everywhere, TIMEOUT)
 	if (p.pagemap < 0)
 		SKIP(return, "cannot open /proc/self/pagemap");
 	catch_faults();
-	race_test(_metadata, &self->s, &ops, &p);
+	race_test(_metadata, &self->r, &ops, &p);
 	close(p.pagemap);
 }
 
@@ -2183,7 +2184,7 @@ static void shm_racer(struct race *r, int id)
 		bool inside = in_window(r);
 		int ret = shmctl(*(int *)r->data, IPC_STAT, &ds);
 
-		atomic_fetch_add(&r->acts, 1);
+		atomic_fetch_add(&r->run.acts, 1);
 		if (ret && page_is_mapped(last))
 			/* Destroyed while a part is still attached. */
 			race_wrong(r);
@@ -2217,7 +2218,7 @@ TEST_F_TIMEOUT(race, shmdt, TIMEOUT)
 		SKIP(return, "no SysV shared memory segment of %lu MiB",
 		     race_range() / MIB);
 	shmctl(id, IPC_RMID, NULL);
-	race_test(_metadata, &self->s, &ops, &id);
+	race_test(_metadata, &self->r, &ops, &id);
 }
 
 /* --- killed in the middle of a munmap: all memory is freed */
@@ -2282,31 +2283,31 @@ static long used_kb(void)
 	return meminfo_kb("AnonPages") + meminfo_kb("PageTables");
 }
 
-static void kill_test(struct __test_metadata *_metadata, struct state *s,
+static void kill_test(struct __test_metadata *_metadata, struct race *r,
 		      const struct kill_ops *ops)
 {
 	__u64 start = now_ns();
 	size_t len = 2 * race_range();
 	const struct race_ops race_ops = { .enough = ops->enough };
-	struct race r = { .ops = &race_ops };
 	struct kill_page *page;
 	long base, committed;
 	int tries;
 	pid_t pid;
 
+	r->ops = &race_ops;
 	page = map_shared(sizeof(*page));
 	ASSERT_NE(NULL, page);
 	base = used_kb();
 	committed = meminfo_kb("Committed_AS");
-	while (another_round(s, &r, start, 0)) {
+	while (another_round(r, start, 0)) {
 		memset(page, 0, sizeof(*page));
 		pid = fork();
 		if (!pid)
 			kill_round(page, len, ops);
 		ASSERT_EQ(256 + SIGKILL, reap(pid));
 		/* The munmap did not return: it was killed inside. */
-		race_acted(&r, !atomic_load(&page->returned));
-		r.rounds++;
+		race_acted(r, !atomic_load(&page->returned));
+		r->rounds++;
 	}
 	/*
 	 * No range may be lost; other processes may use a little, briefly.  The
@@ -2322,14 +2323,14 @@ static void kill_test(struct __test_metadata *_metadata, struct state *s,
 	EXPECT_GT(base + (long)(len / KIB) / 4, used_kb());
 	EXPECT_GT(committed + (long)(len / KIB) / 4,
 		  meminfo_kb("Committed_AS"));
-	expect_raced(_metadata, s, &r);
+	expect_raced(_metadata, r);
 }
 
 TEST_F_TIMEOUT(race, sigkill, TIMEOUT)
 {
 	static const struct kill_ops ops = { .kill = kill_self };
 
-	kill_test(_metadata, &self->s, &ops);
+	kill_test(_metadata, &self->r, &ops);
 }
 
 static struct memory_group group;
@@ -2371,7 +2372,7 @@ TEST_F_TIMEOUT(race, oom_kill, TIMEOUT)
 
 	if (!memory_group_enter(&group))
 		SKIP(return, "no memory cgroups here");
-	kill_test(_metadata, &self->s, &ops);
+	kill_test(_metadata, &self->r, &ops);
 	lift_limit();
 	ksft_print_msg("%ld OOM kills\n", oom_kills());
 	memory_group_leave(&group);
@@ -2418,23 +2419,22 @@ static void kill_sharer(struct kill_page *page, size_t len)
 TEST_F_TIMEOUT(race, sigkill_shared, TIMEOUT)
 {
 	__u64 start = now_ns();
+	struct race *r = &self->r;
 	struct kill_page *page;
-	struct race r = { };
 	pid_t pid;
 
 	page = map_shared(sizeof(*page));
 	ASSERT_NE(NULL, page);
-	while (another_round(&self->s, &r, start, 0)) {
+	while (another_round(r, start, 0)) {
 		memset(page, 0, sizeof(*page));
 		pid = fork();
 		if (!pid)
 			kill_sharer(page, race_range());
 		ASSERT_EQ(0, reap(pid));
-		r.acts++;
-		r.rounds++;
-		r.hits += !atomic_load(&page->returned);
+		race_acted(r, !atomic_load(&page->returned));
+		r->rounds++;
 	}
-	expect_raced(_metadata, &self->s, &r);
+	expect_raced(_metadata, r);
 }
 
 /* --- everything at once, checking the content of each page */
@@ -2529,7 +2529,7 @@ static int unmap_fuzz(struct race *r)
 /* The racers may reuse the range, so whether it is mapped says nothing. */
 static bool fuzz_verify(struct race *r)
 {
-	return !r->ret && !r->errors;
+	return !r->ret && !r->run.wrong;
 }
 
 TEST_F_TIMEOUT(race, fuzz, TIMEOUT)
@@ -2540,7 +2540,7 @@ TEST_F_TIMEOUT(race, fuzz, TIMEOUT)
 	};
 	long size = status_kb("VmSize");
 
-	race_test(_metadata, &self->s, &ops, NULL);
+	race_test(_metadata, &self->r, &ops, NULL);
 	/* Thread stacks stay cached; a lost range would show. */
 	EXPECT_GT(size + (long)(race_range() / KIB), status_kb("VmSize"));
 }

@@ -25,17 +25,14 @@
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <sys/wait.h>
 
-#include "../../kselftest_harness.h"
 #include "hugetlb_util.h"
 #include "pmd_clear_util.h"
+#include "race.h"
 
-#define TIMEOUT		900
 #define WALKERS		3
 /* In us.  A collapse takes some 100 us, a time slice somewhat more. */
 #define COLLAPSE_WINDOW	20
@@ -47,25 +44,20 @@
 /* Returned by a walk that the kernel does not support: not tried again. */
 #define NEVER		(-1)
 
-static long opt_seconds = 5;
 /* In us, instead of those above; 0 stands for those. */
 static long opt_window;
 
 /* In memory shared by all processes of a test. */
 struct world {
+	struct race_run run;
 	char *map;
 	size_t pages;		/* pages of the map in use */
 	size_t stride;		/* bytes from one page to the next */
 	__u64 (*word)(size_t index);
 	bool (*loses)(size_t index);
 	bool owned;		/* each walker has pages of its own */
-	atomic_bool cannot;	/* the kernel lacks what the test needs */
 	int fd;
 	int loop;		/* a block device, or -1 */
-	atomic_bool stop;
-	atomic_long wrong;
-	atomic_long failed;
-	atomic_long acts;
 	atomic_long walks[8];
 	atomic_int turn;
 };
@@ -74,8 +66,6 @@ FIXTURE(pmd_clear_race) {
 	struct world *w;
 	struct table_usage usage;
 	struct hugetlb_usage pool;
-	struct counters before;
-	struct flipper flipper;
 };
 
 FIXTURE_VARIANT(pmd_clear_race) {
@@ -83,17 +73,16 @@ FIXTURE_VARIANT(pmd_clear_race) {
 	bool flip;
 };
 
-FIXTURE_VARIANT_ADD(pmd_clear_race, stock) {
-	.mode = MODE_STOCK,
-};
-
-FIXTURE_VARIANT_ADD(pmd_clear_race, ipi_free) {
-	.mode = MODE_IPI_FREE,
-};
-
+FIXTURE_VARIANT_ADD(pmd_clear_race, stock) { .mode = MODE_STOCK };
+FIXTURE_VARIANT_ADD(pmd_clear_race, ipi_free) { .mode = MODE_IPI_FREE };
 FIXTURE_VARIANT_ADD(pmd_clear_race, flip) {
-	.mode = MODE_IPI_FREE,
-	.flip = true,
+	.mode = MODE_IPI_FREE, .flip = true
+};
+
+static const struct race_feature race_feature = {
+	.knob = &pmd_clear_knob,
+	.flips = &pmd_clear_flips,
+	.counters = "pmd_clear_",
 };
 
 /* --- walkers: have the kernel walk to a page, then check its content */
@@ -110,7 +99,7 @@ struct walker {
 static void must(struct world *w, bool success)
 {
 	if (!success)
-		atomic_fetch_add(&w->failed, 1);
+		atomic_fetch_add(&w->run.failed, 1);
 }
 
 static void *page_at(const struct world *w, size_t index)
@@ -131,7 +120,7 @@ static void look(struct world *w, size_t index, __u64 word)
 	if (is_own(w, index))
 		return;
 	if (word != w->word(index) && (word || !w->loses || !w->loses(index)))
-		atomic_fetch_add(&w->wrong, 1);
+		atomic_fetch_add(&w->run.wrong, 1);
 }
 
 static void *own_page(const struct walker *k, size_t index)
@@ -208,7 +197,7 @@ static long walk_futex(struct walker *k, size_t index)
 		     NULL, 0))
 		return NEVER;
 	if (errno == ETIMEDOUT)
-		atomic_fetch_add(&k->w->wrong, 1);
+		atomic_fetch_add(&k->w->run.wrong, 1);
 	return errno == EAGAIN ? 1 : errno == EFAULT ? 0 : NEVER;
 }
 
@@ -252,7 +241,7 @@ static long walk_own_direct(struct walker *k, size_t index)
 	if (pread(k->w->loop, own, ps, offset) != (ssize_t)ps)
 		return errno == EFAULT ? 0 : NEVER;
 	if (word_read(own) != word)
-		atomic_fetch_add(&k->w->wrong, 1);
+		atomic_fetch_add(&k->w->run.wrong, 1);
 	return 1;
 }
 
@@ -271,7 +260,7 @@ static long walk_own_vmsplice(struct walker *k, size_t index)
 	if (read(k->pipe[0], &got, sizeof(got)) != sizeof(got))
 		return NEVER;
 	if (got != word)
-		atomic_fetch_add(&k->w->wrong, 1);
+		atomic_fetch_add(&k->w->run.wrong, 1);
 	return 1;
 }
 
@@ -331,7 +320,7 @@ static void *walk_pages(void *arg)
 	struct walker *k = arg;
 	bool never[ARRAY_SIZE(walks)] = {};
 
-	while (!atomic_load(&k->w->stop)) {
+	while (!atomic_load(&k->w->run.stop)) {
 		size_t index = random_next(&k->seed) % k->w->pages;
 		size_t i = random_next(&k->seed) % ARRAY_SIZE(walks);
 		long done;
@@ -381,13 +370,13 @@ static void *collapse(void *arg)
 	struct world *w = arg;
 	__u64 seed = 5;
 
-	while (!atomic_load(&w->stop)) {
+	while (!atomic_load(&w->run.stop)) {
 		size_t area = random_next(&seed) % AREAS;
 
 		/* Fails while somebody has a reference to a page. */
 		if (!madvise(w->map + area * pmd_size(), pmd_size(),
 			     MADV_COLLAPSE))
-			atomic_fetch_add(&w->acts, 1);
+			atomic_fetch_add(&w->run.acts, 1);
 	}
 	return NULL;
 }
@@ -398,7 +387,7 @@ static void *split(void *arg)
 	size_t ps = page_size(), index;
 	__u64 seed = 6;
 
-	while (!atomic_load(&w->stop)) {
+	while (!atomic_load(&w->run.stop)) {
 		index = random_next(&seed) % w->pages;
 		if (expendable(index)) {
 			must(w, !madvise(page_at(w, index), ps,
@@ -413,7 +402,7 @@ static void *split(void *arg)
 	return NULL;
 }
 
-static int collapse_process(struct world *w)
+static int collapse_process(struct world *w, int id)
 {
 	pthread_t walker_threads[WALKERS], threads[2];
 	struct walker walkers[WALKERS];
@@ -434,7 +423,7 @@ static int collapse_process(struct world *w)
 		pthread_join(threads[i], NULL);
 	for (i = 0; i < w->pages; i++)
 		bad += !is_own(w, i) && word_read(page_at(w, i)) != w->word(i);
-	atomic_fetch_add(&w->wrong, bad);
+	atomic_fetch_add(&w->run.wrong, bad);
 	loop_device_free(w->loop);
 	return 0;
 }
@@ -457,21 +446,21 @@ static void *remap(void *arg)
 	 * pinned.
 	 */
 	if (!fail_allocations(FAIL_HASTY))
-		atomic_store(&w->cannot, true);
-	while (!atomic_load(&w->stop)) {
+		atomic_store(&w->run.cannot, true);
+	while (!atomic_load(&w->run.stop)) {
 		must(w, !munmap(w->map, len));
 		must(w, mmap(w->map, len, PROT_READ | PROT_WRITE,
 			     MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
 			     -1, 0) == w->map);
 		for (i = 0; i < w->pages; i += 16)
 			word_write(page_at(w, i), w->word(i));
-		atomic_fetch_add(&w->acts, 1);
+		atomic_fetch_add(&w->run.acts, 1);
 	}
 	fail_allocations(FAIL_NONE);
 	return NULL;
 }
 
-static int table_process(struct world *w)
+static int table_process(struct world *w, int id)
 {
 	pthread_t walker_threads[WALKERS], thread;
 	struct walker walkers[WALKERS];
@@ -516,7 +505,7 @@ static bool map_file(struct world *w, int prot)
 
 static void wait_turn(struct world *w, int turn)
 {
-	while (atomic_load(&w->turn) != turn && !atomic_load(&w->stop))
+	while (atomic_load(&w->turn) != turn && !atomic_load(&w->run.stop))
 		sched_yield();
 }
 
@@ -534,9 +523,9 @@ static int owner_process(struct world *w)
 	if (!map_file(w, PROT_READ | PROT_WRITE))
 		return 1;
 	atomic_store(&w->turn, SHARED);
-	while (!atomic_load(&w->stop)) {
+	while (!atomic_load(&w->run.stop)) {
 		wait_turn(w, OWNED);
-		if (atomic_load(&w->stop))
+		if (atomic_load(&w->run.stop))
 			break;
 		if (mmap(addr, len, PROT_READ | PROT_WRITE,
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
@@ -553,7 +542,7 @@ static int owner_process(struct world *w)
 		 */
 		if (munmap(w->map, GIB) || !map_file(w, PROT_READ | PROT_WRITE))
 			return 2;
-		atomic_fetch_add(&w->acts, 1);
+		atomic_fetch_add(&w->run.acts, 1);
 		atomic_store(&w->turn, SHARED);
 	}
 	return 0;
@@ -570,9 +559,9 @@ static int sharer_process(struct world *w)
 
 	if (!walkers_start(w, walkers, threads))
 		return 1;
-	while (!atomic_load(&w->stop)) {
+	while (!atomic_load(&w->run.stop)) {
 		wait_turn(w, SHARED);
-		if (atomic_load(&w->stop))
+		if (atomic_load(&w->run.stop))
 			break;
 		/* Share the table of the other process again. */
 		if ((mapped && munmap(w->map, GIB)) ||
@@ -592,93 +581,66 @@ static int sharer_process(struct world *w)
 	return 0;
 }
 
+static int unshare_process(struct world *w, int id)
+{
+	return id ? sharer_process(w) : owner_process(w);
+}
+
 /* --- a round */
 
 FIXTURE_SETUP(pmd_clear_race)
 {
-	const char *why = race_prepare(&pmd_clear_knob, variant->mode,
-				       variant->flip ? &pmd_clear_flips : NULL);
+	const char *why;
 
-	if (why)
-		SKIP(return, "%s", why);
 	self->w = map_shared(sizeof(*self->w));
 	ASSERT_NE(NULL, self->w);
 	self->w->loop = -1;
-	self->before = counters_read("pmd_clear_");
+	why = run_set(&self->w->run, variant->mode, variant->flip);
+	if (why)
+		SKIP(return, "%s", why);
 	table_usage_read(&self->usage);
 }
 
 FIXTURE_TEARDOWN(pmd_clear_race)
 {
-	flipper_stop(&self->flipper);
+	flipper_stop(&self->w->run.flipper);
 	pmd_clear_window(0);
 }
 
-/* Whether everything that run() expects has happened at least once. */
-static bool has_raced(const FIXTURE_DATA(pmd_clear_race) *self,
-		      const FIXTURE_VARIANT(pmd_clear_race) *variant)
+/* Every kernel has vmsplice(), the first two walks. */
+static bool has_raced(const struct world *w)
 {
-	struct world *w = self->w;
-
-	return atomic_load(&w->acts) && atomic_load(&w->walks[0]) &&
-	       atomic_load(&w->walks[1]) &&
-	       (!variant->flip || atomic_load(&self->flipper.count));
+	return atomic_load(&w->run.acts) && atomic_load(&w->walks[0]) &&
+	       atomic_load(&w->walks[1]);
 }
 
-/* Runs the processes for the duration of the test. */
+/* Runs @n processes for the duration of the test. */
 static void run(struct __test_metadata *_metadata,
-		FIXTURE_DATA(pmd_clear_race) *self,
-		const FIXTURE_VARIANT(pmd_clear_race) *variant,
-		int (*const *process)(struct world *w), int n, int window)
+		FIXTURE_DATA(pmd_clear_race) *self, int n,
+		int (*process)(struct world *w, int id), int window)
 {
-	struct counters delta;
 	struct world *w = self->w;
 	pid_t pids[2];
-	int i;
+	size_t i;
 
-	if (opt_window)
-		window = opt_window;
-	if (!pmd_clear_window(window))
+	if (!pmd_clear_window(opt_window ? opt_window : window))
 		TH_LOG("this kernel cannot widen the race windows");
-	if (variant->flip)
-		ASSERT_EQ(0, flipper_start(&self->flipper, &pmd_clear_flips, 3));
-	for (i = 0; i < n; i++) {
-		pids[i] = fork_bound();
-		ASSERT_LE(0, pids[i]);
-		if (!pids[i])
-			_exit(process[i](w));
-	}
-	/* A slow machine gets up to five minutes, until all has happened. */
-	for (i = 0; i < opt_seconds * 10 ||
-	     (i < 3000 && !has_raced(self, variant) &&
-	      !atomic_load(&w->cannot));
-	     i++)
-		usleep(100000);
-	atomic_store(&w->stop, true);
-	for (i = 0; i < n; i++)
-		EXPECT_EQ(0, reap(pids[i]));
-	flipper_stop(&self->flipper);
-	if (variant->flip)
-		EXPECT_LT(0, atomic_load(&self->flipper.count));
-
-	EXPECT_EQ(0, atomic_load(&w->wrong));
-	EXPECT_EQ(0, atomic_load(&w->failed));
-	EXPECT_LT(0, atomic_load(&w->acts));
-	/* Every kernel has vmsplice(). */
-	EXPECT_LT(0, atomic_load(&w->walks[0]));
-	EXPECT_LT(0, atomic_load(&w->walks[1]));
-	for (i = 0; i < (int)ARRAY_SIZE(walks); i++)
+	run_begin(_metadata, &w->run);
+	run_fork(_metadata, w, pids, n, process);
+	run_wait(_metadata, &w->run, w, pids, n, has_raced);
+	run_report(_metadata, &w->run);
+	for (i = 0; i < ARRAY_SIZE(walks); i++)
 		TH_LOG("%s: %ld", walks[i].name, atomic_load(&w->walks[i]));
-	delta = counters_since(&self->before);
-	TH_LOG("%ld acts, %ld flips", atomic_load(&w->acts),
-	       atomic_load(&self->flipper.count));
-	TH_LOG("counters:%s", counters_text(&delta));
+	if (!atomic_load(&w->run.cannot)) {
+		EXPECT_LT(0, atomic_load(&w->run.acts));
+		EXPECT_LT(0, atomic_load(&w->walks[0]));
+		EXPECT_LT(0, atomic_load(&w->walks[1]));
+	}
 	EXPECT_TRUE(table_usage_returns(&self->usage));
 }
 
 TEST_F_TIMEOUT(pmd_clear_race, collapse, TIMEOUT)
 {
-	static int (* const process[])(struct world *w) = { collapse_process };
 	struct world *w = self->w;
 
 	w->pages = AREAS * (pmd_size() / page_size());
@@ -686,28 +648,24 @@ TEST_F_TIMEOUT(pmd_clear_race, collapse, TIMEOUT)
 	w->word = collapse_word;
 	w->loses = expendable;
 	w->owned = true;
-	run(_metadata, self, variant, process, 1, COLLAPSE_WINDOW);
+	run(_metadata, self, 1, collapse_process, COLLAPSE_WINDOW);
 }
 
 TEST_F_TIMEOUT(pmd_clear_race, table, TIMEOUT)
 {
-	static int (* const process[])(struct world *w) = { table_process };
 	struct world *w = self->w;
 
 	w->pages = AREAS * (pmd_size() / page_size());
 	w->stride = page_size();
 	w->word = collapse_word;
 	w->loses = any_page;
-	run(_metadata, self, variant, process, 1, TABLE_WINDOW);
-	if (atomic_load(&w->cannot))
+	run(_metadata, self, 1, table_process, TABLE_WINDOW);
+	if (atomic_load(&w->run.cannot))
 		SKIP(return, "needs root, debugfs and CONFIG_FAIL_PAGE_ALLOC");
 }
 
 TEST_F_TIMEOUT(pmd_clear_race, unshare, TIMEOUT)
 {
-	static int (* const process[])(struct world *w) = {
-		owner_process, sharer_process,
-	};
 	const size_t pages = SECRET_FIRST + SECRET_PAGES;
 	const char *why = hugetlb_sharing_get(pages + 4);
 	struct counters before;
@@ -729,7 +687,7 @@ TEST_F_TIMEOUT(pmd_clear_race, unshare, TIMEOUT)
 	/* Only two processes may share the table; the file keeps the pages. */
 	ASSERT_EQ(0, munmap(w->map, GIB));
 	before = counters_read("hugetlb_");
-	run(_metadata, self, variant, process, 2, UNSHARE_WINDOW);
+	run(_metadata, self, 2, unshare_process, UNSHARE_WINDOW);
 	EXPECT_LT(0, counted(&before, "pmd_unshare_last"));
 	close(w->fd);
 	EXPECT_TRUE(hugetlb_usage_returns(&self->pool));

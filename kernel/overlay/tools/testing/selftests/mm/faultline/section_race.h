@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Races in rounds against a call that works by sections: munmap_race.c and
- * madvise_race.c define race_feature, and their tests with struct race_ops.
+ * madvise_race.c define section_call, and their tests with struct race_ops.
  *
  * A round prepares a range of memory, and then the main thread makes the call
  * while racer threads act beside it.  A test counts how often it acted while
@@ -15,24 +15,13 @@
 #define SECTION_RACE_H
 
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include "../../kselftest_harness.h"
-#include "faultline_util.h"
+#include "race.h"
 
-/* Of a test, in seconds. */
-#define TIMEOUT		900
-/* A test that has not raced gives up after this time, in ns. */
-#define LAST_NS		(240 * 1000000000ULL)
 #define MAX_RACERS	4
-/* More than these flips have to happen beside a race. */
-#define FEW_FLIPS	10
 
-/* FAULTLINE_SECONDS: how long the variant "on" of a race lasts. */
-static long opt_seconds = 8;
-/* FAULTLINE_MIB: what a round maps; 0: race_feature.range. */
+/* FAULTLINE_MIB: what a round maps; 0: section_call.range. */
 static long opt_mib;
 
 struct race;
@@ -43,7 +32,7 @@ struct race_ops {
 	bool (*prepare)(struct race *r);
 	/* In each racer thread, once per round, from the start of the call. */
 	void (*racer)(struct race *r, int id);
-	/* In the main thread: 0 or -errno; default: that of race_feature. */
+	/* In the main thread: 0 or -errno; default: that of section_call. */
 	int (*call)(struct race *r);
 	/* After each round, when all threads wait; false stops the test. */
 	bool (*verify)(struct race *r);
@@ -52,27 +41,24 @@ struct race_ops {
 };
 
 struct race {
+	struct race_run run;
+	bool on;
+	struct idle_thread idle;
 	const struct race_ops *ops;
 	char *start;
 	size_t len;
 	__u64 tag;		/* of the pages of this round */
 	pthread_barrier_t barrier;
 	pthread_t threads[MAX_RACERS];
-	atomic_bool stop;
 	atomic_bool done;	/* this round's call has returned */
 	int ret;		/* what it returned: 0 or -errno */
 	atomic_long hits;	/* acts while the call was at work */
-	atomic_long acts;
-	atomic_long errors;	/* wrong outcomes */
 	long rounds;
 	int mem_fd;		/* /proc/self/mem */
 	void *data;
 };
 
-struct race_feature {
-	const struct vm_knob *knob;
-	const struct flips *flips;
-	const char *counters;	/* their prefix; some are calls and sections */
+struct section_call {
 	__u64 tag;
 	size_t range;		/* bytes that a round maps, see race_range() */
 	int (*call)(struct race *r);
@@ -81,12 +67,12 @@ struct race_feature {
 	void (*release)(struct race *r);
 };
 
-static const struct race_feature race_feature;
+static const struct section_call section_call;
 
 /* Several sections: the smallest is what a page table maps. */
 static inline size_t race_range(void)
 {
-	size_t range = opt_mib ? opt_mib * MIB : race_feature.range;
+	size_t range = opt_mib ? opt_mib * MIB : section_call.range;
 
 	return range > 8 * pmd_size() ? range : 8 * pmd_size();
 }
@@ -94,21 +80,14 @@ static inline size_t race_range(void)
 /* Reads the environment.  Returns false if a variable is not a number. */
 static inline bool race_options(void)
 {
+	/* Of the variant "on"; see race_ns(). */
+	opt_seconds = 8;
 	return env_number("FAULTLINE_SECONDS", &opt_seconds) &&
 	       env_number("FAULTLINE_MIB", &opt_mib);
 }
 
-/* The state of a test; FIXTURE() only wraps it. */
-struct state {
-	bool on;
-	bool flip;
-	struct idle_thread idle;
-	struct counters before;
-	struct flipper flipper;
-};
-
 FIXTURE(race) {
-	struct state s;
+	struct race r;
 };
 
 FIXTURE_VARIANT(race) {
@@ -116,58 +95,45 @@ FIXTURE_VARIANT(race) {
 	bool flip;
 };
 
-FIXTURE_VARIANT_ADD(race, off) {
-	.on = false,
-};
-
-FIXTURE_VARIANT_ADD(race, on) {
-	.on = true,
-};
-
-FIXTURE_VARIANT_ADD(race, flip) {
-	.on = true,
-	.flip = true,
-};
+FIXTURE_VARIANT_ADD(race, off) { .on = false };
+FIXTURE_VARIANT_ADD(race, on) { .on = true };
+FIXTURE_VARIANT_ADD(race, flip) { .on = true, .flip = true };
 
 FIXTURE_SETUP(race)
 {
-	const struct race_feature *f = &race_feature;
 	/* The smallest section is what a page table maps. */
-	const char *why = race_prepare(f->knob,
-				       variant->on ? pmd_size() / KIB : 0,
-				       variant->flip ? f->flips : NULL);
+	const char *why = run_set(&self->r.run,
+				   variant->on ? pmd_size() / KIB : 0,
+				   variant->flip);
 
-	self->s.on = variant->on;
-	self->s.flip = variant->flip;
 	if (why)
 		SKIP(return, "%s", why);
 	/* Some tests map two ranges, and fork copies one. */
 	if (meminfo_kb("MemAvailable") < (long)(4 * race_range() / KIB))
 		SKIP(return, "not enough memory for ranges of %zu MiB",
 		     race_range() / MIB);
-	ASSERT_EQ(0, idle_thread_start(&self->s.idle));
-	if (variant->flip)
-		ASSERT_EQ(0, flipper_start(&self->s.flipper, f->flips, 3));
-	self->s.before = counters_read(f->counters);
+	self->r.on = variant->on;
+	ASSERT_EQ(0, idle_thread_start(&self->r.idle));
+	run_begin(_metadata, &self->r.run);
 }
 
 FIXTURE_TEARDOWN(race)
 {
-	flipper_stop(&self->s.flipper);
-	idle_thread_stop(&self->s.idle);
+	flipper_stop(&self->r.run.flipper);
+	idle_thread_stop(&self->r.idle);
 }
 
 /* Counts an act; @hit: the call was at work meanwhile. */
 static inline void race_acted(struct race *r, bool hit)
 {
-	atomic_fetch_add(&r->acts, 1);
+	atomic_fetch_add(&r->run.acts, 1);
 	if (hit)
 		atomic_fetch_add(&r->hits, 1);
 }
 
 static inline void race_wrong(struct race *r)
 {
-	atomic_fetch_add(&r->errors, 1);
+	atomic_fetch_add(&r->run.wrong, 1);
 }
 
 struct racer_arg {
@@ -183,7 +149,7 @@ static void *racer_main(void *p)
 	free(p);
 	for (;;) {
 		pthread_barrier_wait(&r->barrier);
-		if (atomic_load(&r->stop))
+		if (atomic_load(&r->run.stop))
 			return NULL;
 		r->ops->racer(r, arg.id);
 		pthread_barrier_wait(&r->barrier);
@@ -198,11 +164,10 @@ static bool prepare_anon(struct race *r)
 }
 
 /* Most of the time is for the variant with sections. */
-static double race_seconds(const struct state *s)
+static __u64 race_ns(const struct race *r)
 {
-	if (s->flip)
-		return opt_seconds / 2.0;
-	return s->on ? opt_seconds : opt_seconds / 4.0;
+	return opt_seconds * 1000000000ULL /
+	       (r->run.flip ? 2 : r->on ? 1 : 4);
 }
 
 /* Whether the test has met all its cases. */
@@ -212,13 +177,11 @@ static bool has_enough(struct race *r)
 }
 
 /* Whether sections were used, and a racer and the flipper acted beside them. */
-static bool has_raced(const struct state *s, struct race *r)
+static bool has_raced(struct race *r)
 {
-	struct counters d = counters_since(&s->before);
+	struct counters d = counters_since(&r->run.before);
 
-	if (s->flip && atomic_load(&s->flipper.count) <= FEW_FLIPS)
-		return false;
-	return counter(&d, "calls") &&
+	return run_has_flipped(&r->run) && counter(&d, "calls") &&
 	       counter(&d, "sections") > counter(&d, "calls") &&
 	       atomic_load(&r->hits) && has_enough(r);
 }
@@ -230,22 +193,21 @@ static bool has_raced(const struct state *s, struct race *r)
  * raced.  It may not even have started the threads in time, so there is always
  * a first round.
  */
-static bool another_round(const struct state *s, struct race *r, __u64 start,
-			  long count)
+static bool another_round(struct race *r, __u64 start, long count)
 {
 	__u64 now = now_ns() - start;
 
 	if (!r->rounds)
 		return true;
-	if (count ? now < LAST_NS && atomic_load(&r->acts) < count :
-		    now < race_seconds(s) * 1e9)
+	if (count ? now < LAST_NS && atomic_load(&r->run.acts) < count :
+		    now < race_ns(r))
 		return true;
-	return s->on && now < LAST_NS && !has_raced(s, r);
+	return r->on && now < LAST_NS && !has_raced(r);
 }
 
 static bool run_round(struct race *r)
 {
-	const struct race_feature *f = &race_feature;
+	const struct section_call *f = &section_call;
 	const struct race_ops *ops = r->ops;
 	bool good;
 
@@ -271,15 +233,14 @@ static bool run_round(struct race *r)
 }
 
 /* Returns false if a round went wrong.  @count: see another_round(). */
-static bool run_race(const struct state *s, struct race *r,
-		     const struct race_ops *ops, long count)
+static bool run_race(struct race *r, const struct race_ops *ops, long count)
 {
 	__u64 start = now_ns();
 	bool good = true;
 	int i;
 
 	r->ops = ops;
-	r->tag = race_feature.tag;
+	r->tag = section_call.tag;
 	r->mem_fd = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
 	if (r->mem_fd < 0) {
 		ksft_print_msg("cannot open /proc/self/mem\n");
@@ -295,9 +256,9 @@ static bool run_race(const struct state *s, struct race *r,
 			exit(KSFT_FAIL);
 		}
 	}
-	while (good && another_round(s, r, start, count))
+	while (good && another_round(r, start, count))
 		good = run_round(r);
-	atomic_store(&r->stop, true);
+	atomic_store(&r->run.stop, true);
 	pthread_barrier_wait(&r->barrier);
 	for (i = 0; i < ops->racers; i++)
 		pthread_join(r->threads[i], NULL);
@@ -307,19 +268,15 @@ static bool run_race(const struct state *s, struct race *r,
 }
 
 /* The call must have worked by sections, and racers must have hit it. */
-static void expect_raced(struct __test_metadata *_metadata, struct state *s,
-			 struct race *r)
+static void expect_raced(struct __test_metadata *_metadata, struct race *r)
 {
-	struct counters d = counters_since(&s->before);
+	struct counters d = run_report(_metadata, &r->run);
 	long calls = counter(&d, "calls"), sections = counter(&d, "sections");
 
-	ksft_print_msg("%ld rounds, %ld acts, %ld while the call was at work\n",
-		       r->rounds, atomic_load(&r->acts), atomic_load(&r->hits));
-	ksft_print_msg("%ld flips;%s\n", atomic_load(&s->flipper.count),
-		       counters_text(&d));
-	EXPECT_EQ(0, atomic_load(&r->errors));
+	ksft_print_msg("%ld rounds, %ld hits while the call was at work\n",
+		       r->rounds, atomic_load(&r->hits));
 	EXPECT_LT(0, r->rounds);
-	if (!s->on) {
+	if (!r->on) {
 		EXPECT_EQ(0, calls);
 		EXPECT_EQ(0, sections);
 		return;
@@ -328,17 +285,14 @@ static void expect_raced(struct __test_metadata *_metadata, struct state *s,
 	EXPECT_LT(calls, sections);
 	EXPECT_LT(0, atomic_load(&r->hits));
 	EXPECT_TRUE(has_enough(r));
-	if (s->flip)
-		EXPECT_LT(FEW_FLIPS, atomic_load(&s->flipper.count));
 }
 
-static void race_test(struct __test_metadata *_metadata, struct state *s,
+static void race_test(struct __test_metadata *_metadata, struct race *r,
 		      const struct race_ops *ops, void *data)
 {
-	struct race r = { .data = data };
-
-	EXPECT_TRUE(run_race(s, &r, ops, 0));
-	expect_raced(_metadata, s, &r);
+	r->data = data;
+	EXPECT_TRUE(run_race(r, ops, 0));
+	expect_raced(_metadata, r);
 }
 
 #endif /* SECTION_RACE_H */

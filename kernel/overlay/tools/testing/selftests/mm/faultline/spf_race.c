@@ -21,21 +21,16 @@
 #include <linux/userfaultfd.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 
-#include "../../kselftest_harness.h"
+#include "race.h"
 #include "spf_util.h"
 
-#define TIMEOUT		900
 #define THREADS		3
 #define TAG		0x7370665f72616301ULL
-
-static long opt_seconds = 5;
 
 /* The longest delays of faults in the variant "wide". */
 static struct {
@@ -50,10 +45,8 @@ static struct {
 	{ "vma_window_us", 200 },
 };
 
-struct race;
-
 struct thread {
-	struct race *r;
+	struct world *w;
 	int id;
 	__u64 seed;
 	__u64 *last;		/* the last word written, by page */
@@ -61,34 +54,8 @@ struct thread {
 	long escapes;		/* accesses that raised a signal */
 };
 
-/* Shared by the threads of one process, and with its children. */
-struct race {
-	size_t pages;
-	size_t len;
-	atomic_uintptr_t map;	/* where the memory is now */
-	bool huge;		/* the memory may be collapsed */
-	atomic_bool collapsing;
-	atomic_bool stop;
-	atomic_int quiet;	/* no thread may begin an access */
-	atomic_int busy;	/* threads in the middle of an access */
-	atomic_long wrong;
-	atomic_long acts;
-	atomic_long changes;
-	/* If faults have to succeed: the counters at the start, else NULL. */
-	const struct counters *before;
-	struct thread threads[THREADS];
-	pthread_t ids[THREADS];
-};
-
-static char *map_of(struct race *r)
-{
-	return (char *)atomic_load(&r->map);
-}
-
 FIXTURE(spf_race) {
-	struct race *r;
-	struct counters before;
-	struct flipper flipper;
+	struct world *w;
 };
 
 FIXTURE_VARIANT(spf_race) {
@@ -97,23 +64,39 @@ FIXTURE_VARIANT(spf_race) {
 	bool flip;
 };
 
-FIXTURE_VARIANT_ADD(spf_race, stock) {
-	.value = 0,
+FIXTURE_VARIANT_ADD(spf_race, stock) { .value = 0 };
+FIXTURE_VARIANT_ADD(spf_race, on) { .value = 1 };
+FIXTURE_VARIANT_ADD(spf_race, wide) { .value = 1, .wide = true };
+FIXTURE_VARIANT_ADD(spf_race, flip) { .value = 1, .flip = true };
+
+static const struct race_feature race_feature = {
+	.knob = &spf_knob,
+	.flips = &spf_flips,
+	.counters = "spf_",
 };
 
-FIXTURE_VARIANT_ADD(spf_race, on) {
-	.value = 1,
+/* Shared by the threads of one process, and with its children and its parent. */
+struct world {
+	struct race_run run;
+	const FIXTURE_VARIANT(spf_race) *variant;
+	void *(*act)(void *arg);		/* in each thread */
+	void (*main_thread)(struct world *w);
+	size_t pages;
+	size_t len;
+	atomic_uintptr_t map;	/* where the memory is now */
+	bool huge;		/* the memory may be collapsed */
+	atomic_bool collapsing;
+	atomic_int quiet;	/* no thread may begin an access */
+	atomic_int busy;	/* threads in the middle of an access */
+	atomic_long changes;
+	struct thread threads[THREADS];
+	pthread_t ids[THREADS];
 };
 
-FIXTURE_VARIANT_ADD(spf_race, wide) {
-	.value = 1,
-	.wide = true,
-};
-
-FIXTURE_VARIANT_ADD(spf_race, flip) {
-	.value = 1,
-	.flip = true,
-};
+static char *map_of(struct world *w)
+{
+	return (char *)atomic_load(&w->map);
+}
 
 /* --- mapping */
 
@@ -147,34 +130,34 @@ static char *map_new(size_t len, bool huge)
 
 /* --- faulting threads */
 
-static void begin(struct race *r)
+static void begin(struct world *w)
 {
 	for (;;) {
-		while (atomic_load(&r->quiet))
+		while (atomic_load(&w->quiet))
 			sched_yield();
-		atomic_fetch_add(&r->busy, 1);
-		if (!atomic_load(&r->quiet))
+		atomic_fetch_add(&w->busy, 1);
+		if (!atomic_load(&w->quiet))
 			return;
-		atomic_fetch_sub(&r->busy, 1);
+		atomic_fetch_sub(&w->busy, 1);
 	}
 }
 
-static void end(struct race *r)
+static void end(struct world *w)
 {
-	atomic_fetch_sub(&r->busy, 1);
+	atomic_fetch_sub(&w->busy, 1);
 }
 
 /* Keeps all threads out of accesses until resume(). */
-static void pause_threads(struct race *r)
+static void pause_threads(struct world *w)
 {
-	atomic_store(&r->quiet, 1);
-	while (atomic_load(&r->busy))
+	atomic_store(&w->quiet, 1);
+	while (atomic_load(&w->busy))
 		sched_yield();
 }
 
-static void resume(struct race *r)
+static void resume(struct world *w)
 {
-	atomic_store(&r->quiet, 0);
+	atomic_store(&w->quiet, 0);
 }
 
 static __u64 *slot(const struct thread *t, char *map, size_t index)
@@ -189,18 +172,18 @@ static __u64 *slot(const struct thread *t, char *map, size_t index)
 static void *keep(void *arg)
 {
 	struct thread *t = arg;
-	struct race *r = t->r;
+	struct world *w = t->w;
 
-	while (!atomic_load(&r->stop)) {
-		size_t index = random_next(&t->seed) % r->pages;
+	while (!atomic_load(&w->run.stop)) {
+		size_t index = random_next(&t->seed) % w->pages;
 		size_t owner = index % (THREADS + 1);
 		unsigned int dice = random_next(&t->seed) % 16;
 		__u64 word, *p;
 
 		if (owner != THREADS && owner != (size_t)t->id)
 			continue;
-		begin(r);
-		p = slot(t, map_of(r), index);
+		begin(w);
+		p = slot(t, map_of(w), index);
 		if (!dice && owner != THREADS) {
 			/* Fails if the memory has moved or is locked. */
 			if (!madvise((void *)((uintptr_t)p & -page_size()),
@@ -215,9 +198,9 @@ static void *keep(void *arg)
 		} else if (try_read(p, &word)) {
 			t->escapes++;
 		} else if (word != t->last[index]) {
-			atomic_fetch_add(&r->wrong, 1);
+			atomic_fetch_add(&w->run.wrong, 1);
 		}
-		end(r);
+		end(w);
 		t->acts++;
 	}
 	return NULL;
@@ -236,17 +219,17 @@ static void *keep(void *arg)
 static void *keep_writing(void *arg)
 {
 	struct thread *t = arg;
-	struct race *r = t->r;
+	struct world *w = t->w;
 
-	while (!atomic_load(&r->stop)) {
-		size_t index = random_next(&t->seed) % r->pages;
-		__u64 *p = (__u64 *)(map_of(r) + index * page_size()) +
+	while (!atomic_load(&w->run.stop)) {
+		size_t index = random_next(&t->seed) % w->pages;
+		__u64 *p = (__u64 *)(map_of(w) + index * page_size()) +
 			   NR_WORDS * (1 + t->id);
 		__u64 began = now_ns();
 		long n = 0, i;
 		bool slow;
 
-		if (!atomic_load(&r->collapsing)) {
+		if (!atomic_load(&w->collapsing)) {
 			sched_yield();
 			continue;
 		}
@@ -258,11 +241,11 @@ static void *keep_writing(void *arg)
 			word_write(p + n % NR_WORDS, page_word(TAG + t->id, n));
 			n++;
 			slow = now_ns() > began + SLOW_NS;
-		} while (slow && atomic_load(&r->collapsing));
+		} while (slow && atomic_load(&w->collapsing));
 		for (i = n > NR_WORDS ? n - NR_WORDS : 0; i < n; i++)
 			if (word_read(p + i % NR_WORDS) !=
 			    page_word(TAG + t->id, i))
-				atomic_fetch_add(&r->wrong, 1);
+				atomic_fetch_add(&w->run.wrong, 1);
 		t->acts += n;
 	}
 	return NULL;
@@ -275,96 +258,74 @@ static void *keep_writing(void *arg)
 static void *scribble(void *arg)
 {
 	struct thread *t = arg;
-	struct race *r = t->r;
+	struct world *w = t->w;
 	__u64 word;
 	int sig;
 
-	while (!atomic_load(&r->stop)) {
-		size_t index = random_next(&t->seed) % r->pages;
-		__u64 *p = slot(t, map_of(r), index);
+	while (!atomic_load(&w->run.stop)) {
+		size_t index = random_next(&t->seed) % w->pages;
+		__u64 *p = slot(t, map_of(w), index);
 
 		sig = random_next(&t->seed) % 4 ? try_write(p, TAG + t->acts) :
 						  try_read(p, &word);
 		if (sig)
 			t->escapes++;
 		if (sig == SIGBUS)
-			atomic_fetch_add(&r->wrong, 1);
+			atomic_fetch_add(&w->run.wrong, 1);
 		t->acts++;
 	}
 	return NULL;
 }
 
-static bool start(struct race *r, void *(*act)(void *arg))
+static bool start(struct world *w)
 {
 	int i;
 
 	catch_faults();
 	for (i = 0; i < THREADS; i++) {
-		struct thread *t = &r->threads[i];
+		struct thread *t = &w->threads[i];
 
-		*t = (struct thread) { .r = r, .id = i, .seed = 99 + i };
-		t->last = calloc(r->pages, sizeof(*t->last));
-		if (!t->last || pthread_create(&r->ids[i], NULL, act, t))
+		*t = (struct thread) { .w = w, .id = i, .seed = 99 + i };
+		t->last = calloc(w->pages, sizeof(*t->last));
+		if (!t->last || pthread_create(&w->ids[i], NULL, w->act, t))
 			return false;
 	}
 	return true;
 }
 
-static void finish(struct race *r)
+static void finish(struct world *w)
 {
 	int i;
 
-	atomic_store(&r->stop, true);
-	atomic_store(&r->quiet, 0);
+	atomic_store(&w->run.stop, true);
+	atomic_store(&w->quiet, 0);
 	for (i = 0; i < THREADS; i++) {
-		pthread_join(r->ids[i], NULL);
-		atomic_fetch_add(&r->acts, r->threads[i].acts);
+		pthread_join(w->ids[i], NULL);
+		atomic_fetch_add(&w->run.acts, w->threads[i].acts);
 	}
 }
 
-/* Whether everything that report() expects of the threads has happened. */
-static bool has_raced(const struct race *r)
+/* Whether the main thread is to go on. */
+static bool racing(struct world *w)
 {
-	struct counters delta;
-	long acts = 0;
-	int i;
-
-	for (i = 0; i < THREADS; i++)
-		acts += __atomic_load_n(&r->threads[i].acts, __ATOMIC_RELAXED);
-	if (!acts || !atomic_load(&r->changes))
-		return false;
-	if (!r->before)
-		return true;
-	delta = counters_since(r->before);
-	return spf_successes(&delta) > 0;
-}
-
-/* A slow machine gets five minutes, until all has happened at least once. */
-static bool time_left(const struct race *r, __u64 began)
-{
-	__u64 seconds = (now_ns() - began) / 1000000000ULL;
-
-	if (atomic_load(&r->wrong))
-		return false;
-	return seconds < (__u64)opt_seconds ||
-	       (seconds < 300 && !has_raced(r));
+	return !atomic_load(&w->run.stop);
 }
 
 /* --- keep: changes that preserve the content of memory */
 
 /* Runs in the main thread; returns whether the change was made. */
-typedef bool (*change)(struct race *r, __u64 dice);
+typedef bool (*change)(struct world *w, __u64 dice);
 
-static char *any_page(struct race *r, __u64 dice)
+static char *any_page(struct world *w, __u64 dice)
 {
-	return map_of(r) + dice % r->pages * page_size();
+	return map_of(w) + dice % w->pages * page_size();
 }
 
 /* To another place and back: whole page tables, if they can be moved. */
-static bool change_mremap(struct race *r, __u64 dice)
+static bool change_mremap(struct world *w, __u64 dice)
 {
-	char *from = map_of(r), *to = from + 4 * pmd_size();
-	size_t len = r->len;
+	char *from = map_of(w), *to = from + 4 * pmd_size();
+	size_t len = w->len;
 	bool moved;
 
 	/*
@@ -372,37 +333,37 @@ static bool change_mremap(struct race *r, __u64 dice)
 	 * They must neither lose a word nor write one to a wrong address.
 	 */
 	if (dice % 2)
-		pause_threads(r);
+		pause_threads(w);
 	moved = mremap(from, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to;
 	if (moved) {
-		atomic_store(&r->map, (uintptr_t)to);
+		atomic_store(&w->map, (uintptr_t)to);
 		moved = mremap(to, len, len, MREMAP_MAYMOVE | MREMAP_FIXED,
 			       from) == from;
-		atomic_store(&r->map, (uintptr_t)from);
+		atomic_store(&w->map, (uintptr_t)from);
 	}
-	resume(r);
+	resume(w);
 	return moved;
 }
 
-static bool change_protection(struct race *r, __u64 dice)
+static bool change_protection(struct world *w, __u64 dice)
 {
-	char *p = any_page(r, dice);
+	char *p = any_page(w, dice);
 
 	return !mprotect(p, page_size(), PROT_READ) &&
 	       !mprotect(p, page_size(), PROT_READ | PROT_WRITE);
 }
 
 /* Splits and merges the VMA, with the same pages. */
-static bool change_shape(struct race *r, __u64 dice)
+static bool change_shape(struct world *w, __u64 dice)
 {
-	char *p = any_page(r, dice);
+	char *p = any_page(w, dice);
 
 	return !madvise(p, page_size(), MADV_DONTFORK) &&
 	       !madvise(p, page_size(), MADV_DOFORK);
 }
 
 /* For a while, the child shares all pages. */
-static bool change_fork(struct race *r, __u64 dice)
+static bool change_fork(struct world *w, __u64 dice)
 {
 	pid_t pid = fork_bound();
 
@@ -418,54 +379,54 @@ static bool change_fork(struct race *r, __u64 dice)
 	return waitpid(pid, NULL, 0) == pid;
 }
 
-static bool change_swap(struct race *r, __u64 dice)
+static bool change_swap(struct world *w, __u64 dice)
 {
-	return !madvise(any_page(r, dice), page_size(), MADV_PAGEOUT);
+	return !madvise(any_page(w, dice), page_size(), MADV_PAGEOUT);
 }
 
-static bool change_node(struct race *r, __u64 dice)
+static bool change_node(struct world *w, __u64 dice)
 {
-	void *p = any_page(r, dice);
-	int node = dice / r->pages % 2, status;
+	void *p = any_page(w, dice);
+	int node = dice / w->pages % 2, status;
 
 	return syscall(SYS_move_pages, 0, 1UL, &p, &node, &status,
 		       MPOL_MF_MOVE) >= 0;
 }
 
 /* One huge page, then base pages again, as a VMA briefly ends within it. */
-static bool change_huge(struct race *r, __u64 dice)
+static bool change_huge(struct world *w, __u64 dice)
 {
 	bool collapsed;
 
-	atomic_store(&r->collapsing, true);
-	collapsed = !madvise(map_of(r), r->len, MADV_COLLAPSE);
-	atomic_store(&r->collapsing, false);
+	atomic_store(&w->collapsing, true);
+	collapsed = !madvise(map_of(w), w->len, MADV_COLLAPSE);
+	atomic_store(&w->collapsing, false);
 
-	return change_shape(r, dice) && collapsed;
+	return change_shape(w, dice) && collapsed;
 }
 
 /* The first write fault on each page only makes it writable. */
-static bool change_fork_huge(struct race *r, __u64 dice)
+static bool change_fork_huge(struct world *w, __u64 dice)
 {
-	return change_fork(r, 0) && change_huge(r, dice);
+	return change_fork(w, 0) && change_huge(w, dice);
 }
 
-static bool change_lock(struct race *r, __u64 dice)
+static bool change_lock(struct world *w, __u64 dice)
 {
-	char *p = any_page(r, dice);
+	char *p = any_page(w, dice);
 
 	return !mlock(p, page_size()) && !munlock(p, page_size());
 }
 
 /* The kernel holds references to pages while threads write to them. */
-static bool change_pin(struct race *r, __u64 dice)
+static bool change_pin(struct world *w, __u64 dice)
 {
-	struct iovec iov = { any_page(r, dice), 4 * page_size() };
+	struct iovec iov = { any_page(w, dice), 4 * page_size() };
 	static char buffer[4096];
 	int pipes[2];
 	ssize_t got;
 
-	if (dice % r->pages + 4 > r->pages || pipe(pipes))
+	if (dice % w->pages + 4 > w->pages || pipe(pipes))
 		return false;
 	got = vmsplice(pipes[1], &iov, 1, 0);
 	for (; got > 0; got -= sizeof(buffer))
@@ -479,7 +440,7 @@ static bool change_pin(struct race *r, __u64 dice)
 #define KSM		"/sys/kernel/mm/ksm/"
 
 /* Equal pages are merged; writes of the threads unmerge them. */
-static bool change_merge(struct race *r, __u64 dice)
+static bool change_merge(struct world *w, __u64 dice)
 {
 	static bool told;
 
@@ -490,7 +451,7 @@ static bool change_merge(struct race *r, __u64 dice)
 		told = true;
 	}
 	usleep(1000);
-	return !madvise(map_of(r), r->len,
+	return !madvise(map_of(w), w->len,
 			dice % 8 ? MADV_MERGEABLE : MADV_UNMERGEABLE);
 }
 
@@ -539,112 +500,115 @@ static bool parse_windows(const char *text)
 
 FIXTURE_SETUP(spf_race)
 {
-	const char *why = race_prepare(&spf_knob, variant->value,
-				       variant->flip ? &spf_flips : NULL);
+	const char *why;
 
+	self->w = map_shared(sizeof(*self->w));
+	ASSERT_NE(NULL, self->w);
+	self->w->variant = variant;
+	why = run_set(&self->w->run, variant->value, variant->flip);
 	if (!why && variant->wide && !spf_torture("lock_window_us", 0))
 		why = "this kernel cannot widen the race windows";
 	if (why)
 		SKIP(return, "%s", why);
-	self->r = map_shared(sizeof(*self->r));
-	ASSERT_NE(NULL, self->r);
 	if (variant->wide)
 		widen(true);
-	self->before = counters_read("spf_");
 }
 
 FIXTURE_TEARDOWN(spf_race)
 {
-	flipper_stop(&self->flipper);
+	flipper_stop(&self->w->run.flipper);
 	if (variant->wide)
 		widen(false);
 }
 
-static void report(struct __test_metadata *_metadata,
-		   FIXTURE_DATA(spf_race) *self,
-		   const FIXTURE_VARIANT(spf_race) *variant)
+/* Whether everything that report() expects of the threads has happened. */
+static bool has_raced(const struct world *w)
 {
-	struct race *r = self->r;
 	struct counters d;
+	long acts = 0;
+	int i;
+
+	for (i = 0; i < THREADS; i++)
+		acts += __atomic_load_n(&w->threads[i].acts, __ATOMIC_RELAXED);
+	if (!acts || !atomic_load(&w->changes))
+		return false;
+	if (!w->variant->value || w->variant->flip)
+		return true;
+	d = counters_since(&w->run.before);
+	return spf_successes(&d) > 0;
+}
+
+static void report(struct __test_metadata *_metadata, struct world *w)
+{
+	struct counters d = run_report(_metadata, &w->run);
 	long escapes = 0;
 	int i;
 
 	for (i = 0; i < THREADS; i++)
-		escapes += r->threads[i].escapes;
-	d = counters_since(&self->before);
-	TH_LOG("%ld acts, %ld signals, %ld changes, %ld flips",
-	       atomic_load(&r->acts), escapes, atomic_load(&r->changes),
-	       atomic_load(&self->flipper.count));
-	TH_LOG("counters:%s", counters_text(&d));
-	EXPECT_EQ(0, atomic_load(&r->wrong));
-	EXPECT_LT(0, atomic_load(&r->acts));
-	EXPECT_LT(0, atomic_load(&r->changes));
-	if (variant->flip) {
-		EXPECT_LT(0, atomic_load(&self->flipper.count));
-	} else if (variant->value) {
-		EXPECT_LT(0, spf_successes(&d));
-	} else {
+		escapes += w->threads[i].escapes;
+	TH_LOG("%ld signals, %ld changes", escapes, atomic_load(&w->changes));
+	EXPECT_LT(0, atomic_load(&w->run.acts));
+	EXPECT_LT(0, atomic_load(&w->changes));
+	if (!w->variant->value) {
 		EXPECT_EQ(0, spf_successes(&d));
+	} else if (!w->variant->flip) {
+		EXPECT_LT(0, spf_successes(&d));
 	}
 }
 
-typedef void (*body)(struct race *r);
-
-/* Runs the body in a separate process. */
-static void run(struct __test_metadata *_metadata,
-		FIXTURE_DATA(spf_race) *self,
-		const FIXTURE_VARIANT(spf_race) *variant, size_t len,
-		void *(*act)(void *arg), body main_thread)
+static int play(struct world *w, int id)
 {
-	struct race *r = self->r;
+	atomic_store(&w->map, (uintptr_t)map_new(w->len, w->huge));
+	if (!map_of(w) || !start(w))
+		return 1;
+	w->main_thread(w);
+	finish(w);
+	return 0;
+}
+
+/* Runs the main thread and the others in a separate process. */
+static void run(struct __test_metadata *_metadata,
+		FIXTURE_DATA(spf_race) *self, size_t len,
+		void *(*act)(void *arg), void (*main_thread)(struct world *w))
+{
+	struct world *w = self->w;
 	pid_t pid;
 
-	r->len = len;
-	r->pages = len / page_size();
-	if (variant->value && !variant->flip)
-		r->before = &self->before;
-	if (variant->flip)
-		ASSERT_EQ(0, flipper_start(&self->flipper, &spf_flips, 3));
-	pid = fork_bound();
-	ASSERT_LE(0, pid);
-	if (!pid) {
-		atomic_store(&r->map, (uintptr_t)map_new(len, r->huge));
-		if (!map_of(r) || !start(r, act))
-			_exit(1);
-		main_thread(r);
-		finish(r);
-		_exit(0);
-	}
-	EXPECT_EQ(0, reap(pid));
-	flipper_stop(&self->flipper);
-	report(_metadata, self, variant);
+	w->len = len;
+	w->pages = len / page_size();
+	w->act = act;
+	w->main_thread = main_thread;
+	run_begin(_metadata, &w->run);
+	run_fork(_metadata, w, &pid, 1, play);
+	run_wait(_metadata, &w->run, w, &pid, 1, has_raced);
+	report(_metadata, w);
 }
 
-static void many_changes(struct race *r, const change *table, size_t n)
+static void many_changes(struct world *w, const change *table, size_t n)
 {
-	__u64 began = now_ns(), seed = 3;
+	__u64 seed = 3;
 
-	while (time_left(r, began)) {
+	while (racing(w)) {
 		change act = table[random_next(&seed) % n];
 
-		if (act(r, random_next(&seed)))
-			atomic_fetch_add(&r->changes, 1);
+		if (act(w, random_next(&seed)))
+			atomic_fetch_add(&w->changes, 1);
 	}
 }
 
 #define KEEP(name, what)	KEEP_PAGES(name, what, false)
 #define KEEP_PAGES(name, what, pages)					\
-static void keep_##name(struct race *r)					\
+static void keep_##name(struct world *w)				\
 {									\
 	static const change table[] = { change_##what };		\
 									\
-	many_changes(r, table, 1);					\
+	many_changes(w, table, 1);					\
 }									\
 									\
 TEST_F_TIMEOUT(spf_race, keep_##name, TIMEOUT)				\
 {									\
-	self->r->huge = pages;						\
-	run(_metadata, self, variant, pmd_size(), keep, keep_##name);	\
+	self->w->huge = pages;						\
+	run(_metadata, self, pmd_size(), keep, keep_##name);		\
 }
 
 KEEP(mremap, mremap)
@@ -673,28 +637,28 @@ TEST_F_TIMEOUT(spf_race, keep_ksm, TIMEOUT)
 	run(_metadata, self, variant, pmd_size(), keep, keep_ksm);
 }
 
-static void keep_collapse_writing(struct race *r)
+static void keep_collapse_writing(struct world *w)
 {
 	static const change table[] = { change_fork_huge };
 
-	many_changes(r, table, 1);
+	many_changes(w, table, 1);
 }
 
 TEST_F_TIMEOUT(spf_race, keep_collapse_writing, TIMEOUT)
 {
-	self->r->huge = true;
-	run(_metadata, self, variant, pmd_size(), keep_writing,
+	self->w->huge = true;
+	run(_metadata, self, pmd_size(), keep_writing,
 	    keep_collapse_writing);
 }
 
-static void keep_all(struct race *r)
+static void keep_all(struct world *w)
 {
-	many_changes(r, changes, ARRAY_SIZE(changes));
+	many_changes(w, changes, ARRAY_SIZE(changes));
 }
 
 TEST_F_TIMEOUT(spf_race, keep_all, TIMEOUT)
 {
-	run(_metadata, self, variant, pmd_size(), keep, keep_all);
+	run(_metadata, self, pmd_size(), keep, keep_all);
 }
 
 /* --- stop: effects that must end when a call returns */
@@ -702,95 +666,92 @@ TEST_F_TIMEOUT(spf_race, keep_all, TIMEOUT)
 #define STOP_LEN	(16 * page_size())
 
 /* The pages of a read-only mapping are zero and stay zero. */
-static void expect_zero(struct race *r)
+static void expect_zero(struct world *w)
 {
-	char *map = map_of(r);
+	char *map = map_of(w);
 	int times;
 	size_t i;
 
 	for (times = 0; times < 3; times++) {
-		for (i = 0; i < r->len; i += 64)
+		for (i = 0; i < w->len; i += 64)
 			if (word_read(map + i))
-				atomic_fetch_add(&r->wrong, 1);
+				atomic_fetch_add(&w->run.wrong, 1);
 		usleep(300);
 	}
 }
 
 /* Maps read-only memory over a mapping that threads fault on. */
-static void stop_replace(struct race *r)
+static void stop_replace(struct world *w)
 {
-	char *map = map_of(r);
-	__u64 began = now_ns();
+	char *map = map_of(w);
 
-	while (time_left(r, began)) {
+	while (racing(w)) {
 		usleep(200);
-		if (!map_at(map, r->len, PROT_READ))
+		if (!map_at(map, w->len, PROT_READ))
 			break;
-		expect_zero(r);
-		if (!map_at(map, r->len, PROT_READ | PROT_WRITE))
+		expect_zero(w);
+		if (!map_at(map, w->len, PROT_READ | PROT_WRITE))
 			break;
-		madvise(map, r->len, MADV_NOHUGEPAGE);
-		atomic_fetch_add(&r->changes, 1);
+		madvise(map, w->len, MADV_NOHUGEPAGE);
+		atomic_fetch_add(&w->changes, 1);
 	}
 }
 
 TEST_F_TIMEOUT(spf_race, stop_replace, TIMEOUT)
 {
-	run(_metadata, self, variant, STOP_LEN, scribble, stop_replace);
+	run(_metadata, self, STOP_LEN, scribble, stop_replace);
 }
 
 /*
  * The same, with an unmapped range in between.  Every other time it is part of
  * a larger mapping, which shrinks.
  */
-static void stop_munmap(struct race *r)
+static void stop_munmap(struct world *w)
 {
-	char *map = map_of(r);
-	__u64 began = now_ns();
+	char *map = map_of(w);
 	bool part = true;
 
-	while (time_left(r, began)) {
+	while (racing(w)) {
 		usleep(200);
-		if (munmap(map, r->len))
+		if (munmap(map, w->len))
 			break;
-		if (!map_at(map, r->len, PROT_READ))
+		if (!map_at(map, w->len, PROT_READ))
 			break;
-		expect_zero(r);
+		expect_zero(w);
 		part = !part;
-		if (!part && madvise(map, r->len, MADV_DONTDUMP))
+		if (!part && madvise(map, w->len, MADV_DONTDUMP))
 			break;
-		if (mprotect(map, r->len, PROT_READ | PROT_WRITE))
+		if (mprotect(map, w->len, PROT_READ | PROT_WRITE))
 			break;
-		madvise(map, r->len, MADV_NOHUGEPAGE);
-		atomic_fetch_add(&r->changes, 1);
+		madvise(map, w->len, MADV_NOHUGEPAGE);
+		atomic_fetch_add(&w->changes, 1);
 	}
 }
 
 TEST_F_TIMEOUT(spf_race, stop_munmap, TIMEOUT)
 {
-	run(_metadata, self, variant, STOP_LEN, scribble, stop_munmap);
+	run(_metadata, self, STOP_LEN, scribble, stop_munmap);
 }
 
 /* The same with a mapping that has a page table to itself, which goes with it. */
-static void stop_munmap_table(struct race *r)
+static void stop_munmap_table(struct world *w)
 {
-	char *map = map_of(r);
-	__u64 began = now_ns();
+	char *map = map_of(w);
 
-	while (time_left(r, began)) {
+	while (racing(w)) {
 		usleep(200);
-		if (munmap(map, r->len))
+		if (munmap(map, w->len))
 			break;
-		if (!map_at(map, r->len, PROT_READ | PROT_WRITE))
+		if (!map_at(map, w->len, PROT_READ | PROT_WRITE))
 			break;
-		madvise(map, r->len, MADV_NOHUGEPAGE);
-		atomic_fetch_add(&r->changes, 1);
+		madvise(map, w->len, MADV_NOHUGEPAGE);
+		atomic_fetch_add(&w->changes, 1);
 	}
 }
 
 TEST_F_TIMEOUT(spf_race, stop_munmap_table, TIMEOUT)
 {
-	run(_metadata, self, variant, pmd_size(), scribble, stop_munmap_table);
+	run(_metadata, self, pmd_size(), scribble, stop_munmap_table);
 }
 
 static __u64 sum(const char *map, size_t len)
@@ -804,31 +765,31 @@ static __u64 sum(const char *map, size_t len)
 }
 
 /* Read-only memory does not change. */
-static void stop_mprotect(struct race *r)
+static void stop_mprotect(struct world *w)
 {
-	char *map = map_of(r);
-	__u64 began = now_ns(), before;
+	char *map = map_of(w);
+	__u64 before;
 
-	while (time_left(r, began)) {
+	while (racing(w)) {
 		/* Causes faults of fresh memory and of the zero page. */
-		if (madvise(map, r->len, MADV_DONTNEED))
+		if (madvise(map, w->len, MADV_DONTNEED))
 			break;
 		usleep(100);
-		if (mprotect(map, r->len, PROT_READ))
+		if (mprotect(map, w->len, PROT_READ))
 			break;
-		before = sum(map, r->len);
+		before = sum(map, w->len);
 		usleep(500);
-		if (sum(map, r->len) != before)
-			atomic_fetch_add(&r->wrong, 1);
-		if (mprotect(map, r->len, PROT_READ | PROT_WRITE))
+		if (sum(map, w->len) != before)
+			atomic_fetch_add(&w->run.wrong, 1);
+		if (mprotect(map, w->len, PROT_READ | PROT_WRITE))
 			break;
-		atomic_fetch_add(&r->changes, 1);
+		atomic_fetch_add(&w->changes, 1);
 	}
 }
 
 TEST_F_TIMEOUT(spf_race, stop_mprotect, TIMEOUT)
 {
-	run(_metadata, self, variant, STOP_LEN, scribble, stop_mprotect);
+	run(_metadata, self, STOP_LEN, scribble, stop_mprotect);
 }
 
 /* The number of populated pages: mapped or swapped out. */
@@ -850,29 +811,28 @@ static long pages_there(const char *map, size_t len)
 }
 
 /* Nothing gets mapped in a range that is registered with userfaultfd. */
-static void stop_userfaultfd(struct race *r)
+static void stop_userfaultfd(struct world *w)
 {
-	char *map = map_of(r);
+	char *map = map_of(w);
 	struct uffdio_register reg = {
-		.range = { .start = (uintptr_t)map, .len = r->len },
+		.range = { .start = (uintptr_t)map, .len = w->len },
 		.mode = UFFDIO_REGISTER_MODE_MISSING,
 	};
-	__u64 began = now_ns();
 	int fd = uffd_open(0, NULL), i;
 
-	while (fd >= 0 && time_left(r, began)) {
+	while (fd >= 0 && racing(w)) {
 		usleep(200);
 		if (ioctl(fd, UFFDIO_REGISTER, &reg) ||
-		    madvise(map, r->len, MADV_DONTNEED))
+		    madvise(map, w->len, MADV_DONTNEED))
 			break;
 		for (i = 0; i < 3; i++) {
-			if (pages_there(map, r->len))
-				atomic_fetch_add(&r->wrong, 1);
+			if (pages_there(map, w->len))
+				atomic_fetch_add(&w->run.wrong, 1);
 			usleep(300);
 		}
 		if (ioctl(fd, UFFDIO_UNREGISTER, &reg.range))
 			break;
-		atomic_fetch_add(&r->changes, 1);
+		atomic_fetch_add(&w->changes, 1);
 	}
 	close(fd);
 }
@@ -884,31 +844,30 @@ TEST_F_TIMEOUT(spf_race, stop_userfaultfd, TIMEOUT)
 	if (fd < 0)
 		SKIP(return, "this kernel has no userfaultfd");
 	close(fd);
-	run(_metadata, self, variant, STOP_LEN, scribble, stop_userfaultfd);
+	run(_metadata, self, STOP_LEN, scribble, stop_userfaultfd);
 }
 
 /* Huge pages come and go, and with them the page table that faults need. */
-static void stop_collapse(struct race *r)
+static void stop_collapse(struct world *w)
 {
-	char *map = map_of(r);
-	__u64 began = now_ns();
+	char *map = map_of(w);
 
-	while (time_left(r, began)) {
+	while (racing(w)) {
 		usleep(200);
-		if (madvise(map, r->len, MADV_POPULATE_WRITE))
+		if (madvise(map, w->len, MADV_POPULATE_WRITE))
 			break;
-		if (madvise(map, r->len, MADV_COLLAPSE))
+		if (madvise(map, w->len, MADV_COLLAPSE))
 			continue;
-		if (madvise(map, r->len, MADV_DONTNEED))
+		if (madvise(map, w->len, MADV_DONTNEED))
 			break;
-		atomic_fetch_add(&r->changes, 1);
+		atomic_fetch_add(&w->changes, 1);
 	}
 }
 
 TEST_F_TIMEOUT(spf_race, stop_collapse, TIMEOUT)
 {
-	self->r->huge = true;
-	run(_metadata, self, variant, pmd_size(), scribble, stop_collapse);
+	self->w->huge = true;
+	run(_metadata, self, pmd_size(), scribble, stop_collapse);
 }
 
 /*
@@ -947,14 +906,13 @@ static void overlay_stop(void)
 	umount2(OVERLAY, MNT_DETACH);
 }
 
-static void stop_overlay(struct race *r)
+static void stop_overlay(struct world *w)
 {
-	char *map = map_of(r);
-	__u64 began = now_ns();
+	char *map = map_of(w);
 
-	while (time_left(r, began)) {
+	while (racing(w)) {
 		int fd = open(OVERLAY_FILE, O_RDONLY | O_CLOEXEC);
-		char *p = mmap(map, r->len, PROT_READ | PROT_WRITE,
+		char *p = mmap(map, w->len, PROT_READ | PROT_WRITE,
 			       MAP_PRIVATE | MAP_FIXED, fd, 0);
 
 		if (fd < 0 || p == MAP_FAILED)
@@ -962,11 +920,11 @@ static void stop_overlay(struct race *r)
 		close(fd);
 		/* Only the mapping uses the file; its pages can be copied. */
 		word_write(p, 0);
-		madvise(p, r->len, MADV_POPULATE_READ);
+		madvise(p, w->len, MADV_POPULATE_READ);
 		usleep(200);
-		if (!map_at(map, r->len, PROT_READ | PROT_WRITE))
+		if (!map_at(map, w->len, PROT_READ | PROT_WRITE))
 			break;
-		atomic_fetch_add(&r->changes, 1);
+		atomic_fetch_add(&w->changes, 1);
 	}
 }
 
@@ -974,7 +932,7 @@ TEST_F_TIMEOUT(spf_race, stop_overlay, TIMEOUT)
 {
 	if (!overlay_start(STOP_LEN))
 		SKIP(return, "this kernel has no overlayfs");
-	run(_metadata, self, variant, STOP_LEN, scribble, stop_overlay);
+	run(_metadata, self, STOP_LEN, scribble, stop_overlay);
 	overlay_stop();
 }
 
@@ -985,14 +943,13 @@ TEST_F_TIMEOUT(spf_race, stop_overlay, TIMEOUT)
  * range.  A fault that goes on with it maps a page of the old memory, or fails
  * with SIGBUS, as the file is gone.
  */
-static void stop_shared(struct race *r)
+static void stop_shared(struct world *w)
 {
-	char *map = map_of(r);
-	__u64 began = now_ns();
+	char *map = map_of(w);
 	size_t edge = 0;
 
-	while (time_left(r, began)) {
-		char *p = mmap(map - edge, r->len + edge, PROT_READ | PROT_WRITE,
+	while (racing(w)) {
+		char *p = mmap(map - edge, w->len + edge, PROT_READ | PROT_WRITE,
 			       MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 
 		if (p == MAP_FAILED)
@@ -1000,17 +957,17 @@ static void stop_shared(struct race *r)
 		usleep(200);
 		if (edge && madvise(p, edge, MADV_DONTFORK))
 			break;
-		if (munmap(map, r->len) || !map_at(map, r->len, PROT_READ))
+		if (munmap(map, w->len) || !map_at(map, w->len, PROT_READ))
 			break;
-		expect_zero(r);
+		expect_zero(w);
 		edge = page_size() - edge;
-		atomic_fetch_add(&r->changes, 1);
+		atomic_fetch_add(&w->changes, 1);
 	}
 }
 
 TEST_F_TIMEOUT(spf_race, stop_shared, TIMEOUT)
 {
-	run(_metadata, self, variant, STOP_LEN, scribble, stop_shared);
+	run(_metadata, self, STOP_LEN, scribble, stop_shared);
 }
 
 /*
@@ -1021,7 +978,7 @@ TEST_F_TIMEOUT(spf_race, stop_munmap_slow_memory, TIMEOUT)
 {
 	if (!spf_fail_at_once(50))
 		SKIP(return, "this kernel has no fault injection");
-	run(_metadata, self, variant, STOP_LEN, scribble, stop_munmap);
+	run(_metadata, self, STOP_LEN, scribble, stop_munmap);
 	spf_fail_at_once(0);
 }
 
@@ -1035,35 +992,35 @@ static void *copy_pages(void *arg)
 	struct thread *t = arg;
 	size_t i;
 
-	for (i = t->id; i < t->r->pages; i += 2)
-		word_write(map_of(t->r) + i * page_size(), TAG);
+	for (i = t->id; i < t->w->pages; i += 2)
+		word_write(map_of(t->w) + i * page_size(), TAG);
 	return NULL;
 }
 
-static int notified_process(struct race *r, __u64 dice)
+static int notified_process(struct world *w, __u64 dice)
 {
-	char *map = map_of(r);
+	char *map = map_of(w);
 	pid_t child;
 	int i;
 
-	fill_pages(map, r->len, TAG);
+	fill_pages(map, w->len, TAG);
 	child = fork_bound();
 	if (child < 0)
 		return 1;
 	while (!child)
 		pause();
 	for (i = 0; i < 2; i++) {
-		struct thread *t = &r->threads[i];
+		struct thread *t = &w->threads[i];
 
-		*t = (struct thread) { .r = r, .id = i };
-		if (pthread_create(&r->ids[i], NULL, copy_pages, t))
+		*t = (struct thread) { .w = w, .id = i };
+		if (pthread_create(&w->ids[i], NULL, copy_pages, t))
 			return 2;
 	}
 	usleep(dice % 5000);
 	if (!spf_torture("notifier", 1))
 		return 3;
 	for (i = 0; i < 2; i++)
-		pthread_join(r->ids[i], NULL);
+		pthread_join(w->ids[i], NULL);
 	kill(child, SIGKILL);
 	waitpid(child, NULL, 0);
 	return 0;
@@ -1073,30 +1030,30 @@ static void *do_nothing(void *arg)
 {
 	struct thread *t = arg;
 
-	while (!atomic_load(&t->r->stop)) {
+	while (!atomic_load(&t->w->run.stop)) {
 		t->acts++;
 		usleep(1000);
 	}
 	return NULL;
 }
 
-static void stop_notifier(struct race *r)
+static void stop_notifier(struct world *w)
 {
-	__u64 began = now_ns(), seed = 4;
+	__u64 seed = 4;
 
-	while (time_left(r, began)) {
+	while (racing(w)) {
 		__u64 dice = random_next(&seed);
 		pid_t pid = fork();
 
 		if (!pid)
-			_exit(notified_process(r, dice));
+			_exit(notified_process(w, dice));
 		if (reap(pid))
 			break;
 		if (spf_torture_read("unnotified")) {
-			atomic_fetch_add(&r->wrong, 1);
+			atomic_fetch_add(&w->run.wrong, 1);
 			spf_torture("unnotified", 0);
 		}
-		atomic_fetch_add(&r->changes, 1);
+		atomic_fetch_add(&w->changes, 1);
 	}
 }
 
@@ -1104,7 +1061,7 @@ TEST_F_TIMEOUT(spf_race, stop_notifier, TIMEOUT)
 {
 	if (spf_torture_read("unnotified") < 0)
 		SKIP(return, "this kernel has no MMU notifier for tests");
-	run(_metadata, self, variant, 64 * page_size(), do_nothing,
+	run(_metadata, self, 64 * page_size(), do_nothing,
 	    stop_notifier);
 }
 
@@ -1114,7 +1071,7 @@ TEST_F_TIMEOUT(spf_race, stop_notifier, TIMEOUT)
  * the new address would see the old page forever.
  */
 struct mover {
-	struct race *r;
+	struct world *w;
 	char *from, *to;
 	atomic_bool begun;	/* the writer is about to fault */
 	atomic_int step;	/* 1: moved, 2: seen by reader, 3: written */
@@ -1151,10 +1108,10 @@ static void *read_new_place(void *arg)
 	return NULL;
 }
 
-static bool move_once(struct race *r, __u64 dice)
+static bool move_once(struct world *w, __u64 dice)
 {
 	size_t len = pmd_size();
-	struct mover m = { .r = r, .from = map_of(r) };
+	struct mover m = { .w = w, .from = map_of(w) };
 	pthread_t writer, reader;
 	pid_t child;
 
@@ -1184,29 +1141,29 @@ static bool move_once(struct race *r, __u64 dice)
 	atomic_store(&m.step, 3);
 	pthread_join(reader, NULL);
 	if (!atomic_load(&m.seen))
-		atomic_fetch_add(&r->wrong, 1);
+		atomic_fetch_add(&w->run.wrong, 1);
 	kill(child, SIGKILL);
 	waitpid(child, NULL, 0);
 	return mremap(m.to, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, m.from) ==
 	       m.from;
 }
 
-static void stop_stale(struct race *r)
+static void stop_stale(struct world *w)
 {
 	long width = spf_torture_read("change_window_us");
-	__u64 began = now_ns(), seed = 6;
+	__u64 seed = 6;
 
 	if (width > 0 && width < 10000)
 		spf_torture("change_window_us", 10000);
-	while (time_left(r, began) && move_once(r, random_next(&seed)))
-		atomic_fetch_add(&r->changes, 1);
+	while (racing(w) && move_once(w, random_next(&seed)))
+		atomic_fetch_add(&w->changes, 1);
 }
 
 TEST_F_TIMEOUT(spf_race, stop_stale, TIMEOUT)
 {
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 3)
 		SKIP(return, "this race needs three CPUs");
-	run(_metadata, self, variant, pmd_size(), do_nothing, stop_stale);
+	run(_metadata, self, pmd_size(), do_nothing, stop_stale);
 }
 
 /* --- order */
@@ -1220,12 +1177,12 @@ TEST_F_TIMEOUT(spf_race, stop_stale, TIMEOUT)
 static void *in_order(void *arg)
 {
 	struct thread *t = arg;
-	struct race *r = t->r;
-	size_t n = r->pages / 4 / THREADS, len = n * page_size(), i;
-	char *low = map_of(r) + t->id * len;
-	char *high = low + 3 * (r->len / 4);
+	struct world *w = t->w;
+	size_t n = w->pages / 4 / THREADS, len = n * page_size(), i;
+	char *low = map_of(w) + t->id * len;
+	char *high = low + 3 * (w->len / 4);
 
-	while (!atomic_load(&r->stop)) {
+	while (!atomic_load(&w->run.stop)) {
 		t->acts++;
 		for (i = 0; i < n; i++) {
 			word_write(low + i * page_size(), t->acts);
@@ -1240,47 +1197,45 @@ static void *in_order(void *arg)
 	return NULL;
 }
 
-static void expect_order(struct race *r)
+static void expect_order(struct world *w)
 {
 	size_t i;
 
-	for (i = 0; i < r->pages / 4 / THREADS * THREADS; i++) {
-		char *low = map_of(r) + i * page_size();
-		__u64 word = word_read(low + 3 * (r->len / 4));
+	for (i = 0; i < w->pages / 4 / THREADS * THREADS; i++) {
+		char *low = map_of(w) + i * page_size();
+		__u64 word = word_read(low + 3 * (w->len / 4));
 
 		if (word && word != word_read(low))
-			atomic_fetch_add(&r->wrong, 1);
+			atomic_fetch_add(&w->run.wrong, 1);
 	}
 }
 
-static void fork_order(struct race *r)
+static void fork_order(struct world *w)
 {
-	char *map = map_of(r);
-	__u64 began;
+	char *map = map_of(w);
 	size_t i;
 
 	/* Many mappings in between, so that fork() takes a while. */
-	for (i = r->pages / 4 + 1; i < 3 * (r->pages / 4); i += 4)
+	for (i = w->pages / 4 + 1; i < 3 * (w->pages / 4); i += 4)
 		if (mprotect(map + i * page_size(), page_size(), PROT_READ))
 			return;
-	began = now_ns();
-	while (time_left(r, began)) {
+	while (racing(w)) {
 		pid_t pid = fork();
 
 		if (pid < 0)
 			continue;
 		if (!pid) {
-			expect_order(r);
+			expect_order(w);
 			_exit(0);
 		}
 		waitpid(pid, NULL, 0);
-		atomic_fetch_add(&r->changes, 1);
+		atomic_fetch_add(&w->changes, 1);
 	}
 }
 
 TEST_F_TIMEOUT(spf_race, fork_order, TIMEOUT)
 {
-	run(_metadata, self, variant, pmd_size(), in_order, fork_order);
+	run(_metadata, self, pmd_size(), in_order, fork_order);
 }
 
 int main(int argc, char **argv)
