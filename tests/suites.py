@@ -150,9 +150,9 @@ BOOTS = {boot.title: boot for boot in (
          "for allocations.  One host thread per CPU, although that occasionally fails (IN_TURN): "
          "a single thread is too slow (a third was done after 20 minutes).  pmd_clear_semantics is "
          "in debug/flip."),
-    Boot("debug/races", "microvm-debug", ("munmap_race", "munmap_stress", *RACES[1:]),
+    Boot("debug/races", "microvm-debug", RACES,
          mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", preempt="full",
-         env=("FAULTLINE_COUNT=100",),
+         env=("FAULTLINE_COUNT=100", "FAULTLINE_PLAYGROUND=20"),
          reason="kernel/races under KASAN, lockdep and mm's own checks, also with wider race "
          "windows and with failing allocations.  With preempt=full a thread can lose its CPU at "
          "any place where preemption is not off, even inside an RCU section; the other rows have "

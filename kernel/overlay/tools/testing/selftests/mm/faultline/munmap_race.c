@@ -26,6 +26,10 @@
 
 /* FAULTLINE_COUNT: mappings of the race that ends by count. */
 static long opt_count = 20000;
+/* FAULTLINE_PLAYGROUND: seconds of that test; 0: as of the others. */
+static long opt_playground;
+/* FAULTLINE_SEED: of its random choices. */
+static long opt_seed = 1;
 
 /* Whether calls that act on memory find a hole: it is dead, or unmapped. */
 static bool is_hole(char *addr)
@@ -2277,10 +2281,40 @@ static void kill_round(struct kill_page *page, size_t len,
 	pause();
 }
 
-/* Memory used by user pages and page tables of the machine, in kB. */
-static long used_kb(void)
+/* Memory of the machine, in kB. */
+struct usage {
+	long used;		/* user pages and page tables */
+	long committed;
+};
+
+static struct usage usage_read(void)
 {
-	return meminfo_kb("AnonPages") + meminfo_kb("PageTables");
+	return (struct usage){
+		meminfo_kb("AnonPages") + meminfo_kb("PageTables") +
+		meminfo_kb("Shmem"),
+		meminfo_kb("Committed_AS"),
+	};
+}
+
+/*
+ * Less than @kb has been lost; other processes may use a little, briefly.  The
+ * memory may be freed late: waits for that, up to a minute.
+ */
+static void expect_freed(struct __test_metadata *_metadata,
+			 const struct usage *before, long kb)
+{
+	struct usage now;
+	int tries;
+
+	for (tries = 0; tries < 600; tries++) {
+		now = usage_read();
+		if (now.used < before->used + kb &&
+		    now.committed < before->committed + kb)
+			break;
+		usleep(100000);
+	}
+	EXPECT_GT(before->used + kb, now.used);
+	EXPECT_GT(before->committed + kb, now.committed);
 }
 
 static void kill_test(struct __test_metadata *_metadata, struct race *r,
@@ -2289,16 +2323,13 @@ static void kill_test(struct __test_metadata *_metadata, struct race *r,
 	__u64 start = now_ns();
 	size_t len = 2 * race_range();
 	const struct race_ops race_ops = { .enough = ops->enough };
+	struct usage before = usage_read();
 	struct kill_page *page;
-	long base, committed;
-	int tries;
 	pid_t pid;
 
 	r->ops = &race_ops;
 	page = map_shared(sizeof(*page));
 	ASSERT_NE(NULL, page);
-	base = used_kb();
-	committed = meminfo_kb("Committed_AS");
 	while (another_round(r, start, 0)) {
 		memset(page, 0, sizeof(*page));
 		pid = fork();
@@ -2309,20 +2340,7 @@ static void kill_test(struct __test_metadata *_metadata, struct race *r,
 		race_acted(r, !atomic_load(&page->returned));
 		r->rounds++;
 	}
-	/*
-	 * No range may be lost; other processes may use a little, briefly.  The
-	 * memory may be freed late: wait for that, up to a minute.
-	 */
-	for (tries = 0; tries < 600; tries++) {
-		if (used_kb() < base + (long)(len / KIB) / 4 &&
-		    meminfo_kb("Committed_AS") <
-		    committed + (long)(len / KIB) / 4)
-			break;
-		usleep(100000);
-	}
-	EXPECT_GT(base + (long)(len / KIB) / 4, used_kb());
-	EXPECT_GT(committed + (long)(len / KIB) / 4,
-		  meminfo_kb("Committed_AS"));
+	expect_freed(_metadata, &before, len / KIB / 4);
 	expect_raced(_metadata, r);
 }
 
@@ -2441,71 +2459,92 @@ TEST_F_TIMEOUT(race, sigkill_shared, TIMEOUT)
 
 #define SLOTS	24
 
+/* Makes, checks, changes or unmaps a mapping; false if it was not as left. */
+static bool use_kept(struct kept_mapping *k, __u64 *seed)
+{
+	unsigned int what = random_next(seed) % 16;
+	bool good;
+	pid_t pid;
+	char *p;
+
+	if (!k->addr) {
+		/* Mostly small, sometimes several sections. */
+		k->len = (1 + random_next(seed) % 64) * page_size();
+		if (what < 3)
+			k->len += 3 * pmd_size();
+		k->tag = random_next(seed);
+		p = mmap(NULL, k->len, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (p == MAP_FAILED)
+			return true;
+		if (k->tag & 2)
+			madvise(p, k->len, MADV_NOHUGEPAGE);
+		fill_pages(p, k->len, k->tag);
+		k->addr = p;
+		return true;
+	}
+	good = !bad_pages(k->addr, k->len, k->tag);
+	switch (what) {
+	case 0:
+		pid = fork();
+		if (!pid)
+			_exit(!!bad_pages(k->addr, k->len, k->tag));
+		return good && (pid < 0 || !reap(pid));
+	case 1:
+		mprotect(k->addr, k->len, PROT_READ);
+		good = good && !bad_pages(k->addr, k->len, k->tag);
+		mprotect(k->addr, k->len, PROT_READ | PROT_WRITE);
+		return good;
+	case 2:
+	case 3:
+		/* Moves and grows by an empty page. */
+		p = mremap(k->addr, k->len, k->len + page_size(),
+			   MREMAP_MAYMOVE);
+		if (p != MAP_FAILED) {
+			k->addr = p;
+			k->len += page_size();
+			fill_pages(p, k->len, k->tag);
+		}
+		return good;
+	case 4:
+	case 5:
+		/* Shrinks, in sections if it is long. */
+		if (k->len > 2 * page_size() &&
+		    mremap(k->addr, k->len, 2 * page_size(), 0) == k->addr)
+			k->len = 2 * page_size();
+		return good;
+	default:
+		p = k->addr;
+		k->addr = NULL;
+		return !munmap(p, k->len) && good;
+	}
+}
+
+static bool drop_kept(const struct kept_mapping *k, int n)
+{
+	bool good = true;
+
+	for (; n--; k++) {
+		if (!k->addr)
+			continue;
+		good = good && !bad_pages(k->addr, k->len, k->tag);
+		munmap(k->addr, k->len);
+	}
+	return good;
+}
+
 static void fuzz_racer(struct race *r, int id)
 {
 	__u64 seed = TAG + id * 7919 + r->rounds * 104729;
 	struct kept_mapping slot[SLOTS] = { };
-	pid_t pid;
-	int i;
 
 	while (!atomic_load(&r->done)) {
-		struct kept_mapping *k = &slot[random_next(&seed) % SLOTS];
-		unsigned int what = random_next(&seed) % 16;
-
 		race_acted(r, is_hole(r->start) && last_page_is_old(r));
-		if (!k->addr) {
-			/* Mostly small, sometimes several sections. */
-			k->len = (1 + random_next(&seed) % 64) * page_size();
-			if (what < 3)
-				k->len += 3 * pmd_size();
-			k->tag = random_next(&seed);
-			k->addr = mmap(NULL, k->len, PROT_READ | PROT_WRITE,
-				       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-			if (k->addr == MAP_FAILED) {
-				k->addr = NULL;
-				continue;
-			}
-			madvise(k->addr, k->len, MADV_NOHUGEPAGE);
-			fill_pages(k->addr, k->len, k->tag);
-			continue;
-		}
-		if (bad_pages(k->addr, k->len, k->tag))
+		if (!use_kept(&slot[random_next(&seed) % SLOTS], &seed))
 			race_wrong(r);
-		if (what == 0) {
-			pid = fork();
-			if (!pid)
-				_exit(!!bad_pages(k->addr, k->len, k->tag));
-			if (pid > 0 && reap(pid))
-				race_wrong(r);
-		} else if (what < 4) {
-			/* Moves and grows by an empty page. */
-			char *p = mremap(k->addr, k->len,
-					 k->len + page_size(), MREMAP_MAYMOVE);
-
-			if (p != MAP_FAILED) {
-				k->addr = p;
-				k->len += page_size();
-				fill_pages(p, k->len, k->tag);
-			}
-		} else if (what < 6) {
-			/* Shrinks, in sections if it is long. */
-			if (k->len > 2 * page_size() &&
-			    mremap(k->addr, k->len, 2 * page_size(), 0) ==
-			    k->addr)
-				k->len = 2 * page_size();
-		} else {
-			if (munmap(k->addr, k->len))
-				race_wrong(r);
-			k->addr = NULL;
-		}
 	}
-	for (i = 0; i < SLOTS; i++) {
-		if (!slot[i].addr)
-			continue;
-		if (bad_pages(slot[i].addr, slot[i].len, slot[i].tag))
-			race_wrong(r);
-		munmap(slot[i].addr, slot[i].len);
-	}
+	if (!drop_kept(slot, SLOTS))
+		race_wrong(r);
 }
 
 /* The main thread adds several long ranges per round. */
@@ -2545,9 +2584,373 @@ TEST_F_TIMEOUT(race, fuzz, TIMEOUT)
 	EXPECT_GT(size + (long)(race_range() / KIB), status_kb("VmSize"));
 }
 
+/*
+ * --- a playground: everything that can race, for a longer time
+ *
+ * A process with many threads works on two kinds of memory.  In the playground,
+ * a part of the address space, all threads may do anything, and only the
+ * kernel's own checks (KASAN, lockdep, DEBUG_VM) find errors.  Two threads keep
+ * mappings elsewhere, whose content they check.  Every second process is
+ * killed.  At the end, all memory must be free again.
+ */
+
+/* Far below the area of mmap(NULL), so that no kept mapping gets here. */
+#define PLAYGROUND	((char *)0x100000000000UL)
+#define LANE		(32 * MIB)
+#define LANES		4
+#define PLAYGROUND_LEN	(LANES * LANE)
+/* A process needs some time to get going. */
+#define PROCESS_MS_MIN	500
+#define PROCESS_MS_MAX	15000
+
+/* Shared by all processes: when to stop, acts, hits and wrong outcomes. */
+static struct race *play;
+
+static void note_wrong(const char *what)
+{
+	if (!atomic_fetch_add(&play->run.wrong, 1))
+		ksft_print_msg("%s\n", what);
+}
+
+static char *any_place(__u64 *seed, size_t *len)
+{
+	size_t pages = PLAYGROUND_LEN / page_size();
+	size_t first = random_next(seed) % pages;
+
+	/* Short and long, regardless of lanes. */
+	*len = random_next(seed) % 3 ? 64 * page_size() : LANE;
+	*len = (1 + random_next(seed) % (*len / page_size())) * page_size();
+	if (*len > PLAYGROUND_LEN - first * page_size())
+		*len = PLAYGROUND_LEN - first * page_size();
+	return PLAYGROUND + first * page_size();
+}
+
+static void populate(char *p, size_t len, __u64 *seed)
+{
+	switch (random_next(seed) % 4) {
+	case 0:
+		madvise(p, len, MADV_POPULATE_READ);
+		break;
+	case 1:
+		madvise(p, len, MADV_HUGEPAGE);
+		madvise(p, len, MADV_POPULATE_WRITE);
+		break;
+	default:
+		madvise(p, len, MADV_NOHUGEPAGE);
+		madvise(p, len, MADV_POPULATE_WRITE);
+		break;
+	}
+}
+
+/* Populates a lane with some kind of memory and unmaps it in some way. */
+static void lane_op(__u64 *seed, int memfd)
+{
+	char *p = PLAYGROUND + random_next(seed) % LANES * LANE;
+	size_t cut;
+	void *q;
+	int id;
+
+	switch (random_next(seed) % 5) {
+	case 0:
+		q = mmap(p, LANE, PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_FIXED, memfd, 0);
+		break;
+	case 1:
+		id = shmget(IPC_PRIVATE, LANE, IPC_CREAT | 0600);
+		if (id < 0)
+			return;
+		q = shmat(id, p, SHM_REMAP);
+		shmctl(id, IPC_RMID, NULL);
+		if (q == (void *)-1)
+			return;
+		populate(p, LANE, seed);
+			shmdt(p);
+		return;
+	case 2:
+		q = mmap(p, LANE, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_FIXED, memfd, 0);
+		break;
+	default:
+		q = mmap(p, LANE, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		break;
+	}
+	if (q == MAP_FAILED)
+		return;
+	populate(p, LANE, seed);
+	cut = random_next(seed) % 64 * page_size();
+	switch (random_next(seed) % 4) {
+	case 0:
+		/* Fails if another thread has cut the VMA. */
+		mremap(p, LANE, cut + page_size(), 0);
+		break;
+	case 1:
+		munmap(p + cut, LANE - cut);
+		break;
+	default:
+		/* Across lanes, so that two of them overlap. */
+		munmap(p, LANE + cut * 16);
+		break;
+	}
+}
+
+static void *lane_main(void *arg)
+{
+	__u64 seed = opt_seed + (uintptr_t)arg * 1000003;
+	int memfd = memfd_create("stress", MFD_CLOEXEC);
+
+	if (memfd < 0 || ftruncate(memfd, LANE)) {
+		note_wrong("memfd_create() failed");
+		return NULL;
+	}
+	while (!atomic_load(&play->run.stop)) {
+		lane_op(&seed, memfd);
+		race_acted(play, false);
+	}
+	return NULL;
+}
+
+/* Does something to any place. */
+static void poke(__u64 *seed)
+{
+	static const int advice[] = {
+		MADV_DONTNEED, MADV_FREE, MADV_COLLAPSE, MADV_HUGEPAGE,
+		MADV_NOHUGEPAGE, MADV_PAGEOUT, MADV_COLD, MADV_DONTFORK,
+		MADV_DOFORK, MADV_WILLNEED, MADV_POPULATE_WRITE,
+	};
+	unsigned long node = 1;
+	struct iovec local, remote;
+	char *p, *to, buf[64];
+	size_t len, to_len;
+	int status;
+	__u64 word;
+	pid_t pid;
+
+	p = any_place(seed, &len);
+	/* Dead, but still there. */
+	race_acted(play, is_hole(p) && page_is_mapped(p));
+	switch (random_next(seed) % 14) {
+	case 0:
+		mprotect(p, len, PROT_READ);
+		break;
+	case 1:
+		mprotect(p, len, PROT_READ | PROT_WRITE);
+		break;
+	case 2:
+		mlock(p, len > MIB ? MIB : len);
+		break;
+	case 3:
+		munlock(p, len);
+		break;
+	case 4:
+		syscall(SYS_mbind, p, len, MPOL_PREFERRED, &node,
+			8 * sizeof(node), MPOL_MF_MOVE);
+		break;
+	case 5:
+		to = any_place(seed, &to_len);
+		mremap(p, len, to_len, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+		break;
+	case 6:
+		mmap(p, len, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		break;
+	case 7:
+		munmap(p, len);
+		break;
+	case 8:
+		local = (struct iovec){ buf, sizeof(buf) };
+		remote = (struct iovec){ p, sizeof(buf) };
+		process_vm_readv(getpid(), &local, 1, &remote, 1, 0);
+		break;
+	case 9:
+		msync(p, len, MS_SYNC);
+		break;
+	case 10:
+		pid = fork();
+		if (!pid)
+			_exit(0);
+		if (pid > 0)
+			waitpid(pid, &status, 0);
+		break;
+	case 11:
+		try_write(p, 1);
+		break;
+	case 12:
+		try_read(p, &word);
+		break;
+	default:
+		madvise(p, len, advice[random_next(seed) % ARRAY_SIZE(advice)]);
+		break;
+	}
+}
+
+static void *poke_main(void *arg)
+{
+	__u64 seed = opt_seed + (uintptr_t)arg * 1000003;
+
+	while (!atomic_load(&play->run.stop))
+		poke(&seed);
+	return NULL;
+}
+
+static void *kept_main(void *arg)
+{
+	__u64 seed = opt_seed + (uintptr_t)arg * 1000003;
+	struct kept_mapping slot[SLOTS] = { };
+
+	while (!atomic_load(&play->run.stop)) {
+		if (!use_kept(&slot[random_next(&seed) % SLOTS], &seed))
+			note_wrong("wrong content");
+		race_acted(play, false);
+	}
+	if (!drop_kept(slot, SLOTS))
+		note_wrong("wrong content at the end");
+	return NULL;
+}
+
+/* Has page tables walked. */
+static void *proc_main(void *arg)
+{
+	static const char * const files[] = {
+		"/proc/self/maps", "/proc/self/smaps", "/proc/self/numa_maps",
+		"/proc/self/smaps_rollup", "/proc/self/status",
+	};
+	size_t first = (uintptr_t)PLAYGROUND / page_size();
+	static char buf[64 * 1024];
+	int fd, i = 0;
+
+	while (!atomic_load(&play->run.stop)) {
+		fd = open(files[i++ % ARRAY_SIZE(files)], O_RDONLY | O_CLOEXEC);
+		if (fd >= 0) {
+			while (read(fd, buf, sizeof(buf)) > 0)
+				;
+			close(fd);
+		}
+		fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+		if (fd >= 0) {
+			if (pread(fd, buf, sizeof(buf), first * 8) < 0)
+				note_wrong("pagemap cannot be read");
+			close(fd);
+		}
+		write_text("/proc/self/clear_refs", i % 2 ? "1" : "4");
+		race_acted(play, false);
+	}
+	return NULL;
+}
+
+static void play_process(void)
+{
+	void *(*const mains[])(void *) = {
+		lane_main, lane_main, poke_main, poke_main, kept_main,
+		kept_main, proc_main,
+	};
+	pthread_t threads[ARRAY_SIZE(mains)];
+	uintptr_t i;
+
+	for (i = 0; i < ARRAY_SIZE(mains); i++) {
+		if (pthread_create(&threads[i], NULL, mains[i],
+				   (void *)(i + 1))) {
+			note_wrong("cannot start a thread");
+			_exit(1);
+		}
+	}
+	for (i = 0; i < ARRAY_SIZE(mains); i++)
+		pthread_join(threads[i], NULL);
+	munmap(PLAYGROUND, PLAYGROUND_LEN + LANE);
+	if (mapped_bytes(PLAYGROUND, PLAYGROUND_LEN + LANE))
+		note_wrong("left after munmap");
+	_exit(0);
+}
+
+/* The number of kernel messages since the start that report damage. */
+static int kernel_complaints(int kmsg)
+{
+	static const char * const signs[] = {
+		"BUG: ", "WARNING: ", "KASAN: ", "Bad rss-counter", "Oops",
+		"general protection", "possible recursive locking",
+		"possible circular locking", "refcount_t: ",
+	};
+	char buf[8192];
+	int i, n = 0;
+
+	while (kmsg_next(kmsg, buf, sizeof(buf))) {
+		for (i = 0; i < ARRAY_SIZE(signs); i++) {
+			if (strstr(buf, signs[i])) {
+				buf[strcspn(buf, "\n")] = '\0';
+				ksft_print_msg("kernel: %s\n", buf);
+				n++;
+				break;
+			}
+		}
+	}
+	return n;
+}
+
+/* Ends the process after @ms, by the stop flag or by SIGKILL. */
+static int play_for(long ms, bool by_kill)
+{
+	pid_t pid;
+
+	atomic_store(&play->run.stop, false);
+	pid = fork_bound();
+	if (!pid)
+		play_process();
+	if (pid < 0)
+		return -1;
+	usleep(ms * 1000);
+	if (by_kill)
+		kill(pid, SIGKILL);
+	else
+		atomic_store(&play->run.stop, true);
+	return reap(pid);
+}
+
+TEST_F_TIMEOUT(race, playground, TIMEOUT)
+{
+	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
+	__u64 start = now_ns(), seed = opt_seed;
+	struct usage before = usage_read();
+	struct race *r = &self->r;
+	int kmsg = kmsg_open();
+	long ms;
+
+	play = map_shared(sizeof(*play));
+	ASSERT_NE(NULL, play);
+	setrlimit(RLIMIT_MEMLOCK, &unlimited);
+	catch_faults();
+	if (opt_playground)
+		opt_seconds = opt_playground;
+	ms = race_ns(r) / 2000000;
+	if (ms < PROCESS_MS_MIN)
+		ms = PROCESS_MS_MIN;
+	if (ms > PROCESS_MS_MAX)
+		ms = PROCESS_MS_MAX;
+	/* At least one process of each kind. */
+	while (!atomic_load(&play->run.wrong) &&
+	       (r->rounds < 2 || another_round(r, start, 0))) {
+		bool by_kill = r->rounds % 2;
+		/* Never killed at the same point. */
+		long kill_ms = PROCESS_MS_MIN + random_next(&seed) % 2000;
+
+		EXPECT_EQ(by_kill ? 256 + SIGKILL : 0,
+			  play_for(by_kill ? kill_ms : ms, by_kill));
+		atomic_store(&r->hits, atomic_load(&play->hits));
+		r->rounds++;
+	}
+	atomic_store(&r->run.acts, atomic_load(&play->run.acts));
+	atomic_store(&r->run.wrong, atomic_load(&play->run.wrong));
+	expect_raced(_metadata, r);
+	expect_freed(_metadata, &before, LANE / KIB / 2);
+	if (kmsg >= 0)
+		EXPECT_EQ(0, kernel_complaints(kmsg));
+	close(kmsg);
+}
+
 int main(int argc, char **argv)
 {
-	if (!race_options() || !env_number("FAULTLINE_COUNT", &opt_count))
+	if (!race_options() || !env_number("FAULTLINE_COUNT", &opt_count) ||
+	    !env_number("FAULTLINE_PLAYGROUND", &opt_playground) ||
+	    !env_number("FAULTLINE_SEED", &opt_seed))
 		return KSFT_FAIL;
 	return vm_knob_kept(&munmap_knob, test_harness_run, argc, argv);
 }
