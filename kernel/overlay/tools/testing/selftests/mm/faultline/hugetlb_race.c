@@ -765,7 +765,7 @@ static bool act_move_fails(struct player *p)
 		must(p, err == ENOMEM);
 		return true;
 	}
-	/* That was more than all allocations.  Start with the first again. */
+	/* The call makes fewer allocations: start with the first again. */
 	p->generation = 0;
 	must(p, !munmap(to, len));
 	must(p, !munmap(p->w->map, LENGTH));

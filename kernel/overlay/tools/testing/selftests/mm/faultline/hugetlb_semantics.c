@@ -41,17 +41,9 @@ FIXTURE_VARIANT(hugetlb) {
 	enum hugetlb_mode mode;
 };
 
-FIXTURE_VARIANT_ADD(hugetlb, off) {
-	.mode = MODE_OFF,
-};
-
-FIXTURE_VARIANT_ADD(hugetlb, vma_lock) {
-	.mode = MODE_VMA_LOCK,
-};
-
-FIXTURE_VARIANT_ADD(hugetlb, revalidate) {
-	.mode = MODE_REVALIDATE,
-};
+FIXTURE_VARIANT_ADD(hugetlb, off) { .mode = MODE_OFF };
+FIXTURE_VARIANT_ADD(hugetlb, vma_lock) { .mode = MODE_VMA_LOCK };
+FIXTURE_VARIANT_ADD(hugetlb, revalidate) { .mode = MODE_REVALIDATE };
 
 FIXTURE_SETUP(hugetlb)
 {

@@ -41,13 +41,8 @@ FIXTURE_VARIANT(madvise) {
 	bool on;
 };
 
-FIXTURE_VARIANT_ADD(madvise, off) {
-	.on = false,
-};
-
-FIXTURE_VARIANT_ADD(madvise, on) {
-	.on = true,
-};
+FIXTURE_VARIANT_ADD(madvise, off) { .on = false };
+FIXTURE_VARIANT_ADD(madvise, on) { .on = true };
 
 FIXTURE_SETUP(madvise)
 {
@@ -318,7 +313,7 @@ TEST_F_TIMEOUT(madvise, cold, TIMEOUT)
 	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
 }
 
-/* Pages go to swap and come back; what is discarded there is gone. */
+/* Pages return from swap, unless they were discarded there. */
 TEST_F_TIMEOUT(madvise, swapped, TIMEOUT)
 {
 	char *p = map_filled(BIG, TAG);
@@ -418,7 +413,7 @@ static size_t make_vector(char *p, struct iovec *vec)
 	return PIECES * 2 * ps;
 }
 
-/* The pieces [0, n) are empty, and all else is as it was. */
+/* The pieces [0, n) are empty; all other pages are unchanged. */
 static bool pieces_gone(char *p, size_t len, size_t n)
 {
 	size_t i;
@@ -488,7 +483,7 @@ TEST_F_TIMEOUT(vector, refused_when_off, TIMEOUT)
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
 }
 
-/* Ranges before the first bad one are handled, and count. */
+/* The ranges before the first bad one are discarded, and counted. */
 TEST_F_TIMEOUT(vector, errors, TIMEOUT)
 {
 	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
@@ -651,7 +646,7 @@ TEST_F_TIMEOUT(vector, of_vmas_small, TIMEOUT)
 #define LAYOUT_TABLES	3
 #define LAYOUT_RANGES	8
 
-/* The same in two places: what the vector is for, and what single calls are. */
+/* Two mappings alike: one for the vector, one for the single calls. */
 struct twins {
 	char *of_vector, *of_calls;
 	size_t pages;
@@ -692,7 +687,7 @@ static int change_twins(struct twins *t, struct part p, unsigned int kind)
 				return -1;
 			break;
 		case 1:
-			/* Fails in a hole, but changes what is before that. */
+			/* Fails at a hole, after changing the pages before it. */
 			mprotect(addr, len, PROT_READ);
 			break;
 		case 2:
@@ -881,7 +876,7 @@ TEST_F_TIMEOUT(vector, flushes_once, TIMEOUT)
 	EXPECT_GT(PIECES / 8, vector);
 }
 
-/* --- who is not wanted */
+/* --- calls that are left to upstream */
 
 TEST_F_TIMEOUT(madvise, bad_arguments, TIMEOUT)
 {

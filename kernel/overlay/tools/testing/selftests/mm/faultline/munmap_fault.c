@@ -30,13 +30,8 @@ FIXTURE_VARIANT(fault) {
 	bool on;
 };
 
-FIXTURE_VARIANT_ADD(fault, off) {
-	.on = false,
-};
-
-FIXTURE_VARIANT_ADD(fault, on) {
-	.on = true,
-};
+FIXTURE_VARIANT_ADD(fault, off) { .on = false };
+FIXTURE_VARIANT_ADD(fault, on) { .on = true };
 
 static int thread_file(const char *name)
 {
@@ -194,7 +189,7 @@ static void expect_tally(struct __test_metadata *_metadata,
 		       calls);
 	EXPECT_LT(0, tally->untouched);
 	EXPECT_EQ(0, tally->partial);
-	/* Each call that has begun has succeeded. */
+	/* Every call that began to work in sections has succeeded. */
 	EXPECT_LE(on ? tally->succeeded : 0, calls);
 	EXPECT_EQ(on, calls > 0);
 }

@@ -522,7 +522,7 @@ static bool prepare_fork(struct race *r)
 	return prepare_anon(r);
 }
 
-/* The child counts what it has, once. */
+/* VmSize of the child includes the range if it is @there, and once. */
 static bool size_is_right(struct race *r, bool there)
 {
 	long size = *(long *)r->data + (there ? (long)(r->len / KIB) : 0);
@@ -656,7 +656,7 @@ static void fault_racer(struct race *r, int id)
 	}
 }
 
-/* A page that nobody unmaps counts for ever. */
+/* A page that was left behind stays in RssAnon. */
 static bool faults_verify(struct race *r)
 {
 	const struct faults *f = r->data;
@@ -787,7 +787,7 @@ static bool prepare_overlap(struct race *r)
 	return r->start;
 }
 
-/* A part that had two marks is off the accounts once. */
+/* The part that both calls unmap is taken off the accounts once. */
 static bool overlap_verify(struct race *r)
 {
 	const long *size = r->data;
@@ -808,8 +808,8 @@ TEST_F_TIMEOUT(race, overlapping, TIMEOUT)
 }
 
 /*
- * --- limits: a call beside the munmap can use the memory that it releases, once
- * that has been released
+ * --- limits: a call beside the munmap can use the memory that it releases, but
+ * not before
  */
 
 enum limit {
@@ -1010,7 +1010,7 @@ static void limited_racer(struct race *r, int id)
 	drop_ipc_lock();
 	inside = wait_for_window(r);
 	if (limited_call(l)) {
-		/* It has got what the range still has. */
+		/* It got memory that the range still holds. */
 		if (in_window(r))
 			l->early[l->limit]++;
 		limited_undo(l);
@@ -1174,7 +1174,7 @@ static void map_limit_racer(struct race *r, int id)
 	atomic_store(&m->returned, true);
 }
 
-/* A change that was undone leaves the mapping as it was. */
+/* The call has not repeated the change that was undone meanwhile. */
 static bool split_verify(struct map_limit *m)
 {
 	if (!m->undone)
@@ -1468,7 +1468,7 @@ TEST_F_TIMEOUT(race, accounts, TIMEOUT)
 	race_test(_metadata, &self->r, &ops, &a);
 }
 
-/* --- what can reach memory without a load or store finds a hole */
+/* --- calls that reach memory without a load or store find a hole */
 
 /* Of linux/io_uring.h, which does not compile next to other headers here. */
 #define IORING_REGISTER_BUFFERS		0
@@ -2056,7 +2056,7 @@ struct replaced {
 	atomic_int n;		/* of these, replaced so far */
 };
 
-/* In different places of a TLB, which then has all of them. */
+/* Spread over TLB sets, so that all of them stay cached. */
 static bool prepare_replaced(struct race *r)
 {
 	struct replaced *p = r->data;

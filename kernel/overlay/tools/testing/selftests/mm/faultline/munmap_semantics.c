@@ -47,13 +47,8 @@ FIXTURE_VARIANT(munmap) {
 	bool on;
 };
 
-FIXTURE_VARIANT_ADD(munmap, off) {
-	.on = false,
-};
-
-FIXTURE_VARIANT_ADD(munmap, on) {
-	.on = true,
-};
+FIXTURE_VARIANT_ADD(munmap, off) { .on = false };
+FIXTURE_VARIANT_ADD(munmap, on) { .on = true };
 
 FIXTURE_SETUP(munmap)
 {
@@ -677,7 +672,7 @@ TEST_F_TIMEOUT(munmap, map_count_limit, TIMEOUT)
 
 /* --- calls that unmap in one piece */
 
-/* The commit limit: what was unmapped can be mapped again. */
+/* The commit limit: as much can be mapped again as was unmapped. */
 FIXTURE(commit_limit) {
 	struct state s;
 	struct commit_limit limit;
@@ -688,13 +683,8 @@ FIXTURE_VARIANT(commit_limit) {
 	bool on;
 };
 
-FIXTURE_VARIANT_ADD(commit_limit, off) {
-	.on = false,
-};
-
-FIXTURE_VARIANT_ADD(commit_limit, on) {
-	.on = true,
-};
+FIXTURE_VARIANT_ADD(commit_limit, off) { .on = false };
+FIXTURE_VARIANT_ADD(commit_limit, on) { .on = true };
 
 FIXTURE_SETUP(commit_limit)
 {

@@ -40,17 +40,9 @@ FIXTURE_VARIANT(pmd_clear) {
 	enum pmd_clear_mode mode;
 };
 
-FIXTURE_VARIANT_ADD(pmd_clear, stock) {
-	.mode = MODE_STOCK,
-};
-
-FIXTURE_VARIANT_ADD(pmd_clear, ipi_free) {
-	.mode = MODE_IPI_FREE,
-};
-
-FIXTURE_VARIANT_ADD(pmd_clear, legacy) {
-	.mode = MODE_LEGACY,
-};
+FIXTURE_VARIANT_ADD(pmd_clear, stock) { .mode = MODE_STOCK };
+FIXTURE_VARIANT_ADD(pmd_clear, ipi_free) { .mode = MODE_IPI_FREE };
+FIXTURE_VARIANT_ADD(pmd_clear, legacy) { .mode = MODE_LEGACY };
 
 FIXTURE_SETUP(pmd_clear)
 {

@@ -63,7 +63,7 @@ struct section_call {
 	size_t range;		/* bytes that a round maps, see race_range() */
 	int (*call)(struct race *r);
 	bool (*verify)(struct race *r);
-	/* Gives back what verify has seen; may be NULL. */
+	/* Unmaps the range after verify; may be NULL. */
 	void (*release)(struct race *r);
 };
 

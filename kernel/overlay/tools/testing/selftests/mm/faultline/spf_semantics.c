@@ -40,13 +40,8 @@ FIXTURE_VARIANT(spf) {
 	long value;
 };
 
-FIXTURE_VARIANT_ADD(spf, stock) {
-	.value = 0,
-};
-
-FIXTURE_VARIANT_ADD(spf, speculative) {
-	.value = 1,
-};
+FIXTURE_VARIANT_ADD(spf, stock) { .value = 0 };
+FIXTURE_VARIANT_ADD(spf, speculative) { .value = 1 };
 
 /*
  * Private memory of base pages with a page table and an anon_vma: the page
@@ -706,7 +701,7 @@ TEST_F_TIMEOUT(spf, memory_high_in_system_call, TIMEOUT)
 		       status);
 	}
 	EXPECT_FALSE(*done);
-	/* Most of what was filled until then was filled without locks. */
+	/* Most of the pages before that were filled without locks. */
 	if (variant->value)
 		EXPECT_LE(8 * MIB / self->ps / 2, counted(&self->before, "anon"));
 	EXPECT_GT(len / 2, filled) {
