@@ -111,31 +111,14 @@ double p99(const double *samples, size_t n)
 
 /* --- kernel counters */
 
-struct vm_events read_vm_events(const char *prefix)
+void report_counters(const char *what, int arm, const struct counters *before)
 {
-	FILE *f = fopen("/proc/vmstat", "r");
-	struct vm_events c = { .prefix = prefix };
-	size_t len = strlen(prefix);
-	char line[128];
-
-	while (f && fgets(line, sizeof(line), f) && c.n < VM_EVENTS_MAX)
-		if (!strncmp(line, prefix, len) &&
-		    sscanf(line + len, "_%47s %lu", c.names[c.n],
-			   &c.values[c.n]) == 2)
-			c.n++;
-	if (f)
-		fclose(f);
-	return c;
-}
-
-void report_vm_events(const char *what, int arm, const struct vm_events *before)
-{
-	struct vm_events after = read_vm_events(before->prefix);
+	struct counters grown = counters_since(before);
 	int i;
 
-	for (i = 0; i < after.n; i++)
-		report(arm, "events", after.values[i] - before->values[i],
-		       "%s_vmstat_%s", what, after.names[i]);
+	for (i = 0; i < grown.n; i++)
+		report(arm, "events", grown.list[i].value, "%s_vmstat_%s",
+		       what, grown.list[i].name);
 }
 
 /* Each event has its own trace instance, so that filters can differ. */

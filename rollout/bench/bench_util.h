@@ -19,7 +19,6 @@
 
 #define ARMS_MAX	8
 #define SAMPLES_MAX	(512 * KIB)
-#define VM_EVENTS_MAX	32
 
 /* The name of each program, for messages. */
 extern const char bench_name[];
@@ -57,18 +56,8 @@ double p99(const double *samples, size_t n);
 
 /* --- kernel counters */
 
-/* The lines of /proc/vmstat with a common prefix; names are without it. */
-struct vm_events {
-	const char *prefix;
-	char names[VM_EVENTS_MAX][48];
-	unsigned long values[VM_EVENTS_MAX];
-	int n;
-};
-
-/* Finds nothing in a kernel without the feature. */
-struct vm_events read_vm_events(const char *prefix);
 /* Reports the increase of each, as WHAT_vmstat_NAME. */
-void report_vm_events(const char *what, int arm, const struct vm_events *before);
+void report_counters(const char *what, int arm, const struct counters *before);
 
 /* A trace event to count, with a filter; the name is the name of the count. */
 struct event_count {

@@ -353,12 +353,12 @@ static void report_timing(const char *what, const char *call, int arm,
 static void loop_turn(struct loop *loop, const char *what, int arm)
 {
 	struct worker all = { };
-	struct vm_events before;
+	struct counters before;
 	double seconds;
 	__u64 from;
 	long i;
 
-	before = read_vm_events("hugetlb");
+	before = counters_read("hugetlb_");
 	free(start_all(opt.procs, loop_work, loop));
 	wait_ready(opt.procs);
 	from = now_ns();
@@ -382,7 +382,7 @@ static void loop_turn(struct loop *loop, const char *what, int arm)
 	report_timing(what, "mmap", arm, &all.mmap);
 	report_timing(what, "touch", arm, &all.touch);
 	report_timing(what, "munmap", arm, &all.munmap);
-	report_vm_events(what, arm, &before);
+	report_counters(what, arm, &before);
 }
 
 /* A separate pass: tracing takes time. */
@@ -449,7 +449,7 @@ static void tables_work(long nr, void *arg)
 static void tables_turn(struct loop *loop, const char *what, int arm)
 {
 	unsigned long before, after, vmpte = 0;
-	struct vm_events counters = read_vm_events("hugetlb");
+	struct counters counters = counters_read("hugetlb_");
 	pid_t *pids = start_all(opt.procs, tables_work, loop);
 	char path[64];
 	long i;
@@ -474,7 +474,7 @@ static void tables_turn(struct loop *loop, const char *what, int arm)
 	       "%s_per_process_gib", what);
 	/* Per process: a shared table counts in each process that uses it. */
 	report(arm, "kB", (double)vmpte / opt.procs, "%s_vmpte", what);
-	report_vm_events(what, arm, &counters);
+	report_counters(what, arm, &counters);
 }
 
 static void run_tables(int fd)
@@ -515,7 +515,7 @@ static void storm_work(long nr, void *arg)
 
 static void storm_turn(struct loop *loop, int arm)
 {
-	struct vm_events before = read_vm_events("hugetlb");
+	struct counters before = counters_read("hugetlb_");
 	__u64 from;
 
 	free(start_all(opt.storm_procs, storm_work, loop));
@@ -528,7 +528,7 @@ static void storm_turn(struct loop *loop, int arm)
 	gate_pass(1);
 	wait_gone(opt.storm_procs);
 	report(arm, "ms", (now_ns() - from) / 1e6, "exit_storm_exit");
-	report_vm_events("exit_storm", arm, &before);
+	report_counters("exit_storm", arm, &before);
 }
 
 static void run_storm(void)
@@ -625,7 +625,7 @@ static void *fault_main(void *arg)
 
 static void interfere_turn(struct interfere *in, const struct act *act, int arm)
 {
-	struct vm_events before = read_vm_events("hugetlb");
+	struct counters before = counters_read("hugetlb_");
 	struct timing ops = { };
 	double sum = 0;
 	pthread_t thread;
@@ -664,7 +664,7 @@ static void interfere_turn(struct interfere *in, const struct act *act, int arm)
 		report(arm, "us", p99(in->us, in->n), "%s_fault_p99", what);
 		report(arm, "us", in->us[in->n - 1], "%s_fault_max", what);
 	}
-	report_vm_events(what, arm, &before);
+	report_counters(what, arm, &before);
 }
 
 static void run_interfere(void)
@@ -717,14 +717,14 @@ static void attach_work(long nr, void *arg)
 
 static void attach_turn(struct loop *loop, int arm)
 {
-	struct vm_events before = read_vm_events("hugetlb");
+	struct counters before = counters_read("hugetlb_");
 
 	free(start_all(1, attach_work, loop));
 	wait_ready(1);
 	gate_pass(0);
 	wait_gone(1);
 	report(arm, "faults", stage->workers[0].faults, "attach_faults");
-	report_vm_events("attach", arm, &before);
+	report_counters("attach", arm, &before);
 }
 
 static void run_attach(void)

@@ -137,7 +137,7 @@ static struct interrupts read_interrupts(const char *kind)
 
 /* Called around the measured part of a scene. */
 struct count {
-	struct vm_events counters;
+	struct counters counters;
 	struct interrupts cal, tlb, any;
 	__u64 from;
 };
@@ -146,7 +146,7 @@ static void count_start(struct count *count)
 {
 	if (!events_open(events, nr_events))
 		die("cannot count csd:csd_queue_cpu: is tracefs mounted?");
-	count->counters = read_vm_events("pmd_clear");
+	count->counters = counters_read("pmd_clear_");
 	count->cal = read_interrupts("CAL:");
 	count->tlb = read_interrupts("TLB:");
 	count->any = read_interrupts(NULL);
@@ -178,7 +178,7 @@ static void count_stop(struct count *count, const char *what, int arm, long ops)
 		       (double)(any.cpu[cpu] - count->any.cpu[cpu]) / ops,
 		       "%s_last_cpu_any", what);
 	}
-	report_vm_events(what, arm, &count->counters);
+	report_counters(what, arm, &count->counters);
 	events_close(events, nr_events);
 }
 

@@ -341,12 +341,12 @@ static void latency_turn(enum why why, bool same, int arm)
 	char *page = same ? area + len - PAGE : other + PAGE;
 	const char *what = same ? "same" : "other", *scene = why_names[why];
 	unsigned long faults, throttled = count_throttled();
-	struct vm_events before;
+	struct counters before;
 	int i, nr = 0;
 
 	touch(page);
 	set_arm(arm);
-	before = read_vm_events("spf");
+	before = counters_read("spf_");
 	for (i = 0; i < FAULTERS; i++, nr++) {
 		workers[nr] = (struct worker){
 			.start = area + i * part, .len = part,
@@ -370,7 +370,7 @@ static void latency_turn(enum why why, bool same, int arm)
 	if (why == WHY_CPU_MAX)
 		report(arm, "times", throttled, "%s_%s_throttled", scene, what);
 	if (same)
-		report_vm_events(scene, arm, &before);
+		report_counters(scene, arm, &before);
 	unmap_area(area, len);
 	unmap_area(other, 3 * PAGE);
 }
@@ -548,47 +548,29 @@ static unsigned long count_faults(void)
 	return usage.ru_minflt + usage.ru_majflt;
 }
 
-/* The increase of the counters with these names. */
-static unsigned long grown(const struct vm_events *before,
-			   const struct vm_events *after,
-			   const char * const *names)
-{
-	unsigned long sum = 0;
-	int i;
-
-	for (; *names; names++)
-		for (i = 0; i < after->n; i++)
-			if (!strcmp(after->names[i], *names))
-				sum += after->values[i] - before->values[i];
-	return sum;
-}
-
 static void report_locks(const char *what, int arm, unsigned long faults,
-			 const struct vm_events *spf)
+			 const struct counters *spf)
 {
-	static const char * const lock_free[] = {
-		"zero", "anon", "cow", "reuse", "access", NULL
-	};
-	/* The first fault in a page table or in a VMA has to change it. */
-	static const char * const not_eligible[] = {
-		"abort_no_table", "abort_no_anon_vma", NULL
-	};
-	struct vm_events after = read_vm_events("spf");
-	unsigned long eligible;
+	struct counters d = counters_since(spf);
+	unsigned long eligible, lock_free;
 
-	if (!after.n)
+	if (!d.n)
 		return;
-	eligible = faults - grown(spf, &after, not_eligible);
-	report(arm, "of_eligible",
-	       (double)grown(spf, &after, lock_free) / eligible, "%s_lock_free",
-	       what);
+	/* The first fault in a page table or in a VMA has to change it. */
+	eligible = faults - counter(&d, "abort_no_table") -
+		   counter(&d, "abort_no_anon_vma");
+	lock_free = counter(&d, "zero") + counter(&d, "anon") +
+		    counter(&d, "cow") + counter(&d, "reuse") +
+		    counter(&d, "access");
+	report(arm, "of_eligible", (double)lock_free / eligible,
+	       "%s_lock_free", what);
 }
 
 static void locks_turn(const char *what, void *(*run)(void *), int arm)
 {
 	size_t part = opt.mib * MIB / opt.threads & ~(64 * KIB - 1);
 	size_t len = part * opt.threads;
-	struct vm_events spf, vma_lock;
+	struct counters spf, vma_lock;
 	char *area = map_area(len);
 	unsigned long faults;
 	int i;
@@ -603,8 +585,8 @@ static void locks_turn(const char *what, void *(*run)(void *), int arm)
 	}
 	if (!events_open(&mmap_lock_read, 1))
 		die("cannot count mmap_lock:*: is tracefs mounted?");
-	spf = read_vm_events("spf");
-	vma_lock = read_vm_events("vma_lock");
+	spf = counters_read("spf_");
+	vma_lock = counters_read("vma_lock_");
 	faults = count_faults();
 	pthread_barrier_wait(&barrier);
 	pthread_barrier_wait(&barrier);
@@ -615,8 +597,8 @@ static void locks_turn(const char *what, void *(*run)(void *), int arm)
 	       (double)events_counted(&mmap_lock_read) / faults,
 	       "%s_mmap_lock", what);
 	report_locks(what, arm, faults, &spf);
-	report_vm_events(what, arm, &spf);
-	report_vm_events(what, arm, &vma_lock);
+	report_counters(what, arm, &spf);
+	report_counters(what, arm, &vma_lock);
 	events_close(&mmap_lock_read, 1);
 	stop_workers(opt.threads);
 	pthread_barrier_destroy(&barrier);
@@ -700,7 +682,7 @@ static void *record_main(void *arg)
 static void report_rate(const char *what, const char *unit, int arm,
 			void *(*run)(void *))
 {
-	struct vm_events before = read_vm_events("spf");
+	struct counters before = counters_read("spf_");
 	unsigned long done;
 	char metric[32];
 	__u64 from;
@@ -713,7 +695,7 @@ static void report_rate(const char *what, const char *unit, int arm,
 	usleep(opt.ms * 1000);
 	done = stop_workers(opt.threads);
 	report(arm, unit, done * 1e9 / (now_ns() - from), "%s", metric);
-	report_vm_events(metric, arm, &before);
+	report_counters(metric, arm, &before);
 }
 
 static void throughput_turn(int arm)
