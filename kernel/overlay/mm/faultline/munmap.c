@@ -400,7 +400,7 @@ pgtable_t __munmap_section_take_table(struct vm_area_struct *vma,
 	if (end != table_start + PMD_SIZE ||
 	    table_start < vma->vm_start || end > vma->vm_end)
 		return NULL;
-	/* Whatever was zapped in an earlier hold of the lock may be back. */
+	/* Pages that an earlier hold of the lock zapped may be back. */
 	if (!entries_are_none(pte, pte_index(start)))
 		return NULL;
 	VM_WARN_ON_ONCE(!entries_are_none(pte, PTRS_PER_PTE));

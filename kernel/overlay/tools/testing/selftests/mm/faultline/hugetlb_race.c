@@ -311,7 +311,7 @@ static void expect_raced(struct __test_metadata *_metadata, struct world *w)
 	}
 }
 
-/* What the kernel has found itself, if it looks. */
+/* The counters of a kernel that looks for mistakes by itself. */
 static void expect_no_trouble(struct __test_metadata *_metadata)
 {
 	static const char * const files[] = {

@@ -45,7 +45,7 @@ struct race_run {
 	atomic_long failed;	/* calls that must not fail, but did */
 };
 
-/* What the processes of a test share; each program has its own. */
+/* Shared by the processes of a test; each program has its own. */
 struct world;
 
 /* Sets the switch; returns NULL, or the reason why the race cannot run. */
