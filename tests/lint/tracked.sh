@@ -18,7 +18,7 @@ untagged() {
 		*/debian/clean | */debian/copyright | */debian/source/format) continue ;;
 		# JSON has no comments.
 		rollout/monitoring/dashboard.json | tests/bench/results/*.json) continue ;;
-		*/debian/*.manpages | */debian/*.docs | */debian/run-hooks.in) continue ;;
+		*/debian/run-hooks.in) continue ;;
 		# Files that are read as a single line.
 		mkosi.*/etc/kernel/cmdline | mkosi.*/etc/dnf/vars/*) continue ;;
 		esac

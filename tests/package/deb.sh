@@ -168,7 +168,7 @@ declare -A allowed=(
 	[faultline-host]='usr/sbin/faultline-(ab|boot)|usr/lib/(faultline|systemd|tmpfiles\.d)/.*|usr/share/(bash-completion|man/man8)/.*faultline-(ab|boot).*'
 	[faultline-bench]='usr/sbin/faultline-bench|usr/libexec/faultline-bench/(micro|munmap)|usr/share/bash-completion/completions/faultline-bench|usr/share/man/man8/faultline-bench\.8\.gz'
 	[faultline-rollout]='usr/bin/faultline-rollout|usr/share/faultline-rollout/(faultline-rollout|simulate|faultline_rollout/[a-z_]+\.py|monitoring/[A-Za-z_]+\.(args|json|md|yml)|ansible/([a-z]+|roles/[a-z]+/[a-z]+/main)\.yml)|usr/share/bash-completion/completions/faultline-rollout|usr/share/man/man1/faultline-rollout\.1\.gz|usr/share/man/man5/faultline-experiment\.5\.gz'
-	[faultline-profiles]='usr/lib/sysctl\.d/60-faultline\.conf|usr/share/faultline/profiles/.*|usr/lib/tuned/.*|usr/share/man/man7/faultline-profiles\.7\.gz'
+	[faultline-profiles]='usr/lib/sysctl\.d/60-faultline\.conf|usr/share/faultline/(switches|profiles/.*)|usr/lib/tuned/.*|usr/share/man/man7/faultline-profiles\.7\.gz'
 )
 
 # files DEB: its files, without folders and link targets.
@@ -212,19 +212,17 @@ check 'the selftests package has the selftests' \
 	has "linux-selftests-$kver" "usr/lib/linux-selftests/$kver/run"
 
 dpkg-deb -x "$(deb faultline-profiles)" "$work/profiles"
+check 'the profiles package has the files of sysctl/install' sysctl/install "$work/profiles.wanted"
+check_empty 'and no others' "$(gunzip "$work"/profiles/usr/share/man/man7/*.gz &&
+	rm -rf "$work/profiles/usr/share/doc" "$work/profiles/usr/share/lintian" &&
+	diff -r "$work/profiles.wanted" "$work/profiles" 2>&1)"
 # Debian 12's tuned reads /usr/lib/tuned, Debian 13's /usr/lib/tuned/profiles.
-same_profiles() {
-	local file name
-	[ -n "$(find sysctl/tuned -name tuned.conf)" ] || { echo 'sysctl/tuned has none'; return 1; }
-	for file in sysctl/tuned/*/tuned.conf; do
-		name=$(basename "$(dirname "$file")")
-		cmp "$file" "$work/profiles/usr/lib/tuned/$name/tuned.conf" &&
-			cmp "$file" "$work/profiles/usr/lib/tuned/profiles/$name/tuned.conf" || return 1
-	done
-}
-check 'tuned of Debian 12 and of Debian 13 finds each profile' same_profiles
-check 'the sysctl profiles are the files in sysctl/' \
-	diff -r sysctl/profiles "$work/profiles/usr/share/faultline/profiles"
+for folder in usr/lib/tuned usr/lib/tuned/profiles; do
+	check_empty "tuned finds its profiles in $folder" "$(for profile in sysctl/profiles/*.conf; do
+		profile=$(basename "$profile" .conf)
+		[ -s "$work/profiles/$folder/faultline-$profile/tuned.conf" ] || echo "no $profile"
+	done)"
+done
 check_empty 'the default sysctl file switches nothing on' \
 	"$(grep -vE '^[[:space:]]*([#;]|$)' "$work/profiles/usr/lib/sysctl.d/60-faultline.conf")"
 
@@ -317,6 +315,7 @@ starts_bench() {
 }
 mkdir "$work/bench"
 dpkg-deb -x "$(deb faultline-bench)" "$work/bench"
+dpkg-deb -x "$(deb faultline-profiles)" "$work/bench"
 check 'faultline-bench starts as it is installed' starts_bench "$work/bench"
 check 'the programs of faultline-bench are as staged' diff -r "$stage/bench" "$work/bench/usr/libexec/faultline-bench"
 for program in micro munmap; do
@@ -325,6 +324,10 @@ for program in micro munmap; do
 done
 check 'faultline-bench depends on Python and the C library' \
 	like "$(field faultline-bench Depends)" 'python3 \(>= 3\.11\).*libc6 '
+for package in faultline-bench faultline-host faultline-rollout; do
+	check "$package depends on the table of switches" \
+		like "$(field $package Depends)" "faultline-profiles \(>= $version\)"
+done
 check 'the other packages are for one architecture' is "$(for file in "$out"/linux-*.deb; do
 	dpkg-deb -f "$file" Architecture; done | sort -u)" "$ARCH"
 check 'the later build has the higher version' dpkg --compare-versions "$version2" gt "$version"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The files in sysctl/ set existing switches to valid values and agree with each other.
+"""The files of faultline-profiles, and the table of switches that they are made from.
 
 Nothing is applied, because the host may run a kernel with these switches.
 """
@@ -14,47 +14,65 @@ from pathlib import Path
 import pytest
 
 from faultline.common import ROOT
+from lib.switches import TABLE
 
 SYSCTL = ROOT / "sysctl"
-STOCK = SYSCTL / "60-faultline.conf"
 PROFILES = {path.stem: path for path in sorted((SYSCTL / "profiles").glob("*.conf"))}
-TUNED = {path.parent.name.removeprefix("faultline-"): path
-         for path in sorted((SYSCTL / "tuned").glob("*/tuned.conf"))}
-MANUAL = SYSCTL / "faultline-profiles.7"
-OVERLAY = ROOT / "kernel" / "overlay" / "mm" / "faultline"
+OVERLAY = ROOT / "kernel/overlay"
 # Profiles of tuned in Debian 12 and 13.
 TUNED_BASES = {"throughput-performance", "latency-performance", "virtual-host"}
 SETTING = re.compile(r"(-?)(vm\.[a-z_]+) = (\d+)")
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 SYSTEMD = Path("/usr/lib/systemd/systemd-sysctl")
-
-
-def readme() -> list[str]:
-    """The rows of the table of switches in README.md."""
-    return re.findall(r"(?m)^\| `(vm\.\w+)` \|.*\|$",
-                      (ROOT / "README.md").read_text(encoding="utf-8"))
-
-
-def manual() -> dict[str, tuple[int, int, int]]:
-    """The switches of the manual page: least, greatest, stock."""
-    rows = re.findall(r"(?m)^\.It (vm\.\w+) Ta (\d+) to (\d+)(?: KiB)? Ta (\d+)$",
-                      MANUAL.read_text(encoding="utf-8"))
-    return {name: (int(low), int(high), int(stock)) for name, low, high, stock in rows}
-
-
-def kconfig() -> dict[str, tuple[int, int, int]]:
-    """The switches in Kconfig: minimum, maximum, stock value."""
+# Of the table, elsewhere in the kernel's source.
+TEXTS = {
     # The first range is the widest: others are for kernels built without one of the values.
-    rows = re.findall(r'(?m)^\tint "Value of (vm\.\w+) .*\n(?:\tdepends.*\n)*'
-                      r"\trange (\d+) (\d+)(?: if .*)?\n(?:\trange .*\n)*\tdefault (\d+)$",
-                      (OVERLAY / "Kconfig").read_text(encoding="utf-8"))
-    return {name: (int(low), int(high), int(stock)) for name, low, high, stock in rows}
+    "mm/faultline/Kconfig": r'(?m)^\tint "Value of (?P<name>vm\.\w+) .*\n(?:\tdepends.*\n)*'
+    r"\trange (?P<low>\d+) (?P<high>\d+)(?: if .*)?\n(?:\trange .*\n)*\tdefault (?P<stock>\d+)$",
+    "Documentation/admin-guide/mm/faultline/index.rst":
+    r"(?m)^``(?P<name>vm\.\w+)`` +``\w+`` +(?P<stock>\d+) +(?P<low>\d+) to (?P<high>\d+)(?: KiB)?$",
+}
 
 
-def toggles() -> set[str]:
-    """The switches in the kernel's tables."""
-    return {f"vm.{name}" for path in OVERLAY.glob("*.c") for name in re.findall(
-        r'(?m)^\t\.name\s*= "(\w+)"', path.read_text(encoding="utf-8"))}
+@pytest.fixture(name="made", scope="module")
+def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the package."""
+    folder = tmp_path_factory.mktemp("made")
+    run(SYSCTL / "install", folder)
+    return folder / "usr"
+
+
+def stock(made: Path) -> Path:
+    """The file with the stock values."""
+    return made / "lib/sysctl.d/60-faultline.conf"
+
+
+def number(text: str, names: dict[str, int]) -> int:
+    """A constant of C, or the quotient of two."""
+    first, *rest = (int(names.get(word, word)) for word in text.split(" / "))
+    return first // rest[0] if rest else first
+
+
+def toggles() -> dict[str, tuple[int, set[int], int]]:
+    """The switches of the kernel: lowest value, highest by configuration, stock value."""
+    folder = OVERLAY / "mm/faultline"
+    listed = re.findall(r"\t&(\w+)_toggle,", (folder / "toggles.c").read_text("utf-8"))
+    found = {}
+    for path in folder.glob("*.c"):
+        text = path.read_text("utf-8")
+        names = {"SZ_1K": 1 << 10, "SZ_1G": 1 << 30}
+        for enum in re.findall(r"(?m)^enum \{\n((?:\t[A-Z_]+,\n)+)\};$", text):
+            names |= {name: value for value, name in enumerate(re.findall(r"\w+", enum))}
+        for name, body in re.findall(r"(?s)toggle (\w+)_toggle = \{(.*?)\};", text):
+            listed.remove(name)
+            # A field that is missing is 0.
+            fields = {"min": "0", "stock": "0"} | dict(re.findall(r"\.(\w+)\s*= ([^,]*),", body))
+            high = re.sub(r"IS_ENABLED\(\w+\) \?", "", fields["max"]).split(":")
+            found["vm." + fields["name"].strip('"')] = (
+                number(fields["min"], names), {number(part.strip(), names) for part in high},
+                number(fields["stock"], names))
+    assert not listed
+    return found
 
 
 def blocks(path: Path) -> list[list[str]]:
@@ -87,58 +105,84 @@ def run(*command: str | Path) -> str:
     return done.stdout
 
 
-def test_same_switches() -> None:
-    """60-faultline.conf, the manual page and README.md have the same switches."""
-    known = sorted(readme())
-    assert len(known) >= 4
-    assert sorted(manual()) == known
-    names = re.findall(r"(?m)^#-?(vm\.\w+) =", STOCK.read_text(encoding="utf-8"))
-    assert sorted(names) == known
+def test_table() -> None:
+    """Values are in range, and "on" is not the stock value."""
+    for name, row in TABLE.items():
+        assert re.fullmatch(r"vm\.[a-z_]+", name) and row.unit in ("KiB", "-")
+        new = [int(value) for value in row.new.split(",") if row.new != "-"]
+        assert all(row.low <= value <= row.high for value in (row.stock, row.on, *new)), name
+        assert row.on != row.stock, name
 
 
-def test_kernel_has_them() -> None:
-    """README.md lists each switch of the kernel once, and no other."""
-    assert sorted(readme()) == sorted(toggles())
+def test_kernel() -> None:
+    """The table has the switches of the kernel, with its ranges and stock values."""
+    assert {name: (low, max(high), value) for name, (low, high, value) in toggles().items()} == \
+        {name: row[:3] for name, row in TABLE.items()}
 
 
-def test_kernel_ranges() -> None:
-    """The manual page has the ranges and stock values of Kconfig."""
-    assert manual() == kconfig()
+@pytest.mark.parametrize("path", TEXTS)
+def test_kernel_texts(path: str) -> None:
+    """Kconfig and the admin guide have them, too, maybe without a value that few kernels have."""
+    found = {match["name"]: tuple(int(match[key]) for key in ("low", "high", "stock"))
+             for match in re.finditer(TEXTS[path], (OVERLAY / path).read_text("utf-8"))}
+    wanted = toggles()
+    assert set(found) == set(wanted)
+    for name, (low, high, value) in found.items():
+        assert (low, value) == wanted[name][::2] and high in wanted[name][1], name
 
 
-def test_stock_file() -> None:
+def test_readme() -> None:
+    """README.md has a row for each switch, and tells how to turn it on."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert re.findall(r"(?m)^\| `(vm\.\w+)` \|.*\|$", text) == list(TABLE)
+    told = re.findall(r"(?m)^    sysctl -w (vm\.\w+)=(\d+)  +# (?:on|for)", text)
+    assert told == [(name, str(row.on)) for name, row in TABLE.items()]
+
+
+def test_manual(made: Path) -> None:
+    """The manual page has the rows of the table, and a paragraph about each switch."""
+    text = (made / "share/man/man7/faultline-profiles.7").read_text(encoding="utf-8")
+    assert re.findall(r"(?m)^\.It (vm\..*)$", text) == [
+        f"{name} Ta {row.low} to {row.high} {row.unit} Ta {row.stock} Ta {row.on}".replace(" -", "")
+        for name, row in TABLE.items()]
+    assert re.findall(r"(?m)^\.It Sy (vm\.\w+)$", text) == list(TABLE)
+
+
+def test_stock_file(made: Path) -> None:
     """60-faultline.conf sets nothing and lists the stock values."""
-    lines = STOCK.read_text(encoding="utf-8").splitlines()
+    lines = stock(made).read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if line and not line.startswith("#")] == []
     values = {}
-    for block in blocks(STOCK)[1:]:
+    for block in blocks(stock(made))[1:]:
         about, line = block
         assert about.startswith("# "), f"a line about {line}"
         match = SETTING.fullmatch(line.removeprefix("#"))
         assert match, f"not '#-vm.NAME = N': {line}"
         values[match[2]] = int(match[3])
-    assert values == {name: row[2] for name, row in manual().items()}
+    assert values == {name: row.stock for name, row in TABLE.items()}
 
 
 def test_profiles() -> None:
     """Profiles set only our switches, each with a reason and a value in range."""
     assert sorted(PROFILES) == ["database", "jvm", "low-latency", "vm-host"]
-    known = manual()
+    manual = (SYSCTL / "faultline-profiles.7").read_text(encoding="utf-8")
     for name, path in PROFILES.items():
         values = settings(path)
         for switch, value in values.items():
-            assert switch in known, f"{path.name}: {switch} is not a switch of ours"
-            low, high, _ = known[switch]
-            assert low <= value <= high, f"{path.name}: {switch} = {value} is in range"
-        useful = [switch for switch, value in values.items() if value != known[switch][2]]
+            assert switch in TABLE, f"{path.name}: {switch} is not a switch of ours"
+            row = TABLE[switch]
+            assert row.low <= value <= row.high, f"{path.name}: {switch} = {value} is in range"
+        useful = [switch for switch, value in values.items() if value != TABLE[switch].stock]
         assert useful, f"{path.name} switches something on"
-        assert f"\n.It Sy {name}\n" in MANUAL.read_text(encoding="utf-8")
+        assert f"\n.It Sy {name}\n" in manual
 
 
-def test_tuned() -> None:
+def test_tuned(made: Path) -> None:
     """tuned profiles have the same values."""
-    assert sorted(TUNED) == sorted(PROFILES)
-    for name, path in TUNED.items():
+    tuned = {path.parent.name.removeprefix("faultline-"): path
+             for path in (made / "lib/tuned/profiles").glob("*/tuned.conf")}
+    assert sorted(tuned) == sorted(PROFILES)
+    for name, path in tuned.items():
         parser = configparser.ConfigParser(interpolation=None, strict=True)
         parser.read(path, encoding="utf-8")
         assert parser["main"]["include"] in TUNED_BASES, f"{name}: include="
@@ -157,21 +201,21 @@ def test_tuned() -> None:
         assert got == wanted, f"sections of {name}"
 
 
-def on_swappiness(folder: Path) -> list[Path]:
+def on_swappiness(made: Path, folder: Path) -> list[Path]:
     """Copies of all files with all lines active and a key that every kernel has."""
     copies = []
-    for path in (STOCK, *PROFILES.values()):
+    for path in (stock(made), *PROFILES.values()):
         text = re.sub(r"(?m)^#?-vm\.\w+ =", "-vm.swappiness =", path.read_text(encoding="utf-8"))
         copies.append(folder / path.name)
         copies[-1].write_text(text, encoding="utf-8")
     return copies
 
 
-def test_procps(tmp_path: Path) -> None:
+def test_procps(made: Path, tmp_path: Path) -> None:
     """procps reads each line, and with -e ignores a missing key."""
     if not shutil.which("sysctl", path=PATH):
         pytest.skip("sysctl is not installed (package procps)")
-    for path in on_swappiness(tmp_path):
+    for path in on_swappiness(made, tmp_path):
         text = path.read_text(encoding="utf-8")
         values = re.findall(r"(?m)^-(vm\.swappiness = \d+)$", text)
         assert values, f"{path.name} has settings"
@@ -180,13 +224,13 @@ def test_procps(tmp_path: Path) -> None:
         assert run("sysctl", "-e", "--dry-run", "-p", path) == ""
 
 
-def test_systemd(tmp_path: Path) -> None:
+def test_systemd(made: Path, tmp_path: Path) -> None:
     """systemd-sysctl reads each file without complaints."""
     if not SYSTEMD.exists():
         pytest.skip("systemd is not installed")
     # Only keys below the prefix would be applied: none.
     command = (SYSTEMD, "--prefix=/net/faultline/none")
-    for path in (STOCK, *PROFILES.values(), *on_swappiness(tmp_path)):
+    for path in (stock(made), *PROFILES.values(), *on_swappiness(made, tmp_path)):
         assert run(*command, path) == ""
     bad = tmp_path / "bad.conf"
     bad.write_text("-vm.swappiness : 1\nno assignment\n", encoding="utf-8")
@@ -194,11 +238,12 @@ def test_systemd(tmp_path: Path) -> None:
     assert "not an assignment" in done.stderr
 
 
-def test_manual_form() -> None:
+def test_manual_form(made: Path) -> None:
     """The manual page is well-formed."""
     if not shutil.which("mandoc"):
         pytest.skip("mandoc is not installed")
-    assert run("mandoc", "-T", "lint", "-W", "warning", MANUAL) == ""
-    text = re.sub(r"\s+", " ", re.sub(r".\x08", "", run("mandoc", "-T", "ascii", MANUAL)))
+    page = made / "share/man/man7/faultline-profiles.7"
+    assert run("mandoc", "-T", "lint", "-W", "warning", page) == ""
+    text = re.sub(r"\s+", " ", re.sub(r".\x08", "", run("mandoc", "-T", "ascii", page)))
     assert "`-key = value'" in text
     assert "profiles/jvm.conf \\ /etc/sysctl.d" in text

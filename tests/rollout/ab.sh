@@ -473,6 +473,15 @@ fit() {
 	ab start "$pushed"
 }
 
+# A host without the table makes no experiment; one that runs ends, with the value from before.
+without_table() (
+	started && at 1001200 && ab apply spf-1 && is 1 "$(spf)" || return 1
+	FAULTLINE_SWITCHES=$work/none
+	refused 1 'install the package faultline-profiles' ab check "$pushed" || return 1
+	! ab apply spf-1 2>"$said" && nothing_left 0 && grep -q 'install the package' "$said" || return 1
+	refused 1 'install the package faultline-profiles' ab start "$pushed"
+)
+
 # conf FILE LINE: a line in a configuration file.
 conf() {
 	mkdir -p "$(dirname "$work/root/$1")"
@@ -610,6 +619,8 @@ for shell in dash 'busybox ash'; do
 	check "${s}hugetlb_pmd_sharing alternates between 1 and 2" fit plan "$pushed" \
 		switch=vm.hugetlb_pmd_sharing a=1 b=2
 
+	check "${s}no table of switches" without_table
+
 	check "${s}faultline=off" unfit 'faultline=off' tee "$work/cmdline" <<<'quiet faultline=off'
 	check "${s}a kernel without the switch" unfit 'has no vm.spec' rm "$work/sys/vm/speculative_page_fault"
 	check "${s}a schedule that is over" unfit 'schedule has ended' at 1005000
@@ -621,7 +632,7 @@ for shell in dash 'busybox ash'; do
 	check "${s}/etc/sysctl.conf sets the switch" unfit 'sysctl.conf sets' conf etc/sysctl.conf "$line"
 	check "${s}a pattern in sysctl.d sets the switch" unfit 'sets' conf etc/sysctl.d/x.conf 'vm/spec* =1'
 	check "${s}a comment in sysctl.d does not set the switch" fit conf etc/sysctl.d/x.conf "# $line"
-	check "${s}the package's own file does not set the switch" fit cp -rT sysctl "$work/root/etc/sysctl.d"
+	check "${s}the package's own files do not set the switch" fit sysctl/install "$work/root"
 	check "${s}another key in sysctl.d does not matter" fit conf etc/sysctl.d/x.conf 'vm.speculative_page_fault_x=1'
 	check "${s}a hidden file in sysctl.d does not matter" fit hidden
 	check "${s}a file that agrees with both arms" fit same_arms

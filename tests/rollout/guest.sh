@@ -4,7 +4,7 @@
 # In the guest of tests/rollout/ab-vm.sh: faultline-ab against the kernel's own
 # switches.  It prints TAP.
 set -u
-export FAULTLINE_LIB=/test FAULTLINE_RUN=/run/faultline FAULTLINE_TEXTFILE=/tmp/textfile \
+export FAULTLINE_LIB=/test FAULTLINE_SWITCHES=/test/switches FAULTLINE_RUN=/run/faultline FAULTLINE_TEXTFILE=/tmp/textfile \
 	FAULTLINE_SYSTEMCTL=true FAULTLINE_TICK=0 FAULTLINE_CLOCK=/tmp/clock TZ=UTC
 mkdir -p /run /tmp/textfile
 count=0

@@ -30,7 +30,7 @@ units=$work/units
 said=$work/said
 shell=dash
 
-export FAULTLINE_LIB=$host FAULTLINE_ROOT=$work/root FAULTLINE_SYSCTL=$work/sys \
+export FAULTLINE_LIB=$host FAULTLINE_SWITCHES=$TOP/sysctl/switches FAULTLINE_ROOT=$work/root FAULTLINE_SYSCTL=$work/sys \
 	FAULTLINE_CMDLINE=$work/cmdline FAULTLINE_UPTIME=$work/uptime FAULTLINE_CLOCK=$work/clock \
 	FAULTLINE_RUN=$work/run FAULTLINE_TEXTFILE=$work/textfile FAULTLINE_TICK=0 \
 	FAULTLINE_SYSTEMCTL=$work/systemctl TZ=UTC
@@ -43,10 +43,7 @@ new_host() {
 	done
 	rm -f "$work/systemctl-fails"
 	mkdir -p "$work/run" "$work/sys/vm" "$work/root/etc" "$work/textfile"
-	echo 0 >"$work/sys/vm/munmap_section_kbytes"
-	echo 1 >"$work/sys/vm/hugetlb_pmd_sharing"
-	echo 0 >"$work/sys/vm/pmd_clear_ipi_free"
-	echo 0 >"$work/sys/vm/speculative_page_fault"
+	awk -v folder="$work/sys/vm/" '/^vm[.]/ { print $4 >(folder substr($1, 4)) }' "$FAULTLINE_SWITCHES"
 	echo 'root=/dev/vda quiet' >"$work/cmdline"
 	: >"$units"
 	at 1000000

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # The files of faultline-host beside its two programs: units, man pages,
-# completion.  They agree with the programs and with the kernel.
+# completion.  They agree with the programs.
 set -uo pipefail
 . "$(dirname "$0")/../lib/tap.sh"
 
@@ -73,21 +73,6 @@ check 'the checks only run during a trial' grep -qx 'ConditionPathExists=/etc/fa
 check_empty 'no other unit reboots a host' "$(grep -lE '^[^#]*(reboot|FailureAction)' "$units"/*.service "$units"/*.timer)"
 check 'metrics of experiments are removed at boot only' \
 	[ "$(grep -c '^r! .*/faultline_ab\.prom$' "$work/root/usr/lib/tmpfiles.d/faultline-host.conf")" -eq 2 ]
-
-# --- The switches, as the kernel has them
-
-toggles=$(sed -nE 's/^[[:space:]]+\.name[[:space:]]*= "([a-z0-9_]+)".*/vm.\1/p' \
-	kernel/overlay/mm/faultline/*.c | sort)
-known=$(sed -nE 's/^\t(vm\.[a-z_]+)\) echo .*/\1/p' $host/faultline-ab | sort)
-check 'the kernel has switches' [ -n "$toggles" ]
-check_empty 'faultline-ab knows the switches of the kernel' "$(diff <(echo "$toggles") <(echo "$known"))"
-check_empty 'faultline-ab has the ranges and stock values of faultline-profiles(7)' "$(while read -r name; do
-	range=$(sed -nE "s/^\t$name\) echo ([0-9]+) ([0-9]+) ([0-9]+) ;;/\1 to \2 \3/p" $host/faultline-ab)
-	listed=$(sed -nE "s/^\.It $name Ta ([0-9]+ to [0-9]+)( KiB)? Ta ([0-9]+)$/\1 \3/p" sysctl/faultline-profiles.7)
-	# 2 is in kernels for comparisons only.
-	[ "$name" != vm.pmd_clear_ipi_free ] || range=${range/to 2/to 1}
-	[ "$range" = "$listed" ] || echo "$name: $range, $listed"
-done <<<"$known")"
 
 # --- Man pages and completion
 

@@ -104,8 +104,10 @@ def fixture_host(tmp_path: pathlib.Path) -> Iterator[Host]:
         pytest.skip("needs root: mount")
     repository = tmp_path / "repository"
     repository.mkdir()
-    for name in ("linux-image-faultline", "faultline-profiles", "prometheus-node-exporter"):
+    for name in ("linux-image-faultline", "prometheus-node-exporter"):
         package(repository, name)
+    package(repository, "faultline-profiles",
+            {"usr/share/faultline/switches": ROOT / "sysctl/switches"})
     package(repository, "faultline-host", {
         "usr/sbin/faultline-ab": ROOT / "rollout/host/faultline-ab",
         "usr/lib/faultline/common.sh": ROOT / "rollout/host/common.sh"})

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 from faultline.common import ROOT
-from faultline_rollout import switches
 
 PROGRAM = ROOT / "rollout/bench/faultline-bench"
 BEFORE = {"munmap_section_kbytes": 4096, "madvise_section_kbytes": 0, "hugetlb_pmd_sharing": 1,
@@ -108,12 +107,6 @@ def _program() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return module
-
-
-def test_same_switches(program: ModuleType) -> None:
-    """faultline-bench has the switches of the fleet's table, and so of the kernel."""
-    assert {name: (low, high, stock) for name, (low, high, stock, _) in program.SWITCHES.items()} \
-        == {name: (row.low, row.high, row.stock) for name, row in switches.SWITCHES.items()}
 
 
 def test_run(host: Host) -> None:

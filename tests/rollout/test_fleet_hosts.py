@@ -82,7 +82,8 @@ PATH=$HOST_FOLDER/bin:$FLEET_FOLDER/bin:$PATH exec sh -c "$2"
 # The real faultline-ab, on a host that is a folder.
 REAL = f"""#!/bin/sh
 h=$HOST_FOLDER
-export FAULTLINE_LIB={ROOT}/rollout/host FAULTLINE_ROOT=$h/root FAULTLINE_SYSCTL=$h/sys \\
+export FAULTLINE_LIB={ROOT}/rollout/host FAULTLINE_SWITCHES={ROOT}/sysctl/switches \\
+    FAULTLINE_ROOT=$h/root FAULTLINE_SYSCTL=$h/sys \\
     FAULTLINE_CMDLINE=$h/cmdline FAULTLINE_RUN=$h/run FAULTLINE_TEXTFILE=$h/textfile \\
     FAULTLINE_TICK=0 FAULTLINE_SYSTEMCTL=true
 if [ -e $h/clock ]; then

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import re
 from typing import Any
 
 import pytest
 
 from rollout import fleet_lab
-from rollout.fleet_lab import ROOT
 
 import numpy as np
 import statsmodels.api as sm
@@ -506,39 +504,14 @@ def test_noise_is_as_stated() -> None:
         pytest.approx(0.6, abs=0.02)
 
 
-# --- The table of switches
-
-def test_switches_are_those_of_the_kernel() -> None:
-    """Names, and the constant limits of ranges, agree with the kernel's sources."""
-    folder = ROOT / "kernel/overlay/mm/faultline"
-    listed = set(re.findall(r"\t&(\w+)_toggle,", (folder / "toggles.c").read_text()))
-    found = {}
-    for path in folder.glob("*.c"):
-        for body in re.findall(r"struct faultline_toggle \w+_toggle = \{.*?\};",
-                               path.read_text(), re.DOTALL):
-            fields = dict(re.findall(r"\.(\w+)\s*= ([^,]*),", body))
-            found[f"vm.{fields['name'].strip(chr(34))}"] = fields
-            listed.remove(re.findall(r"(\w+)_toggle = ", body)[0])
-    assert not listed
-    assert set(found) == set(switches.SWITCHES)
-    for name, fields in found.items():
-        switch = switches.SWITCHES[name]
-        # A missing field is 0; modes are enums.
-        for key, value in (("stock", switch.stock), ("min", switch.low)):
-            text = fields.get(key, "0")
-            if text.isdigit():
-                assert int(text) == value, (name, key)
-    for name in ("vm.munmap_section_kbytes", "vm.madvise_section_kbytes"):
-        assert found[name]["max"] == "SZ_1G / SZ_1K"
-        assert switches.SWITCHES[name].high == 2 ** 30 // 2 ** 10
-
+# --- Values for new mappings
 
 def test_values_for_new_mappings_do_not_alternate() -> None:
     """A switchback may alternate sharing of page tables between 1 and 2, but not with 0."""
     assert not switches.acts_at_once("vm.hugetlb_pmd_sharing", 0, 1)
     assert not switches.acts_at_once("vm.hugetlb_pmd_sharing", 2, 0)
     assert switches.acts_at_once("vm.hugetlb_pmd_sharing", 1, 2)
-    for name in set(switches.SWITCHES) - {"vm.hugetlb_pmd_sharing"}:
+    for name in set(switches.switches()) - {"vm.hugetlb_pmd_sharing"}:
         assert switches.acts_at_once(name, 0, 1)
     values = fleet_lab.source("x", switch="vm.hugetlb_pmd_sharing")
     with pytest.raises(Exception, match="acts on new mappings only, so a host cannot"):

@@ -23,7 +23,7 @@ import yaml
 
 from rollout import prometheus_lab
 
-from faultline_rollout import prometheus
+from faultline_rollout import prometheus, switches
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = ROOT / "rollout/monitoring"
@@ -33,8 +33,7 @@ ALERTS = [rule["alert"] for group in yaml.safe_load((HERE / "rules.yml").read_te
           for rule in group["rules"] if "alert" in rule]
 PANELS = json.loads((HERE / "dashboard.json").read_text())["panels"]
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
-STOCK = {"munmap_section_kbytes": 0, "madvise_section_kbytes": 0, "hugetlb_pmd_sharing": 1,
-         "pmd_clear_ipi_free": 0, "speculative_page_fault": 0}
+STOCK = {name.removeprefix("vm."): row.stock for name, row in switches.switches().items()}
 # How long to wait for data, at most.
 SECONDS = 120
 
@@ -144,6 +143,13 @@ def test_rules(tmp_path: pathlib.Path) -> None:
     assert sorted(CASES) == sorted(ALERTS)
 
 
+def test_rule_of_each_switch() -> None:
+    """The rules know when a switch is on."""
+    text = (HERE / "rules.yml").read_text()
+    assert re.findall(r'node_sysctl_vm_(\w+) != bool (\d+), "switch", "vm.(\w+)"', text) == [
+        (name, str(value), name) for name, value in STOCK.items()]
+
+
 @pytest.mark.parametrize("alert", ALERTS)
 @pytest.mark.parametrize("change", ["never", "always"])
 def test_each_alert_is_tested(alert: str, change: str, tmp_path: pathlib.Path) -> None:
@@ -174,7 +180,8 @@ def make_host(host: pathlib.Path, state: str) -> None:
     check.write_text(f"#!/bin/sh\nexit {int(state == 'failed')}\n")
     check.chmod(0o755)
     environment = os.environ | {
-        "FAULTLINE_LIB": str(AGENT), "FAULTLINE_ROOT": str(host / "root"),
+        "FAULTLINE_LIB": str(AGENT), "FAULTLINE_SWITCHES": str(ROOT / "sysctl/switches"),
+        "FAULTLINE_ROOT": str(host / "root"),
         "FAULTLINE_SYSCTL": str(host / "proc/sys"), "FAULTLINE_CMDLINE": str(host / "cmdline"),
         "FAULTLINE_RUN": str(host / "run"), "FAULTLINE_TEXTFILE": str(host / "textfile"),
         "FAULTLINE_TICK": "0", "FAULTLINE_SYSTEMCTL": "true",

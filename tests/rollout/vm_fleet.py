@@ -120,6 +120,7 @@ class Fleet:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         files = [*self._tools, ROOT / "rollout/host/faultline-ab", ROOT / "rollout/host/common.sh",
+                 ROOT / "sysctl/switches",
                  ROOT / "rollout/monitoring/node_exporter.args", ROOT / "tests/rollout/vm-host.sh"]
         network = ("user,id=net,restrict=on,"
                    f"hostfwd=tcp:127.0.0.1:{login}-10.0.2.15:22,"

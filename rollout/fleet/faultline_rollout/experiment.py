@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import Error
-from .switches import SWITCHES, acts_at_once
+from .switches import acts_at_once, switches
 
 # A change of a switch interrupts every CPU.
 MIN_SLOT = 60
@@ -244,11 +244,11 @@ def parse(values: Mapping[str, Any], where: str) -> Experiment:
     if not NAME.fullmatch(name):
         raise table.fail("name", "use up to 64 letters, digits, '.', '_' and '-'")
     switch = table.text("switch")
-    if switch not in SWITCHES:
-        near = difflib.get_close_matches(switch, SWITCHES, 1)
+    if switch not in switches():
+        near = difflib.get_close_matches(switch, switches(), 1)
         raise table.fail("switch", f"'{switch}' is not a switch of the Faultline kernel: " + (
-            f"do you mean '{near[0]}'?" if near else f"there are {', '.join(SWITCHES)}"))
-    limits = SWITCHES[switch]
+            f"do you mean '{near[0]}'?" if near else f"there are {', '.join(switches())}"))
+    limits = switches()[switch]
     arms = [table.integer("a"), table.integer("b")]
     for key, value in zip("ab", arms):
         if not limits.low <= value <= limits.high:

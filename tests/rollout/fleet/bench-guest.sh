@@ -4,12 +4,11 @@
 # In the guest of tests/rollout/fleet/bench-vm.sh: faultline-bench as it is installed, against the
 # kernel's own switches.  It prints TAP.
 set -u
-export FAULTLINE_LIB=/test FAULTLINE_TEXTFILE=/tmp/textfile FAULTLINE_SYSTEMCTL=true \
+export FAULTLINE_LIB=/test FAULTLINE_SWITCHES=/test/switches FAULTLINE_TEXTFILE=/tmp/textfile FAULTLINE_SYSTEMCTL=true \
 	FAULTLINE_TICK=0 FAULTLINE_CLOCK=/tmp/clock TZ=UTC
 mkdir -p /run /tmp/textfile
 count=0
-names='munmap_section_kbytes madvise_section_kbytes hugetlb_pmd_sharing pmd_clear_ipi_free
-	speculative_page_fault'
+names=$(sed -n 's/^vm\.\([^ ]*\).*/\1/p' $FAULTLINE_SWITCHES)
 before=/run/faultline/bench.before
 
 result() { # STATUS NAME

@@ -112,8 +112,8 @@ def without_missing(control: str, env: dict[str, str]) -> str:
 def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
     """Write the debian/ folder of a release to target."""
     sysctl = ROOT / "sysctl"
-    if not (sysctl / "60-faultline.conf").is_file():
-        raise Fail(f"{shown(sysctl)}/60-faultline.conf is missing: restore it with git")
+    if not (sysctl / "switches").is_file():
+        raise Fail(f"{shown(sysctl)}/switches is missing: restore it with git")
     values = env | {"VERSION": version_of(env), "SOURCE": SOURCE,
                     "META": meta_suffix(env["FLAVOUR"]), "FOR": AUDIENCE[env["FLAVOUR"]],
                     "BUILD_DEPENDS": build_depends(),
