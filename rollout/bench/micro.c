@@ -4,9 +4,8 @@
  * vm-scalability know them: own code with the same metrics.
  *
  * Prints one line per measurement, as "sample METRIC UNIT ARM VALUE", and
- * "skipped: REASON" for a test that cannot run here.  The arms "off" and "on"
- * set all memory-manager switches to upstream's behaviour or to the features;
- * any other name leaves them alone.  The caller has to restore the switches.
+ * "skipped: REASON" for a test that cannot run here.  An arm is only a name:
+ * the caller sets the switches.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -31,37 +30,6 @@
 
 const char bench_name[] = "micro";
 const char *bench_knob = "/proc/sys/vm/speculative_page_fault";
-
-static const struct {
-	const char *path, *off, *on;
-} switches[] = {
-	{ "/proc/sys/vm/munmap_section_kbytes", "0", "65536" },
-	{ "/proc/sys/vm/madvise_section_kbytes", "0", "65536" },
-	{ "/proc/sys/vm/hugetlb_pmd_sharing", "1", "2" },
-	{ "/proc/sys/vm/pmd_clear_ipi_free", "0", "1" },
-	{ "/proc/sys/vm/speculative_page_fault", "0", "1" },
-};
-
-/* Sets the switches that this kernel has; fails if it has none. */
-static void set_switches(const char *arm)
-{
-	bool on = !strcmp(arm, "on");
-	size_t i, found = 0;
-
-	if (!on && strcmp(arm, "off"))
-		return;
-	for (i = 0; i < ARRAY_SIZE(switches); i++) {
-		if (access(switches[i].path, F_OK))
-			continue;
-		found++;
-		if (write_text(switches[i].path,
-			       on ? switches[i].on : switches[i].off))
-			die("%s: %s; run this as root", switches[i].path,
-			    strerror(errno));
-	}
-	if (!found)
-		die("this kernel has no switches; use --arms NAME");
-}
 
 /* --- tasks: threads, or processes with one thread each */
 
@@ -469,7 +437,6 @@ static void one_turn(int arm)
 	__u64 from, ns;
 	long i;
 
-	set_switches(arms[arm].name);
 	memset(shared, 0, sizeof(*shared));
 	if (running->needs & AREA)
 		area = map_anon(REGION * nr_tasks, MAP_NORESERVE);
@@ -558,7 +525,7 @@ static void usage(FILE *f)
 		"Usage: micro --arms ARM,... [--mode threads|processes] [--tasks N]\n"
 		"             [--seconds N | --ms N] [--rounds N] [--parent PID]\n"
 		"             all|TEST...\n"
-		"  ARM  off or on (all switches), or a name to leave them alone\n"
+		"  ARM  a name for the switches as they are\n"
 		"  PID  the process that started this one, which ends with it\n"
 		"A turn lasts N seconds (default 1) after 0.2 s of warm-up. Tests:\n");
 	for (i = 0; i < ARRAY_SIZE(tests); i++)

@@ -18,11 +18,13 @@ from faultline.common import ROOT, Fail, Paths
 from faultline.vm import run as vm
 from faultline.vm.guest import Job
 from faultline.vm.qemu import Machine
+from lib import switches
 
 BUILD = Paths.from_env().build
 # Every guest program is compiled with these; the second is shared with the selftests.
 SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
 _BENCH = ROOT / "rollout/bench"
+SWITCHED = ROOT / "tests/bench/switched.sh"
 # Time limit of a boot.
 SECONDS = 7200
 _UTILS = (_BENCH / "bench_util.c", SELFTESTS / "faultline_util.c")
@@ -133,9 +135,10 @@ def run(machine: Machine, job: Job, name: str, timeout: float, output: BinaryIO)
 
 def boot(machine: Machine, program: Path, commands: list[list[str]], name: str) -> Boot:
     """Boot a machine, run COMMANDS one after another, return all samples."""
-    script = " && ".join(shlex.join(command) for command in commands)
+    script = " && ".join(shlex.join(command) for command in [["sh", SWITCHED.name], *commands])
     output = _Output()
-    report = run(machine, Job(["sh", "-c", script], [str(program)]), name, SECONDS, output)
+    report = run(machine, Job(["sh", "-c", script], [str(program), str(SWITCHED)]), name, SECONDS,
+                 output)
     if sys.stderr.isatty():
         print(file=sys.stderr)
     samples = parse_samples(output.getvalue().decode(errors="replace"))
@@ -144,10 +147,17 @@ def boot(machine: Machine, program: Path, commands: list[list[str]], name: str) 
     return Boot(samples, report.machine.release, report.choice.accel)
 
 
+OFF, ON = "off", "on"
 STOCK = "stock"
 PEER = "peer"
 CONFIG_N = "config-n"
 ALONE = "alone_"
+
+
+def switched(arm: str) -> list[str]:
+    """Kernel parameters of an arm: every switch off, or on, or as the kernel has it."""
+    values = {OFF: switches.OFF, ON: switches.ON}.get(arm)
+    return [switches.parameters(values)] if values else []
 
 
 def with_stock(kernels: Kernels, arms: str, off: str,

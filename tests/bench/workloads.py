@@ -24,10 +24,8 @@ from faultline.common import ROOT, Fail, shown
 from faultline.vm.guest import Job
 from faultline.vm.qemu import Machine
 from . import guest, rootfs
-from .guest import PEER, STOCK, BenchError, Sample
+from .guest import OFF, ON, PEER, STOCK, BenchError, Sample
 from .report import EVENTS, Report, rows_of
-
-OFF, ON = "off", "on"
 
 # QEMU and arrays gain; redis is a control, and the JVM is what most users ask about.
 SCENES = ("redis_flush", "redis_purge", "redis_bgsave", "arrays_mapped", "arrays_freed", "jvm_g1",
@@ -257,7 +255,7 @@ def _boot(kernel: Path, disk: Path, made: list[Path], scenes: list[str], arm: st
     # A minute for each start of a program on an emulated CPU of a busy host.
     slower = _VIRTUAL_SLOWER if plan.virtual_time else 1
     limit = 600 + len(scenes) * slower * (240 + 2 * plan.ms // 1000)
-    machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem, qemu_args=[
+    machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem, append=guest.switched(arm), qemu_args=[
         "-drive", f"file={disk},if=none,id=disk,format=raw,readonly=on",
         "-device", "virtio-blk-pci,drive=disk"])
     if plan.virtual_time:
@@ -265,7 +263,7 @@ def _boot(kernel: Path, disk: Path, made: list[Path], scenes: list[str], arm: st
         # virtual time.
         machine = replace(machine, icount=0, icount_sleep=True, cpus=1)
     job = Job(["sh", "workloads/run", ",".join(scenes), arm, str(plan.ms), str(plan.mib)],
-              [*map(str, made), f"{_FOLDER}:/test/workloads"])
+              [*map(str, made), str(guest.SWITCHED), f"{_FOLDER}:/test/workloads"])
     report = guest.run(machine, job, name, limit, cast(BinaryIO, _Lines()))
     return report.out / "files", {"release": report.machine.release, "accel": report.choice.accel}
 

@@ -8,15 +8,12 @@ mib=512
 
 echo "Linux $(uname -r), $(nproc) CPUs"
 echo
-echo "Switches (off, as upstream: 0; for hugetlb_pmd_sharing: 1)"
-for name in munmap_section_kbytes madvise_section_kbytes hugetlb_pmd_sharing \
-	pmd_clear_ipi_free speculative_page_fault; do
-	if [ -e $vm/$name ]; then
-		printf '  vm.%-24s %s\n' $name "$(cat $vm/$name)"
-	else
-		printf '  vm.%-24s %s\n' $name "not in this kernel yet"
-	fi
-done
+echo "Switches, with the value of upstream in parentheses"
+while read -r name _ _ stock _; do
+	case $name in
+	vm.*) printf '  %-27s %s (%s)\n' "$name" "$(cat "$vm/${name#vm.}" 2>/dev/null || echo missing)" "$stock" ;;
+	esac
+done <switches
 
 echo
 echo "One thread unmaps $mib MiB while another keeps mapping and unmapping a page:"

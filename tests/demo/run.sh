@@ -16,5 +16,5 @@ mkdir -p "$BUILD/bench"
 cc -D_GNU_SOURCE -O2 -Wall -static -pthread -I "$selftests" -o "$program" \
 	rollout/bench/munmap.c rollout/bench/bench_util.c "$selftests/faultline_util.c"
 
-in_vm microvm demo --cpus 2 --mem 1536 \
-	--file "$program:munmap" --file tests/demo/guest.sh -- sh guest.sh
+in_vm microvm demo --cpus 2 --mem 1536 --file "$program:munmap" \
+	--file tests/demo/guest.sh --file sysctl/switches -- sh guest.sh

@@ -16,16 +16,12 @@ from faultline.flavour import FLAVOURS
 from faultline.vm import run as vm
 from faultline.vm.guest import Job
 from faultline.vm.qemu import Machine
+from lib.switches import OFF, ON, PATH, parameters
 
 BUILD = Paths.from_env().build
 HERE = ROOT / "tests/upstream"
 
-OFF = {"speculative_page_fault": "0", "munmap_section_kbytes": "0",
-       "madvise_section_kbytes": "0", "hugetlb_pmd_sharing": "1", "pmd_clear_ipi_free": "0"}
-SPF = {**OFF, "speculative_page_fault": "1"}
-# The settings of the profiles in sysctl/.
-ALL = {"speculative_page_fault": "1", "munmap_section_kbytes": "65536",
-       "madvise_section_kbytes": "65536", "hugetlb_pmd_sharing": "0", "pmd_clear_ipi_free": "1"}
+SPF = {**OFF, "vm.speculative_page_fault": 1}
 
 
 @dataclass(frozen=True)
@@ -34,16 +30,7 @@ class Arm:
 
     name: str
     flavour: str
-    switches: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def parameters(self) -> str:
-        """Kernel parameters.
-
-        Not set with sysctl(8) in the running guest: QEMU's multi-threaded TCG cannot patch code
-        that another CPU is running; see IN_TURN in tests/suites.py.
-        """
-        return " ".join(f"sysctl.vm.{name}={value}" for name, value in self.switches.items())
+    switches: dict[str, int] = field(default_factory=dict)
 
 
 STOCK = Arm("stock", "microvm-stock")
@@ -53,7 +40,7 @@ def ours(everything: bool) -> list[Arm]:
     """The arms to compare with stock."""
     arms = [Arm("off", "microvm", OFF), Arm("spf", "microvm", SPF)]
     if everything:
-        arms.append(Arm("all", "microvm", ALL))
+        arms.append(Arm("all", "microvm", ON))
     return arms
 
 
@@ -100,17 +87,19 @@ def boot(arm: Arm, name: str, job: Job, *, mem: int, timeout: float, append: str
     """Boot an arm and run a job in it."""
     folder = BUILD / "vm" / name
     machine = Machine(FLAVOURS[arm.flavour].image, mem=mem,
-                      append=[arm.parameters, *append.split()])
-    job = replace(job, command=["arm", *job.command], files=[str(HERE / "guest/arm"), *job.files])
+                      append=[parameters(arm.switches), *append.split()])
+    job = replace(job, command=["arm", *job.command],
+                  files=[str(HERE / "guest/arm"), str(PATH), *job.files])
     # A process of its own, because machines run in parallel: ^C ends each of them.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         status, lines, remarks = pool.submit(_run, machine, job, folder, timeout).result()
     before, after = (_state(lines, when, "counter") for when in ("before", "after"))
-    wrong = [f"vm.{switch} is {value} {when} the tests, not {arm.switches.get(switch, 'there')}"
+    wanted = {name: str(value) for name, value in arm.switches.items()}
+    wrong = [f"{switch} is {value} {when} the tests, not {wanted.get(switch, 'there')}"
              for when in ("before", "after")
-             for switch, value in ({name: "missing" for name in arm.switches}
+             for switch, value in (dict.fromkeys(wanted, "missing")
                                    | _state(lines, when, "switch")).items()
-             if value != arm.switches.get(switch)]
+             if value != wanted.get(switch)]
     print(f"# {arm.name}: {name} is done", file=sys.stderr, flush=True)
     return Boot(arm, status, folder, lines, remarks,
                 {key: int(value) - int(before.get(key, 0)) for key, value in after.items()},

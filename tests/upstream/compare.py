@@ -48,7 +48,7 @@ def switches_hold(tap: Tap, boot: Boot) -> None:
     tap.result(f"{boot.arm.name}: the switches are set before and after", not boot.wrong,
                boot.wrong)
     handled = sum(boot.counted.get(name, 0) for name in SPF_HANDLED)
-    if boot.arm.switches["speculative_page_fault"] == "1":
+    if boot.arm.switches["vm.speculative_page_fault"]:
         tap.result(f"{boot.arm.name}: there were speculative page faults", handled > 0,
                    [f"{handled} faults were handled speculatively; all counters:",
                     *(f"  {name} {count}" for name, count in counted.items())])
