@@ -51,8 +51,9 @@ def _commands(arm: str, turns: int, ms: int, *tasks: int) -> list[list[str]]:
 
 def _cost(arm: str, kernel: Path, program: Path, plan: Plan) -> guest.Boot:
     """Instructions per operation: throughput depends on where an emulator has put the code."""
-    boot = guest.boot(guest.counting(kernel, plan.mem, "hugepages=4", *guest.switched(arm)), program,
-                      _commands(arm, plan.turns, plan.cost_ms, 1), f"micro-cost-{arm}")
+    vm = guest.counting(kernel, plan.mem, "hugepages=4", *guest.switched(arm))
+    boot = guest.boot(vm, program, _commands(arm, plan.turns, plan.cost_ms, 1),
+                      f"micro-cost-{arm}")
     return replace(boot, samples=[guest.Sample(sample.metric + COST, "instr", arm,
                                                1e9 / sample.value) for sample in boot.samples])
 
@@ -65,10 +66,9 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     ours = guest.Boot()
     for number in range(plan.rounds if THROUGHPUT in plan.scenes else 0):
         for arm, kernel in turns if number % 2 == 0 else turns[::-1]:
-            machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem,
-                              append=[f"hugepages={4 * plan.cpus}", *guest.switched(arm)])
-            boot = guest.boot(machine, program,
-                              _commands(arm, plan.turns, plan.ms, 1, plan.cpus),
+            vm = Machine(kernel, cpus=plan.cpus, mem=plan.mem,
+                         append=[f"hugepages={4 * plan.cpus}", *guest.switched(arm)])
+            boot = guest.boot(vm, program, _commands(arm, plan.turns, plan.ms, 1, plan.cpus),
                               f"micro-{number + 1}-{arm}")
             samples += boot.samples
             ours = boot if kernel == kernels.ours else ours
