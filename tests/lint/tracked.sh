@@ -91,7 +91,7 @@ check_empty 'executables, and only they, have an interpreter line' "$(modes)"
 mapfile -t prose < <(our_files | grep -vE '^COPYING$')
 # damon is a subsystem, not a misspelt daemon.  Git may truncate the function name
 # after a patch's @@ within a word.
-check 'codespell' codespell --ignore-words-list damon,fpr,nd,cna --ignore-regex '@@ .*' "${prose[@]}"
+check 'codespell' codespell --ignore-words-list damon,fpr,nd --ignore-regex '@@ .*' "${prose[@]}"
 
 # --- The patch queue
 
