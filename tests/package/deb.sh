@@ -213,7 +213,7 @@ check 'the selftests package has the selftests' \
 
 dpkg-deb -x "$(deb faultline-profiles)" "$work/profiles"
 check 'the profiles package has the files of sysctl/install' sysctl/install "$work/profiles.wanted"
-check_empty 'and no others' "$(gunzip "$work"/profiles/usr/share/man/man7/*.gz &&
+check_empty 'the package has no other files' "$(gunzip "$work"/profiles/usr/share/man/man7/*.gz &&
 	rm -rf "$work/profiles/usr/share/doc" "$work/profiles/usr/share/lintian" &&
 	diff -r "$work/profiles.wanted" "$work/profiles" 2>&1)"
 # Debian 12's tuned reads /usr/lib/tuned, Debian 13's /usr/lib/tuned/profiles.
