@@ -144,17 +144,24 @@ static bool faults_kept(struct race *r)
 	return !r->ret;
 }
 
+static void faults_test(struct __test_metadata *_metadata, struct race *r,
+			const struct race_ops *ops)
+{
+	bool *written = calloc(npages(), sizeof(*written));
+
+	ASSERT_NE(NULL, written);
+	race_test(_metadata, r, ops, written);
+	free(written);
+}
+
 TEST_F_TIMEOUT(race, faults, TIMEOUT)
 {
 	static const struct race_ops ops = {
 		.racers = 2, .prepare = prepare_faults, .racer = faulter,
 		.verify = faults_kept,
 	};
-	bool *written = calloc(npages(), sizeof(*written));
 
-	ASSERT_NE(NULL, written);
-	race_test(_metadata, &self->r, &ops, written);
-	free(written);
+	faults_test(_metadata, &self->r, &ops);
 }
 
 /* --- the same for a vector of ranges, most of which share a section */
@@ -191,11 +198,8 @@ TEST_F_TIMEOUT(race, vectors, TIMEOUT)
 		.racers = 2, .prepare = prepare_faults, .racer = faulter,
 		.call = discard_vector, .verify = faults_kept,
 	};
-	bool *written = calloc(npages(), sizeof(*written));
 
-	ASSERT_NE(NULL, written);
-	race_test(_metadata, &self->r, &ops, written);
-	free(written);
+	faults_test(_metadata, &self->r, &ops);
 }
 
 /* --- one long range of a vector, whose VMA is split while it is discarded */
@@ -234,11 +238,8 @@ TEST_F_TIMEOUT(race, vector_split, TIMEOUT)
 		.racers = 3, .prepare = prepare_faults, .racer = splitter,
 		.call = discard_long_vector, .verify = faults_kept,
 	};
-	bool *written = calloc(npages(), sizeof(*written));
 
-	ASSERT_NE(NULL, written);
-	race_test(_metadata, &self->r, &ops, written);
-	free(written);
+	faults_test(_metadata, &self->r, &ops);
 }
 
 /* --- children see each page as it was, or empty */
