@@ -56,6 +56,7 @@ FIXTURE_VARIANT_ADD(hugetlb_race, revalidate) { .mode = MODE_REVALIDATE };
 FIXTURE_VARIANT_ADD(hugetlb_race, inject) {
 	.mode = MODE_REVALIDATE, .inject = 30
 };
+
 FIXTURE_VARIANT_ADD(hugetlb_race, flip) {
 	.mode = MODE_REVALIDATE, .flip = true
 };
@@ -80,8 +81,8 @@ struct race_op {
 
 /* In memory shared by all processes. */
 struct world {
-	struct race_run run;
 	const FIXTURE_VARIANT(hugetlb_race) *variant;
+	struct race_run run;
 	const struct race_op *op;
 	int fd;
 	char *map;

@@ -77,8 +77,8 @@ static const struct race_feature race_feature = {
 
 /* Shared by the threads of one process, and with its children and its parent. */
 struct world {
-	struct race_run run;
 	const FIXTURE_VARIANT(spf_race) *variant;
+	struct race_run run;
 	void *(*act)(void *arg);		/* in each thread */
 	void (*main_thread)(struct world *w);
 	size_t pages;
