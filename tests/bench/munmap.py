@@ -24,7 +24,7 @@ STEADY_P99_MS = 0.25
 WALL_HAMMERED, WALL_HAMMERED_ZERO = 1.1, 1.2
 COST_ON_OFF, COST_OFF_STOCK = 0.010, 0.001
 
-# What is measured of MADV_DONTNEED.
+# The costs that are measured of MADV_DONTNEED.
 ADVICE_COSTS = ("cost_256m_4k", "cost_512m_thp")
 
 _SOURCE = ROOT / "rollout/bench/munmap.c"

@@ -67,7 +67,7 @@ def java(source: Path) -> Path:
     return made
 
 
-# What a program takes along besides its packages: files for the guest's folder /test.
+# Besides its packages, a program needs these files for the guest's folder /test.
 _MADE: dict[str, Callable[[], Path]] = {
     "redis": lambda: guest.compile_program(_FOLDER / "client.c"),
     "jvm": lambda: java(_FOLDER / "Load.java"),
@@ -85,7 +85,7 @@ _COUNTERS = ("munmap_section_", "madvise_section_", "hugetlb_pmd_", "pmd_clear_"
 _LOCK_FREE = ("spf_zero", "spf_anon", "spf_cow", "spf_reuse", "spf_access", "spf_raced",
               "spf_hwpoison")
 _NOT_TRIED = "not_tried"
-# What a JVM writes about a safepoint at its end.
+# The line of a JVM's log about a safepoint, at its end.
 _SAFEPOINT = re.compile(r" Safepoint .* Total: +(\d+) ns$")
 
 
@@ -167,7 +167,7 @@ def safepoints(scene: str, arm: str, text: str) -> list[Sample]:
 
 
 def facts(scene: str, text: str) -> dict[str, int]:
-    """What the program counted itself: a name and a number per line."""
+    """Counts of the program itself: a name and a number per line."""
     try:
         return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
     except ValueError as err:
@@ -183,7 +183,7 @@ def vmstat(text: str) -> dict[str, int]:
 
 
 def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """What the counters of the switches, and that of all page faults, have grown by."""
+    """Increments of the switches' counters and of pgfault."""
     return {name: value - before.get(name, 0) for name, value in after.items()
             if name == "pgfault" or name.startswith(_COUNTERS)}
 

@@ -6,10 +6,6 @@ import subprocess
 
 from faultline.common import ROOT
 
-# Their branches have not been merged yet.
-PENDING = (":!tests/bench", ":!rollout/bench/faultline-bench", ":!tools/faultline/vm/qemu.py",
-           ":!tools/faultline/package/vex.py", ":!tests/package/test_vex.py",
-           ":!tests/package/test_distributions.py", ":!packaging/rpm/distributions.toml")
 TITLE = re.compile(r"""\b(?:check\w*|ok|not_ok|told|wrong|refused|result|rule|broken|says|loads|"""
                    r"""ends|each_step) (?:\$\? |\d+ )?(['"])(?:\$\{s\})?([^'"]+)\1""")
 # A subject that only the title before it explains.
@@ -20,7 +16,7 @@ IS_NO = re.compile(r"(?<!\bthere )(?<!\banswer )\bis no (?!longer|better|more)",
 
 def ours(*paths: str) -> dict[str, str]:
     """Our files with prose; patches are mail, which export writes."""
-    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "--", *paths, *PENDING,
+    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "--", *paths,
                             ":!COPYING", ":!kernel/patches"], cwd=ROOT, check=True, text=True,
                            capture_output=True).stdout.splitlines()
     return {name: (ROOT / name).read_text("utf-8") for name in names if (ROOT / name).is_file()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the Python programs share: a timed loop, and the files with its results.
+"""Shared by the Python programs: a timed loop, and the files with its results.
 
 The names of the files begin with OUT; `lab bench workloads` reads them.
 """

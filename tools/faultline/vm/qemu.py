@@ -29,7 +29,7 @@ _SOCKET_BUFFER = 1 << 20
 
 
 class Bootable(Protocol):
-    """What session.boot() and Process need of a machine."""
+    """The part of a machine that session.boot() and Process use."""
 
     allow_warn: bool
 
