@@ -10,7 +10,6 @@
 #include <linux/gfp_types.h>
 #include <linux/jump_label.h>
 #include <linux/mm_types.h>
-#include <linux/rcupdate.h>
 
 struct list_head;
 struct zap_details;
@@ -342,19 +341,6 @@ static __always_inline bool munmap_section_rcu_tables(void)
 	return static_branch_unlikely(&munmap_section_marks_key);
 }
 
-/*
- * There is no memory to free a table by RCU: wait, if a grace period has to pass.
- * Returns whether one has.  May sleep.
- */
-static inline bool munmap_section_sync_table(void)
-{
-	if (!munmap_section_rcu_tables())
-		return false;
-	might_sleep();
-	synchronize_rcu_expedited();
-	return true;
-}
-
 pgtable_t __munmap_section_take_table(struct vm_area_struct *vma,
 				      struct zap_details *details, pmd_t *pmd,
 				      unsigned long start, unsigned long end,
@@ -390,11 +376,6 @@ munmap_section_take_table(struct vm_area_struct *vma,
 	 (void)(start_pte), (void)(ptl), (pgtable_t)NULL)
 
 static __always_inline bool munmap_section_rcu_tables(void)
-{
-	return false;
-}
-
-static inline bool munmap_section_sync_table(void)
 {
 	return false;
 }

@@ -9,14 +9,10 @@
 #ifndef _LINUX_FAULTLINE_PMD_CLEAR_H
 #define _LINUX_FAULTLINE_PMD_CLEAR_H
 
-#include <linux/faultline_munmap.h>
 #include <linux/faultline_spf.h>
 #include <linux/jump_label.h>
 #include <linux/mm_types.h>
 #include <linux/sched.h>
-
-struct mmu_gather;
-struct mmu_table_batch;
 
 /* Places that wait for walkers. */
 enum pmd_clear_site {
@@ -71,7 +67,7 @@ void pmd_clear_count_mm(enum pmd_clear_site site, struct mm_struct *mm);
 
 pgtable_t __pmd_clear_alloc(struct mm_struct *mm);
 void __pmd_clear_collapsed(void);
-bool __pmd_clear_free_table(void *table);
+void __pmd_clear_freed(void);
 
 /**
  * pmd_clear_alloc() - get a page table for pmd_clear_collapse()
@@ -128,16 +124,11 @@ static inline void pmd_clear_collapse(pgtable_t fresh)
  */
 void pmd_clear_free_old(struct mm_struct *mm, pgtable_t table);
 
-/*
- * tlb_remove_table() has no memory for a batch.  If this returns false, the
- * caller waits for everyone that may look at @table, and frees it.
- */
-static inline bool pmd_clear_free_table(void *table)
+/* A table without a batch is freed without an IPI, maybe due to the switch. */
+static inline void pmd_clear_freed(void)
 {
-	if (static_branch_unlikely(&pmd_clear_ipi_free_key) ||
-	    spf_rcu_tables() || munmap_section_rcu_tables())
-		return __pmd_clear_free_table(table);
-	return false;
+	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
+		__pmd_clear_freed();
 }
 
 #else /* !CONFIG_FAULTLINE_PMD_CLEAR */
@@ -163,53 +154,7 @@ static inline void pmd_clear_count_mm(enum pmd_clear_site site,
 {
 }
 
-static inline bool pmd_clear_free_table(void *table)
-{
-	return false;
-}
-
 #endif /* CONFIG_FAULTLINE_PMD_CLEAR */
-
-#ifdef CONFIG_FAULTLINE_PMD_CLEAR_LONE
-
-/* Low bit of tlb->batch: the pointer is a lone page table. */
-#define TLB_LONE_TABLE	1UL
-
-/**
- * pmd_clear_remove_table() - free a page table after a grace period
- * @tlb: The gather that has unlinked the table.
- * @table: The struct page of the table, torn down.
- *
- * The same as tlb_remove_table(), but the first table of @tlb needs no memory.
- */
-void pmd_clear_remove_table(struct mmu_gather *tlb, void *table);
-
-void __pmd_clear_free_lone(unsigned long batch);
-
-/**
- * pmd_clear_free_lone() - free the table of a gather that has no batch
- * @batch: tlb->batch, not NULL; the TLB has been flushed.
- *
- * Return: false if @batch is a batch, which is left to the caller.
- */
-static inline bool pmd_clear_free_lone(struct mmu_table_batch *batch)
-{
-	if (likely(!((unsigned long)batch & TLB_LONE_TABLE)))
-		return false;
-	__pmd_clear_free_lone((unsigned long)batch);
-	return true;
-}
-
-#else /* !CONFIG_FAULTLINE_PMD_CLEAR_LONE */
-
-#define pmd_clear_remove_table(tlb, table)	tlb_remove_table(tlb, table)
-
-static inline bool pmd_clear_free_lone(struct mmu_table_batch *batch)
-{
-	return false;
-}
-
-#endif /* CONFIG_FAULTLINE_PMD_CLEAR_LONE */
 
 #ifdef CONFIG_FAULTLINE_PMD_CLEAR_UNSHARE
 

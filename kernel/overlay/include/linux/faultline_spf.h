@@ -97,8 +97,8 @@ static __always_inline bool spf_rcu_tables(void)
 	return static_branch_unlikely(&spf_writer_key);
 }
 
-bool __spf_may_deposit(void);
-void __spf_sync_table(void);
+/* Hash MMU: walkers run with interrupts off, so an IPI waits for them. */
+bool spf_irqs_off(void);
 
 /**
  * spf_may_deposit() - does a collapse have a table that it may deposit?
@@ -112,22 +112,8 @@ void __spf_sync_table(void);
  */
 static inline bool spf_may_deposit(bool fresh)
 {
-	return fresh || !spf_rcu_tables() || __spf_may_deposit();
-}
-
-/**
- * spf_sync_table() - wait for page faults that may look at a page table
- *
- * For callers that have unlinked the table from the level above and have no
- * memory to free it by RCU.
- *
- * Context: may sleep.
- */
-static inline void spf_sync_table(void)
-{
-	might_sleep();
-	if (spf_rcu_tables())
-		__spf_sync_table();
+	/* On the hash MMU, pmdp_collapse_flush() sends an IPI. */
+	return fresh || !spf_rcu_tables() || spf_irqs_off();
 }
 
 void __spf_sync_notifiers(void);
@@ -217,8 +203,9 @@ static inline bool spf_may_deposit(bool fresh)
 	return true;
 }
 
-static inline void spf_sync_table(void)
+static inline bool spf_irqs_off(void)
 {
+	return false;
 }
 
 static inline void spf_sync_notifiers(void)

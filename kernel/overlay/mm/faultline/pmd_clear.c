@@ -28,10 +28,6 @@
  *                 changed, and shared again.
  *       TABLE     The table was unlinked and is not used again.
  *
- * The code of TABLE also frees the only table of a gather, if speculative faults
- * or a munmap need a grace period.  That has nothing to do with IPIs, and does not
- * depend on vm.pmd_clear_ipi_free.
- *
  * Some IPIs remain.  On powerpc, hash__pmdp_collapse_flush() waits for
  * hash_page(), which would insert a translation; this is not about freeing.
  * CPUs that have nothing better still flush TLBs by IPI.
@@ -305,73 +301,11 @@ bool __pmd_clear_walk_retry(void)
 
 /* === TABLE ================================================================ */
 
-#ifdef CONFIG_FAULTLINE_PMD_CLEAR_TABLE
-static void free_table(struct rcu_head *head)
+/* See table_free.c for the rest. */
+void __pmd_clear_freed(void)
 {
-	struct ptdesc *table = container_of(head, struct ptdesc, pt_rcu_head);
-
-	__tlb_remove_table(ptdesc_page(table));
+	count_avoided(PMD_CLEAR_TABLE);
 }
-
-/*
- * Needs no memory: the descriptor of a table that was torn down has room for
- * an rcu_head.  Hardware no longer walks the table: the caller has called
- * tlb_table_invalidate().
- */
-static void free_table_later(struct page *page)
-{
-	if (pmd_clear_broken(PMD_CLEAR_NO_TABLE_RCU))
-		__tlb_remove_table(page);
-	else
-		call_rcu(&page_ptdesc(page)->pt_rcu_head, free_table);
-}
-
-bool __pmd_clear_free_table(void *table)
-{
-	free_table_later(table);
-	/* Otherwise this is for speculative page faults or a munmap. */
-	if (static_branch_unlikely(&pmd_clear_ipi_free_key))
-		count_avoided(PMD_CLEAR_TABLE);
-
-	return true;
-}
-
-#ifdef CONFIG_FAULTLINE_PMD_CLEAR_LONE
-/*
- * Many gathers free one table, and its batch would be a page to allocate and
- * to free.  So the first table is kept without one: tlb->batch is the table
- * with TLB_LONE_TABLE set, until the next table needs a batch or the gather is
- * flushed.  Only this function sets the bit.  The flush clears it, in
- * pmd_clear_free_lone(), whatever the switches are by then.  tlb_remove_table()
- * never sees it: its only other caller is the pv_ops of a guest, which is chosen
- * at boot and does not call this function.
- */
-void pmd_clear_remove_table(struct mmu_gather *tlb, void *table)
-{
-	unsigned long batch = (unsigned long)tlb->batch;
-
-	if (!batch) {
-		tlb->batch = (void *)((unsigned long)table | TLB_LONE_TABLE);
-		return;
-	}
-	if (batch & TLB_LONE_TABLE) {
-		tlb->batch = NULL;
-		tlb_remove_table(tlb, (void *)(batch - TLB_LONE_TABLE));
-	}
-	tlb_remove_table(tlb, table);
-}
-
-void __pmd_clear_free_lone(unsigned long batch)
-{
-	free_table_later((struct page *)(batch - TLB_LONE_TABLE));
-}
-#endif
-#else
-bool __pmd_clear_free_table(void *table)
-{
-	return false;
-}
-#endif
 
 #ifdef CONFIG_FAULTLINE_PMD_CLEAR_TORTURE
 #include "tests/pmd_clear-torture.h"

@@ -1534,17 +1534,9 @@ void __spf_drain_pud(struct mm_struct *mm, pud_t *pudp)
 }
 #endif
 
-/* Hash: walkers run with interrupts off; pmdp_collapse_flush() sends an IPI. */
-bool __spf_may_deposit(void)
+bool spf_irqs_off(void)
 {
 	return walk_needs_irqs_off();
-}
-
-void __spf_sync_table(void)
-{
-	/* On the hash MMU the IPI that follows is enough. */
-	if (!walk_needs_irqs_off())
-		synchronize_rcu_expedited();
 }
 
 #ifdef CONFIG_MMU_NOTIFIER
