@@ -70,7 +70,8 @@ static inline bool faultline_table_free(void *table)
  */
 static inline void faultline_table_sync(void)
 {
-	might_sleep_if(IS_ENABLED(CONFIG_FAULTLINE_SPF));
+	might_sleep_if(IS_ENABLED(CONFIG_FAULTLINE_SPF) ||
+		       IS_ENABLED(CONFIG_FAULTLINE_MUNMAP_TABLES));
 	/* A grace period is enough for both. */
 	if (munmap_section_rcu_tables() ||
 	    (spf_rcu_tables() && !spf_irqs_off()))

@@ -117,7 +117,7 @@
  *   abort_busy         could not get the page table lock
  *   abort_no_anon_vma  the first write to the VMA
  *   abort_no_memory    memory is short
- * The order is that of enum outcome in mm/faultline/spf.c.
+ * The order is that of enum spf_outcome in mm/faultline/spf.c.
  *
  * retry    further attempts, because of a writer
  * sleep    waits for memory, without any lock

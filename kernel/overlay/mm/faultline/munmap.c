@@ -511,7 +511,7 @@ static unsigned long section_zap(struct vm_area_struct *vma,
 		return end;
 	}
 	section->hide_flush = may_hide_flush(vma);
-	section->tested = true;
+	section_set_tested(section);
 	return faultline_zap_section(vma, first.start, end, section, &details);
 }
 

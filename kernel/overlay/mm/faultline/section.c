@@ -80,12 +80,16 @@ static unsigned long spend_pmds(pud_t *pud, unsigned long addr,
 	return end;
 }
 
-/* The PUD entry of @addr, or NULL in a hole; cuts *@end to what it covers. */
+/*
+ * The PUD entry of @addr, with its value in *@val, or NULL in a hole.  Cuts *@end to
+ * the range of the entry, or of the hole.
+ */
 static pud_t *walk_to_pud(struct mm_struct *mm, unsigned long addr,
-			  unsigned long *end)
+			  unsigned long *end, pud_t *val)
 {
 	pgd_t *pgd = pgd_offset(mm, addr);
 	p4d_t *p4d;
+	pud_t *pud;
 
 	/* Clamp each level to the one above: some may be folded. */
 	*end = pgd_addr_end(addr, *end);
@@ -98,7 +102,10 @@ static pud_t *walk_to_pud(struct mm_struct *mm, unsigned long addr,
 		return NULL;
 
 	*end = pud_addr_end(addr, *end);
-	return pud_offset(p4d, addr);
+	pud = pud_offset(p4d, addr);
+	/* Huge PUDs come and go under i_mmap, tables do not. */
+	*val = pudp_get(pud);
+	return pud_none(*val) ? NULL : pud;
 }
 
 /*
@@ -125,11 +132,9 @@ unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
 
 	while (addr < end && *budget > 0 && !(step && found.end)) {
 		unsigned long next = end;
-		pud_t *pud = walk_to_pud(mm, addr, &next);
-		/* Huge PUDs come and go under i_mmap, tables do not. */
-		pud_t val = pud ? pudp_get(pud) : __pud(0);
+		pud_t val, *pud = walk_to_pud(mm, addr, &next, &val);
 
-		if (pud_none(val)) {
+		if (!pud) {
 			addr = next;
 			continue;
 		}

@@ -57,9 +57,18 @@ struct section {
 	bool contended;
 	/* faultline_zap_section(): leave mm->tlb_flush_pending to the last flush. */
 	bool hide_flush;
+#ifdef CONFIG_FAULTLINE_MUNMAP_TORTURE
 	/* The test hooks of munmap apply to it. */
 	bool tested;
+#endif
 };
+
+static inline void section_set_tested(struct section *section)
+{
+#ifdef CONFIG_FAULTLINE_MUNMAP_TORTURE
+	section->tested = true;
+#endif
+}
 
 /* A part of a section that is done at once. */
 struct section_step {
