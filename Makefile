@@ -69,7 +69,7 @@ DEPS_CROSS := ppc64le
 endif
 
 .PHONY: deps
-deps: ## install missing host packages for all but test-ppc64le, test-upstream
+deps: ## install missing host packages for all but POWER, test-upstream and BENCH=workloads
 	@$(DEPS)
 
 # --- The kernel branch

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The test suites, and the tables of tests that need no program of their own.
 
-A suite is a folder in tests/.  Its tests are the executables in it, which print TAP (or KTAP,
-with subtests) and run at the top of the repository, the files test_*.py, and its rows in BOOTS,
-RULES and CALLS.
+A suite has a name, and a folder in tests/ unless all its tests are rows.  Its tests are the
+executables in that folder, which print TAP (or KTAP, with subtests) and run at the top of the
+repository, the files test_*.py, and its rows in BOOTS, RULES and CALLS.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = 30 * 60
 
 @dataclasses.dataclass(frozen=True)
 class Suite:
-    """A folder of tests, and what has to be built for them first."""
+    """A set of tests, and the commands that build what they need."""
 
     name: str
     # Commands of this repository, with their arguments.

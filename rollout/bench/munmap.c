@@ -8,8 +8,8 @@
  *
  * An arm is a value of vm.munmap_section_kbytes, or a name for the kernel as
  * it is (see --arms).  The arms take turns within a round, in alternating
- * order, so that any drift on the host affects all of them equally.  The host
- * side, `lab bench`, computes medians, tables and verdicts.
+ * order, so that any drift on the host affects all of them equally.  The program
+ * that starts this one computes medians, tables and verdicts.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -10,11 +10,12 @@ from pathlib import Path
 
 from faultline.common import ROOT
 from faultline.vm.qemu import Machine
+from lib import switches
 from . import guest
 from .guest import CONFIG_N, STOCK
 from .report import Report, rows_of
 
-ON = "65536"
+ON = str(switches.ON["vm.munmap_section_kbytes"])
 SMALL = "16384"
 OFF = "off"
 

@@ -169,8 +169,8 @@ def test_kernel_of_another_machine(tmp_path: Path) -> None:
 
 
 def test_toggles(tmp_path: Path) -> None:
-    put(tmp_path, "sysctl/60-x.conf", b"# vm.no = 1\n-vm.one = 0\nvm/two=1\nkernel.other = 1\n")
-    assert guest.toggles(tmp_path / "sysctl") == ["vm/one", "vm/two"]
+    table = put(tmp_path, "switches", b"# vm.no 0\n\nvm.one 0  1  0  1  -  -\nvm.two 0 9 0 9 - -\n")
+    assert guest.toggles(table) == ["vm/one", "vm/two"]
 
 
 # --- The archive from a guest is not trusted.

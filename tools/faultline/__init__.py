@@ -19,7 +19,7 @@ sysroot     libraries for cross-compiled programs
 sbom        the bill of materials of a stage
 verbs       the command line of fl
 
-Programs: fetch, tree, export, rebase, audit, configure, build, stage, clean.
+Programs: fetch, tree, export, rebase, audit, configure, build, stage, clean, make_release.
 
 package     DEB and RPM packages, repositories, signing
 vm          a kernel in a VM

@@ -309,7 +309,7 @@ def inputs(flavour: lib.Flavour, env: dict[str, str]) -> str:
 
 
 def inputs_file(stage: pathlib.Path) -> pathlib.Path:
-    """Where the digest of a stage's inputs is kept."""
+    """The file with the digest of a stage's inputs."""
     return stage.with_name(f".{stage.name}.inputs")
 
 

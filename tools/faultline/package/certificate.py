@@ -23,7 +23,7 @@ from ..stage_env import AGAIN
 # Documentation/arch/x86/boot.rst: setup_sects, "HdrS", version, payload_offset and _length.
 SETUP_SECTS, MAGIC, VERSION, PAYLOAD = 0x1f1, 0x202, 0x206, 0x248
 SECTOR = 512
-# Where the offset of the PE header is, and the checksum in that header.
+# The places of the offset of the PE header, and of the checksum in that header.
 PE, CHECKSUM = 0x3c, 0x58
 CERT, USED, LIST = ("system_extra_cert", "system_extra_cert_used", "system_certificate_list_size")
 # As the kernel's scripts/Makefile.lib packs it (zstd22).
@@ -75,7 +75,7 @@ class Image:
 
 
 def offset_of(kernel: bytes, address: int) -> int | None:
-    """Where the contents of an address are in a 64-bit ELF file."""
+    """The offset of an address in a 64-bit ELF file."""
     table, = struct.unpack_from("<Q", kernel, 0x28)
     size, count = struct.unpack_from("<HH", kernel, 0x3a)
     for number in range(1, count):

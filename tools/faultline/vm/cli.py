@@ -224,7 +224,7 @@ def shell() -> int:
         job = Job(
             shell=True, files=options.files,
             about=f"{machine.cpus} CPUs, {machine.mem} MiB, {choice.accel.upper()} ({choice.why})",
-            toggles=guest.toggles(ROOT / "sysctl"),
+            toggles=guest.toggles(ROOT / "sysctl/switches"),
             window=(size.lines or 24, size.columns or 80))
         guest.write(guest.build(machine, job), machine)
         command = machine.qemu_command(qemu, {"console": "stdio,mux=on,signal=off"})

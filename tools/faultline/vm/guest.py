@@ -146,11 +146,7 @@ def write(archive: Archive, machine: Machine) -> None:
         raise log_error(machine.initramfs, err) from err
 
 
-def toggles(directory: Path) -> list[str]:
-    """Return the sysctls named in the files of a sysctl.d directory."""
-    names: set[str] = set()
-    for path in sorted(directory.glob("*.conf")) + sorted(directory.glob("*/*.conf")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if match := re.match(r"\s*-?\s*(vm[./][\w./-]+)\s*=", line):
-                names.add(match[1].replace(".", "/"))
-    return sorted(names)
+def toggles(table: Path) -> list[str]:
+    """Return the paths below /proc/sys of the switches in a table, sysctl/switches."""
+    return [name.replace(".", "/") for name in re.findall(r"(?m)^(vm\.\w+) ",
+                                                          table.read_text(encoding="utf-8"))]
