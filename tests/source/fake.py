@@ -349,14 +349,14 @@ class Host:
         """The package's place in the cache."""
         return self.build / "cache" / package.name
 
-    def script(self, name: str, *args: str, **env: str) -> Result:
-        """Run one of the scripts on this machine."""
+    def script(self, name: str, *args: str, package: str = "faultline", **env: str) -> Result:
+        """Run a verb of fl on this machine, or of lab with the package lib.lab."""
         clean = {key: value for key, value in os.environ.items() if key not in (
             "UPSTREAM", "UPSTREAM_TARBALL", "FORCE", "DRY_RUN", "CONFIG", "CONTINUE", "VERSION")}
         full = {**clean, "FAULTLINE_KERNEL_DIR": str(self.kernel), "BUILD": str(self.build),
                 "FAULTLINE_APT_ETC": str(self.folder / "etc"),
                 "APT_CONFIG": str(self.folder / "apt.conf"), **self.env, **env}
-        result = subprocess.run([sys.executable, "-B", "-m", "faultline", name, *args], env=full,
+        result = subprocess.run([sys.executable, "-B", "-m", package, name, *args], env=full,
                                 text=True, capture_output=True, check=False)
         return Result(result.returncode, result.stdout, result.stderr)
 

@@ -51,7 +51,7 @@ def machine(tmp_path: Path, archive: Archive) -> Host:
 
 def failed(machine: Host, *parts: str) -> str:
     """Run it; it must fail with one error that contains the parts.  Returns the error."""
-    result = machine.script("userland")
+    result = machine.script("userland", package="lib.lab")
     assert result.code == 1 and result.err.count("error: ") == 1, result
     has(result.err, *parts)
     return result.err
