@@ -621,11 +621,11 @@ KEEP_PAGES(collapse, huge, true)
 KEEP(mlock, lock)
 KEEP(pin, pin)
 
-static void keep_ksm(struct race *r)
+static void keep_ksm(struct world *w)
 {
 	static const change table[] = { change_merge };
 
-	many_changes(r, table, 1);
+	many_changes(w, table, 1);
 }
 
 TEST_F_TIMEOUT(spf_race, keep_ksm, TIMEOUT)
@@ -634,7 +634,7 @@ TEST_F_TIMEOUT(spf_race, keep_ksm, TIMEOUT)
 		SKIP(return, "this kernel has no KSM");
 	if (access(KSM "run", W_OK))
 		SKIP(return, "needs root to start KSM");
-	run(_metadata, self, variant, pmd_size(), keep, keep_ksm);
+	run(_metadata, self, pmd_size(), keep, keep_ksm);
 }
 
 static void keep_collapse_writing(struct world *w)
