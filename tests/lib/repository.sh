@@ -137,17 +137,6 @@ has() {
 	grep -qE -- "$regex" <<<"$text" || { printf 'no %s in:\n%s\n' "$regex" "$text"; return 1; }
 }
 
-# refuses REGEX COMMAND...: it fails and its output matches.
-refuses() {
-	local regex=$1 text
-	shift
-	if text=$("$@" 2>&1); then
-		printf 'succeeded:\n%s\n' "$text"
-		return 1
-	fi
-	grep -qE -- "$regex" <<<"$text" || { printf 'failed, but no %s in:\n%s\n' "$regex" "$text"; return 1; }
-}
-
 # host_apt NAME COMMAND...: runs apt as on the host NAME, which has a file system of its own
 # with its .sources file in place; packages are installed there.
 host_apt() {

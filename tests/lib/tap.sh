@@ -49,6 +49,17 @@ check_empty() {
 	fi
 }
 
+# refuses REGEX COMMAND...: it fails and its output matches.
+refuses() {
+	local regex=$1 text
+	shift
+	if text=$("$@" 2>&1); then
+		printf 'succeeded:\n%s\n' "$text"
+		return 1
+	fi
+	grep -qE -- "$regex" <<<"$text" || { printf 'failed, but no %s in:\n%s\n' "$regex" "$text"; return 1; }
+}
+
 # Print the plan and exit.
 done_testing() {
 	printf '1..%d\n' $tap_count

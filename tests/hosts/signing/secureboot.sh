@@ -60,16 +60,6 @@ make_stage() {
 }
 make_stage || exit
 
-# refuses REGEX COMMAND...: it fails and its output matches.
-refuses() {
-	local regex=$1 text
-	shift
-	if text=$("$@" 2>&1); then
-		printf 'succeeded:\n%s\n' "$text"
-		return 1
-	fi
-	grep -qE -- "$regex" <<<"$text" || { printf 'failed, but no %s in:\n%s\n' "$regex" "$text"; return 1; }
-}
 state() {
 	local folder
 	for folder in "$stage" "$signed"; do
