@@ -15,7 +15,7 @@ guest() {
 	in_vm microvm "rollout-$name" --ktap --quiet --cpus 1 --mem 512 --timeout 900 \
 		--file rollout/host/faultline-ab --file rollout/host/common.sh \
 		--file sysctl/switches \
-		--file tests/rollout/guest.sh --file "$(command -v flock)" "$@" \
+		--file tests/rollout/guest-lib.sh --file tests/rollout/guest.sh --file "$(command -v flock)" "$@" \
 		-- sh guest.sh "$argument"
 }
 status=0

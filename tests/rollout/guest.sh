@@ -4,20 +4,9 @@
 # In the guest of tests/rollout/ab-vm.sh: faultline-ab against the kernel's own
 # switches.  It prints TAP.
 set -u
-export FAULTLINE_LIB=/test FAULTLINE_SWITCHES=/test/switches FAULTLINE_RUN=/run/faultline FAULTLINE_TEXTFILE=/tmp/textfile \
-	FAULTLINE_SYSTEMCTL=true FAULTLINE_TICK=0 FAULTLINE_CLOCK=/tmp/clock TZ=UTC
-mkdir -p /run /tmp/textfile
-count=0
-
-result() { # STATUS NAME
-	count=$((count + 1))
-	if [ "$1" -eq 0 ]; then
-		echo "ok $count - $2"
-	else
-		sed 's/^/# /' /tmp/said
-		echo "not ok $count - $2"
-	fi
-}
+# shellcheck source=tests/rollout/guest-lib.sh
+. /test/guest-lib.sh
+export FAULTLINE_RUN=/run/faultline
 
 at() {
 	echo "$1" >/tmp/clock

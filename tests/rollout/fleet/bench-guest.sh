@@ -4,22 +4,10 @@
 # In the guest of tests/rollout/fleet/bench-vm.sh: faultline-bench as it is installed, against the
 # kernel's own switches.  It prints TAP.
 set -u
-export FAULTLINE_LIB=/test FAULTLINE_SWITCHES=/test/switches FAULTLINE_TEXTFILE=/tmp/textfile FAULTLINE_SYSTEMCTL=true \
-	FAULTLINE_TICK=0 FAULTLINE_CLOCK=/tmp/clock TZ=UTC
-mkdir -p /run /tmp/textfile
-count=0
+# shellcheck source=tests/rollout/guest-lib.sh
+. /test/guest-lib.sh
 names=$(sed -n 's/^vm\.\([^ ]*\).*/\1/p' $FAULTLINE_SWITCHES)
 before=/run/faultline/bench.before
-
-result() { # STATUS NAME
-	count=$((count + 1))
-	if [ "$1" -eq 0 ]; then
-		echo "ok $count - $2"
-	else
-		sed 's/^/# /' /tmp/said
-		echo "not ok $count - $2"
-	fi
-}
 
 bench() {
 	/usr/sbin/faultline-bench "$@" >/tmp/said 2>&1

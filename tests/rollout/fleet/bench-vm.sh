@@ -31,5 +31,5 @@ tools/fl vm run --kernel "${KERNEL:-$(image microvm)}" --name fleet-bench \
 	--file "$work/usr:/usr" --file "$work/lib/${library##*/}:$library" \
 	--file "$python:/usr/bin/python3" --file rollout/host/faultline-ab \
 	--file rollout/host/common.sh --file sysctl/switches --file "$(command -v flock)" \
-	--file tests/rollout/fleet/bench-guest.sh \
+	--file tests/rollout/guest-lib.sh --file tests/rollout/fleet/bench-guest.sh \
 	-- sh -c "FAULTLINE_BENCH='$options' sh bench-guest.sh"
