@@ -564,6 +564,28 @@ static bool waits_outside(pid_t pid)
 }
 
 /*
+ * Maps the file, holds a page fault of it, and starts a truncation, which ends or
+ * waits.  Returns the process that truncates, or -1.
+ */
+static pid_t truncate_beside_fault(int fd)
+{
+	pid_t truncation;
+
+	if (fd < 0)
+		return -1;
+	/* Now, because mmap() waits for a truncation. */
+	map = mmap(NULL, FILE_PAGES * HUGE, PROT_READ | PROT_WRITE,
+		   MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (map == MAP_FAILED || !hold_fault(fd))
+		return -1;
+	truncation = start_truncation(fd);
+	if (truncation < 0 ||
+	    !WAIT_FOR(has_ended(truncation) || is_blocked(truncation)))
+		return -1;
+	return truncation;
+}
+
+/*
  * Truncation either waits for the page fault, or the page fault notices; so no
  * page is left.  While truncation waits, further faults do not wait with a fault
  * mutex held: of two that need the same, both get as far as to wait for the
@@ -577,16 +599,8 @@ static int test_own(void)
 	bool outside = true;
 	struct stat st;
 
-	if (fd < 0)
-		return 2;
-	/* Now, because mmap() waits for a truncation. */
-	map = mmap(NULL, FILE_PAGES * HUGE, PROT_READ | PROT_WRITE,
-		   MAP_SHARED | MAP_NORESERVE, fd, 0);
-	if (map == MAP_FAILED || !hold_fault(fd))
-		return 2;
-	truncation = start_truncation(fd);
-	if (truncation < 0 ||
-	    !WAIT_FOR(has_ended(truncation) || is_blocked(truncation)))
+	truncation = truncate_beside_fault(fd);
+	if (truncation < 0)
 		return 2;
 	printf("# the truncation %s\n",
 	       has_ended(truncation) ? "has returned" : "waits");
@@ -689,15 +703,8 @@ static int test_starved(pid_t (*start)(void))
 	struct stat st;
 	bool spins;
 
-	if (fd < 0)
-		return 2;
-	map = mmap(NULL, FILE_PAGES * HUGE, PROT_READ | PROT_WRITE,
-		   MAP_SHARED | MAP_NORESERVE, fd, 0);
-	if (map == MAP_FAILED || !hold_fault(fd))
-		return 2;
-	truncation = start_truncation(fd);
-	if (truncation < 0 ||
-	    !WAIT_FOR(has_ended(truncation) || is_blocked(truncation)))
+	truncation = truncate_beside_fault(fd);
+	if (truncation < 0)
 		return 2;
 	if (!is_blocked(truncation)) {
 		printf("# the truncation does not wait for the page fault\n");
