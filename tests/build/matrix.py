@@ -28,6 +28,7 @@ from collections.abc import Iterator
 
 from faultline import flavour as lib
 from faultline.common import Fail
+from lib.tap import Tap
 from lib.touched import configured, touched
 
 WORK = lib.PATHS.build / "test" / "matrix"
@@ -185,10 +186,10 @@ def timed(row: Row, jobs: int) -> tuple[list[str], float]:
 def main() -> int:
     """Compile, print TAP."""
     rows = [row for row in ROWS if not sys.argv[1:] or re.search(sys.argv[1], row.name)]
-    print(f"TAP version 13\n1..{len(rows)}", flush=True)
+    print("TAP version 13", flush=True)
+    tap = Tap()
     cpus = os.cpu_count() or 1
     shutil.rmtree(WORK, ignore_errors=True)
-    failed = 0
     with concurrent.futures.ThreadPoolExecutor(cpus) as pool:
         def results() -> Iterator[tuple[list[str], float]]:
             # The others copy from the first.
@@ -196,16 +197,12 @@ def main() -> int:
                 yield timed(rows.pop(0), cpus)
             yield from pool.map(lambda row: timed(row, 1), rows)
 
-        for number, (row, (problems, seconds)) in enumerate(zip(list(rows), results()), 1):
-            failed += bool(problems)
-            print(f"{'not ok' if problems else 'ok'} {number} - {row.name}")
-            for problem in problems:
-                print(f"# {problem}")
-            print(f"# {seconds:.0f} s", flush=True)
+        for row, (problems, seconds) in zip(list(rows), results()):
+            tap.result(row.name, not problems, [*problems, f"{seconds:.0f} s"])
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"# {used.ru_utime + used.ru_stime:.0f} CPU-s")
+    tap.say([f"{used.ru_utime + used.ru_stime:.0f} CPU-s"])
     shutil.rmtree(WORK, ignore_errors=True)
-    return 1 if failed else 0
+    return tap.finish()
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ import sys
 from faultline import flavour as lib
 from faultline.common import ROOT, Fail
 from faultline.patchqueue import series_names
+from lib.tap import Tap
 from lib.touched import configured, of_kernel, touched
 
 # Users of the headers that we touch, compiled in any case.
@@ -275,7 +276,7 @@ def main() -> int:
         if name not in sources:
             print(f"# {name} is not in this configuration")
     objects = [str(pathlib.Path(name).with_suffix(".o")) for name in sources]
-    print(f"TAP version 13\n1..{len(objects) + 3}", flush=True)
+    print("TAP version 13", flush=True)
     compile_objects("microvm-stock", objects)
     compile_objects("microvm-off", objects)
 
@@ -297,13 +298,10 @@ def main() -> int:
     results += [(f"{name} is as upstream's{' with our fixes' if name in fixed else ''}",
                  differences(off.out / name, reference[name] / name))
                 for name in objects]
-    failed = 0
-    for number, (name, problems) in enumerate(results, 1):
-        print(f"{'not ok' if problems else 'ok'} {number} - {name}")
-        for problem in problems:
-            print(f"# {problem}")
-        failed += bool(problems)
-    return 1 if failed else 0
+    tap = Tap()
+    for name, problems in results:
+        tap.result(name, not problems, problems)
+    return tap.finish()
 
 
 if __name__ == "__main__":
