@@ -199,17 +199,17 @@ test-%: deps tree ## run one suite: test-source, test-runner, ...
 .PHONY: test-ppc64le
 test-ppc64le: tree ## boot and test the ppc64le kernel, radix and hash MMU
 	@$(DEPS) vm ppc64le
-	@tests/run ppc64le
+	@tests/run power/kernel
 
 .PHONY: test-signing
 test-signing: deps tree ## sign kernels; boot them with Secure Boot, load modules in them
-	@tests/run signing
+	@tests/run hosts/signing
 
 # Not part of test-release: it compiles a kernel of its own, for hours.
 .PHONY: test-powerpc64le
 test-powerpc64le: tree ## cross-build packages for POWER, install and boot them in a POWER9 VM
 	@$(DEPS) vm package ppc64le
-	@tests/run --limit 14400 powerpc64le
+	@tests/run --limit 14400 power/packages
 
 # Debian 13 has another compiler, so the suites compile everything again.
 .PHONY: test-debian-13
@@ -219,11 +219,11 @@ test-debian-13: ## the suites that a host's programs matter to, in a Debian 13 m
 
 .PHONY: test-debug
 test-debug: deps tree ## KUnit, selftests and race tests under KASAN, lockdep, DEBUG_VM
-	@tests/run debug runner/boots
+	@tests/run kernel/debug runner/boots
 
 .PHONY: test-kcsan
 test-kcsan: deps tree ## race tests under KCSAN, the data race detector
-	@tests/run kcsan
+	@tests/run kernel/kcsan
 
 # On two busy cores the selftests alone can exceed the default time limit.
 .PHONY: test-upstream
@@ -233,12 +233,12 @@ test-upstream: deps tree ## compare upstream's mm selftests and stress-ng with s
 
 .PHONY: test-rollout
 test-rollout: deps tree ## experiments on a fleet: simulated ones, and one on VMs
-	@tests/run rollout fleet
+	@tests/run rollout rollout/fleet
 
 .PHONY: test-images
 test-images: deps tree ## install FLAVOUR=microvm, cloud or generic in VMs; FORMAT=deb or rpm, FULL=1
 	@FLAVOUR=$(SMALL) FULL=$(FULL) tests/run $(if $(FORMAT),\
-		images/$(FORMAT)-lifecycle host-failures/$(FORMAT),images host-failures)
+		hosts/images/$(FORMAT)-lifecycle hosts/failures/$(FORMAT),hosts/images hosts/failures)
 
 # Not a target to call.
 is-shipped:
@@ -249,8 +249,9 @@ endif
 .PHONY: test-release
 test-release: is-shipped deps tree ## what is shipped: generic and cloud, or FLAVOUR, in VMs, with DKMS, BTF, dumps; takes hours
 	@set -e; for flavour in $(or $(FLAVOUR),generic cloud); do \
-		FLAVOUR=$$flavour FULL=$(FULL) tests/run --limit 7200 images host-failures release; done
-	@tests/run signing
+		FLAVOUR=$$flavour FULL=$(FULL) tests/run --limit 7200 \
+			hosts/images hosts/failures hosts/release; done
+	@tests/run hosts/signing
 
 .PHONY: lint
 lint: test-lint ## check the style and consistency of all tracked files

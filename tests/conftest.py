@@ -93,7 +93,7 @@ def title_of(item: pytest.Item) -> str:
 
 def suite_of(item: pytest.Item) -> suites.Suite:
     """The suite that a test belongs to."""
-    return suites.SUITES[title_of(item).partition("/")[0]]
+    return suites.suite_of(title_of(item))
 
 
 # --- What a suite needs
@@ -128,7 +128,7 @@ def start_programs(first: ProgramItem) -> None:
     pool = ThreadPoolExecutor(suite.jobs)
     items = first.session.items
     for item in items[items.index(first):]:
-        alone = item.name.partition("/")[2] in suite.alone
+        alone = item.name.rpartition("/")[2] in suite.alone
         if item != first and (alone or suite_of(item) != suite):
             break
         if isinstance(item, ProgramItem):

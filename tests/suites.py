@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The test suites, and the tables of tests that need no program of their own.
 
-A suite has a name, and a folder in tests/ unless all its tests are rows.  Its tests are the
-executables in that folder, which print TAP (or KTAP, with subtests) and run at the top of the
-repository, the files test_*.py, and its rows in BOOTS, RULES and CALLS.
+The name of a suite is a path in tests/.  Its tests are the executables in that folder, if there
+is one, which print TAP (or KTAP, with subtests) and run at the top of the repository, the files
+test_*.py, and its rows in BOOTS, RULES and CALLS.  A folder in it can be another suite.
 """
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ class Suite:
     name: str
     # Commands of this repository, with their arguments.
     needs: tuple[tuple[str, ...], ...] = ()
-    # Its place in tests/, if that is not its name.
-    folder: str = ""
     # How many of its programs run in parallel.
     jobs: int = 1
     # Programs that run alone because they measure time or need all CPUs.
@@ -51,27 +49,25 @@ SUITES = {suite.name: suite for suite in (
     Suite("package", ((FL, "stage", "microvm"),)),
     Suite("rollout", (BUILD,), jobs=2),
     # One virtual machine does not keep two CPUs busy.
-    Suite("images", ((LAB, "hosts", "packages", FLAVOUR),), jobs=2),
+    Suite("hosts/images", ((LAB, "hosts", "packages", FLAVOUR),), jobs=2),
     # A virtual machine on one host thread (icount) keeps one CPU busy.
     Suite("kernel", (BUILD, SELFTESTS), jobs=2,
           alone=("bench", "boot", "demo", "hugetlb-fixes", "races")),
     # VMs that share the CPUs with nothing else: changes of a switch have to be on time.
-    Suite("fleet", (BUILD, (FL, "stage", "microvm")), folder="rollout/fleet", opt_in=True),
-    Suite("host-failures", ((LAB, "hosts", "packages", FLAVOUR),), jobs=2, opt_in=True),
+    Suite("rollout/fleet", (BUILD, (FL, "stage", "microvm")), opt_in=True),
+    Suite("hosts/failures", ((LAB, "hosts", "packages", FLAVOUR),), jobs=2, opt_in=True),
     # It needs what the configurations of Debian have and that of microvm has not.
-    Suite("release", ((LAB, "hosts", "packages", "--first", FLAVOUR),), folder="hosts/release",
-          opt_in=True),
+    Suite("hosts/release", ((LAB, "hosts", "packages", "--first", FLAVOUR),), opt_in=True),
     # A kernel of its own, and VMs that start one after the other.
-    Suite("signing", ((FL, "stage", "microvm"), (FL, "stage", "tiny")), folder="hosts/signing",
-          opt_in=True),
-    Suite("debug", ((FL, "build", "microvm-debug"), SELFTESTS), opt_in=True),
-    Suite("kcsan", ((FL, "build", "microvm-kcsan"), SELFTESTS), folder="kernel/kcsan", opt_in=True),
-    Suite("ppc64le", ((FL, "build", "ppc64le"),
-                      (FL, "build", "ppc64le-stock"), (FL, "vm", "busybox", "ppc64le"),
-                      ("tests/lib/selftests.sh", "ppc64le")), folder="power/kernel", opt_in=True),
+    Suite("hosts/signing", ((FL, "stage", "microvm"), (FL, "stage", "tiny")), opt_in=True),
+    Suite("kernel/debug", ((FL, "build", "microvm-debug"), SELFTESTS), opt_in=True),
+    Suite("kernel/kcsan", ((FL, "build", "microvm-kcsan"), SELFTESTS), opt_in=True),
+    Suite("power/kernel", ((FL, "build", "ppc64le"),
+                           (FL, "build", "ppc64le-stock"), (FL, "vm", "busybox", "ppc64le"),
+                           ("tests/lib/selftests.sh", "ppc64le")), opt_in=True),
     # A kernel of Debian's configuration, cross-compiled, and a Debian userland for it.
-    Suite("powerpc64le", ((FL, "stage", "powerpc64le"), (FL, "vm", "busybox", "ppc64le")),
-          folder="power/packages", opt_in=True),
+    Suite("power/packages", ((FL, "stage", "powerpc64le"), (FL, "vm", "busybox", "ppc64le")),
+          opt_in=True),
     Suite("upstream", (BUILD, (FL, "build", "microvm-stock")), opt_in=True),
 )}
 
@@ -140,48 +136,48 @@ BOOTS = {boot.title: boot for boot in (
          IN_TURN, timeout=1500, append=NUMA, seconds=2, env=(FLIP_OFF, "FAULTLINE_COUNT=1000"),
          reason="The races again, with the switch flipping on and off all the time."),
 
-    Boot("debug/kunit", "microvm-debug", cpus=2,
+    Boot("kernel/debug/kunit", "microvm-debug", cpus=2,
          reason="The KUnit suites of mm/faultline, which run when the kernel boots."),
-    Boot("debug/semantics", "microvm-debug",
+    Boot("kernel/debug/semantics", "microvm-debug",
          ("toggles", "munmap_semantics", "munmap_fault", "madvise_semantics", "hugetlb_semantics",
           "spf_semantics"),
          mem=4096, timeout=1500, append=f"{NUMA} {RCU_TABLES}", env=("FAULTLINE_COUNT=100",),
          reason="kernel/semantics under KASAN, lockdep and mm's own checks, with fault injection "
          "for allocations.  One host thread per CPU, although that occasionally fails (IN_TURN): "
          "a single thread is too slow (a third was done after 20 minutes).  pmd_clear_semantics is "
-         "in debug/flip."),
-    Boot("debug/races", "microvm-debug", RACES,
+         "in kernel/debug/flip."),
+    Boot("kernel/debug/races", "microvm-debug", RACES,
          mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", preempt="full",
          env=("FAULTLINE_COUNT=100", "FAULTLINE_PLAYGROUND=20"),
          reason="kernel/races under KASAN, lockdep and mm's own checks, also with wider race "
          "windows and with failing allocations.  With preempt=full a thread can lose its CPU at "
          "any place where preemption is not off, even inside an RCU section; the other rows have "
          "the default of Debian's kernels, voluntary."),
-    Boot("debug/flip", "microvm-debug",
+    Boot("kernel/debug/flip", "microvm-debug",
          ("pmd_clear_semantics", "pmd_clear_race -v flip", "spf_race -v flip"),
          2, mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", seconds=2,
          env=(FLIP_OFF,),
          reason="kernel/flip under KASAN, lockdep and mm's own checks, also with wider race "
          "windows and with failing allocations.  One host thread is too slow for the munmap and "
-         "hugetlb programs: debug/races runs them, with the switch changing without going "
+         "hugetlb programs: kernel/debug/races runs them, with the switch changing without going "
          "through 0.  With more than 4 ns for each instruction, the timer ticks of four CPUs of "
          "this kernel can take longer than their period, until a soft lockup is reported."),
 
-    Boot("ppc64le/kunit", "ppc64le", cpus=2,
+    Boot("power/kernel/kunit", "ppc64le", cpus=2,
          reason="The KUnit suites of mm/faultline, which run when the kernel boots."),
-    Boot("ppc64le/radix", "ppc64le", PPC64LE,
+    Boot("power/kernel/radix", "ppc64le", PPC64LE,
          mem=4096, timeout=1500, env=("FAULTLINE_MMU=Radix", "FAULTLINE_COUNT=200"),
          reason="The selftests with the radix MMU: page tables as on x86, with 64 KiB pages."),
-    Boot("ppc64le/hash", "ppc64le", PPC64LE, mem=4096, timeout=1500, append="disable_radix",
+    Boot("power/kernel/hash", "ppc64le", PPC64LE, mem=4096, timeout=1500, append="disable_radix",
          env=("FAULTLINE_MMU=Hash", "FAULTLINE_COUNT=200"),
          reason="The selftests with the hash MMU: the hardware does not read its page tables, "
          "and its huge pages are 16 MiB."),
-    Boot("ppc64le/spf-radix", "ppc64le", ("mmu", "spf_semantics", "spf_race"),
+    Boot("power/kernel/spf-radix", "ppc64le", ("mmu", "spf_semantics", "spf_race"),
          IN_TURN, mem=4096, timeout=1500, env=("FAULTLINE_MMU=Radix",), awake=True,
          reason="Speculative page faults with the radix MMU, also with wider windows and with "
          "flips.  On one host thread: with several, QEMU's tlbie does not wait until the other "
          "CPUs have flushed, so they write to read-only pages no matter what the kernel does."),
-    Boot("ppc64le/spf-hash", "ppc64le", ("mmu", "spf_semantics", "spf_race"),
+    Boot("power/kernel/spf-hash", "ppc64le", ("mmu", "spf_semantics", "spf_race"),
          IN_TURN, mem=4096, timeout=1500, append="disable_radix", env=("FAULTLINE_MMU=Hash",),
          awake=True,
          reason="The same with the hash MMU, which is told of a new entry while the page table "
@@ -233,7 +229,7 @@ _DEBUG = Boot("", "microvm-debug", timeout=240)
 RULES = {
     # Not here: T2 and T3 of page tables, whose windows no test hits; models break them
     # (tests/models/munmap-tables.pml).
-    "debug/munmap-rules": (dataclasses.replace(_DEBUG, env=("FAULTLINE_MIB=16",)), (
+    "kernel/debug/munmap-rules": (dataclasses.replace(_DEBUG, env=("FAULTLINE_MIB=16",)), (
         Rule("MUNMAP_NO_WAIT", "the wait for page faults",
              "munmap_race race.on.faults_in_progress"),
         Rule("MUNMAP_ZAP_FOREIGN", "zapping marked mappings only",
@@ -248,7 +244,7 @@ RULES = {
              passes=False))),
     # Not here: that entry_peek() must not use huge_ptep_get(), as that looks at neighbouring
     # entries only on arm64; on x86 it is the same single read.
-    "debug/hugetlb-rules": (dataclasses.replace(_DEBUG, append=NUMA), (
+    "kernel/debug/hugetlb-rules": (dataclasses.replace(_DEBUG, append=NUMA), (
         _hugetlb("NO_RECHECK", "revalidation under the page table lock", "revalidate.leave",
                  "hugetlb_lock_window_us=20000 pmd_clear_ipi_free=1"),
         _hugetlb("NO_MAPPING", "the check that the page is still in the file",
@@ -268,7 +264,7 @@ RULES = {
                  "hugetlb_entry_window_us=100000", seconds=60))),
     # The kernel behaves like a guest whose hypervisor flushes TLBs: on bare x86 a flush waits for
     # all walkers, no matter which rule is broken.
-    "debug/pmd_clear-rules": (dataclasses.replace(_DEBUG, append=RCU_TABLES), (
+    "kernel/debug/pmd_clear-rules": (dataclasses.replace(_DEBUG, append=RCU_TABLES), (
         _pmd_clear("PMD_CLEAR_NO_RECHECK", "rechecking the sequence number", "unshare"),
         _pmd_clear("PMD_CLEAR_NO_COUNT", "a new sequence number when unsharing", "unshare",
                    passes=False),
@@ -280,7 +276,7 @@ RULES = {
         _pmd_clear("", "", "collapse"),
         _pmd_clear("PMD_CLEAR_NO_TABLE_RCU", "the grace period for a table without a batch",
                    "table"))),
-    "debug/spf-rules": (dataclasses.replace(_DEBUG, append=NUMA), (
+    "kernel/debug/spf-rules": (dataclasses.replace(_DEBUG, append=NUMA), (
         _spf("SPF_NO_SEQUENCE", "revalidation under the page table lock", "stop_munmap",
              "lock=20000"),
         _spf("SPF_NO_LOCKED", "the check for a concurrent VMA change", "fork_order", ""),
@@ -305,7 +301,7 @@ RULES = {
     #
     # A stale hash entry translates for all threads alike, so that they agree on what they read
     # from the old page.  init_on_free clears that page when the collapse frees it.
-    "ppc64le/collapse-hash": (
+    "power/kernel/collapse-hash": (
         Boot("", "ppc64le", ("mmu",), IN_TURN, timeout=1200,
              append="disable_radix init_on_free=1", env=("FAULTLINE_MMU=Hash",), awake=True), (
             dataclasses.replace(_spf("", "", "keep_collapse_writing", "change=20000"), seconds=30),
@@ -323,16 +319,16 @@ UNTESTED = {
 # Tests that are one call of a tool, which prints TAP.
 CALLS = {
     # A host installs, boots, uses, upgrades, rolls back and removes our kernel.
-    "images/deb-lifecycle": (LAB, "hosts", "test", "deb", "lifecycle"),
-    "images/rpm-lifecycle": (LAB, "hosts", "test", "rpm", "lifecycle"),
+    "hosts/images/deb-lifecycle": (LAB, "hosts", "test", "deb", "lifecycle"),
+    "hosts/images/rpm-lifecycle": (LAB, "hosts", "test", "rpm", "lifecycle"),
     # A host survives power cuts, full disks, bad repositories and kernels that fail to boot.
-    "host-failures/deb": (LAB, "hosts", "test", "deb", "failures"),
-    "host-failures/rpm": (LAB, "hosts", "test", "rpm", "failures"),
+    "hosts/failures/deb": (LAB, "hosts", "test", "deb", "failures"),
+    "hosts/failures/rpm": (LAB, "hosts", "test", "rpm", "failures"),
     # faultline-boot with systemd-boot and GRUB: trials that pass, trials that fail, power cuts.
-    "host-failures/loaders": (LAB, "hosts", "test", "deb", "loaders"),
-    "host-failures/loaders-12": (LAB, "hosts", "test", "deb", "loaders-12"),
+    "hosts/failures/loaders": (LAB, "hosts", "test", "deb", "loaders"),
+    "hosts/failures/loaders-12": (LAB, "hosts", "test", "deb", "loaders-12"),
     # A host builds a module with DKMS, reads BTF, takes and opens a dump, and boots with dracut.
-    "release/deb": (LAB, "hosts", "test", "deb", "release"),
+    "hosts/release/deb": (LAB, "hosts", "test", "deb", "release"),
     # Upstream's tests give the same results as on stock.
     "upstream/mm": (LAB, "upstream", "mm"),
     "upstream/stress-ng": (LAB, "upstream", "stress-ng"),
@@ -343,23 +339,28 @@ ROWS: dict[str, tuple[str, ...]] = ({title: (LAB, "boot", title) for title in BO
                                     | {title: (LAB, "rules", title) for title in RULES})
 
 
-_SUITE_OF = {TESTS / (suite.folder or name): name for name, suite in SUITES.items()}
+_FOLDERS = {TESTS / name: name for name in SUITES}
+
+
+def suite_of(test: str) -> Suite:
+    """The suite of the test SUITE/NAME."""
+    return SUITES[test.rpartition("/")[0]]
 
 
 def title(path: Path) -> str:
     """The name of a program or test_NAME.py: SUITE/NAME."""
-    return f"{_SUITE_OF[path.parent]}/{path.stem.removeprefix('test_')}"
+    return f"{_FOLDERS[path.parent]}/{path.stem.removeprefix('test_')}"
 
 
 def is_program(path: Path) -> bool:
     """Whether a file is a test program of a suite."""
-    return (path.parent in _SUITE_OF and not path.match("test_*.py") and path.is_file()
+    return (path.parent in _FOLDERS and not path.match("test_*.py") and path.is_file()
             and os.access(path, os.X_OK))
 
 
 def tests_of(suite: Suite) -> list[tuple[str, str]]:
     """The suite's tests, those that run alone first: title and argument for pytest."""
-    found = [(title(path), str(path)) for path in (TESTS / (suite.folder or suite.name)).glob("*")
+    found = [(title(path), str(path)) for path in (TESTS / suite.name).glob("*")
              if is_program(path) or path.match("test_*.py")]
-    found += [(name, f"{__file__}::{name}") for name in ROWS if name.startswith(f"{suite.name}/")]
-    return sorted(found, key=lambda test: (test[0].partition("/")[2] not in suite.alone, test))
+    found += [(name, f"{__file__}::{name}") for name in ROWS if suite_of(name) == suite]
+    return sorted(found, key=lambda test: (test[0].rpartition("/")[2] not in suite.alone, test))

@@ -25,7 +25,7 @@ from faultline.pin import Pin
 from .host import DISK_UNIT, PARAMETERS, UNIT_NAME
 
 FORMATS = ("deb", "rpm")
-# One for each format, and those of the suites release and host-failures.
+# One for each format, and those of the suites hosts/release and hosts/failures.
 DISKS = (*FORMATS, "release", "loaders", "loaders-12")
 RELEASE = "trixie"
 # The disks of other releases of Debian.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # The Debian packages: contents, control fields, an external module, lintian and
-# reproducibility. the suites images and host-failures install them.
+# reproducibility.  The suites hosts/images and hosts/failures install them.
 #
 # DEB_TEST_STAGE=DIR uses an existing stage instead of making one.
 set -uo pipefail

@@ -160,7 +160,7 @@ def test_failed_build(repo: Repository) -> None:
     repo.program("tests/kernel/it", PASS)
     repo.put("tests/runner/test_it.py", "def test_it():\n    pass\n")
     # it, test_it, and the rows of the suites that run by default.
-    rows = sum(not suites.SUITES[title.partition("/")[0]].opt_in for title in suites.ROWS)
+    rows = sum(not suites.suite_of(title).opt_in for title in suites.ROWS)
     said = repo.ends(f"1 passed, {2 + rows} failed, 0 skipped")
     assert "tests/lint/it PASSED: 1 passed" in said
     assert "not run: tools/fl build microvm failed" in said
@@ -212,7 +212,7 @@ def test_setup(broken):
 @pytest.mark.parametrize(("name", "error"), [
     ("nosuch", "no suite 'nosuch'; suites are: lint "),
     ("lint/nosuch", "no test lint/nosuch: see 'tests/run --list'"),
-    ("lint/it/x", "no test lint/it/x: see"), ("", "no suite ''")])
+    ("lint/it/x", "no suite 'lint/it'; suites are: lint "), ("", "no suite ''")])
 def test_bad_name(repo: Repository, name: str, error: str) -> None:
     """An unknown suite or test gives one error line."""
     repo.program("tests/lint/it", PASS)
@@ -222,13 +222,17 @@ def test_bad_name(repo: Repository, name: str, error: str) -> None:
 
 
 def test_list(repo: Repository) -> None:
-    """--list prints programs, files of tests, and rows, but no other files."""
+    """--list prints programs, files of tests, and rows of a suite, but not of one within it."""
     repo.program("tests/kernel/it", PASS)
     repo.program("tests/kernel/guest/it", PASS)
     repo.put("tests/kernel/test_them.py", "")
     repo.put("tests/kernel/settings", "")
-    assert set(repo.run("--list", "kernel").stdout.split()) == {"kernel/it", "kernel/them"} | {
-        title for title in suites.ROWS if title.startswith("kernel/")}
+    repo.program("tests/kernel/debug/it", PASS)
+    for suite, found in (("kernel", {"kernel/it", "kernel/them"}),
+                         ("kernel/debug", {"kernel/debug/it"})):
+        assert set(repo.run("--list", suite).stdout.split()) == found | {
+            title for title in suites.ROWS if suites.suite_of(title).name == suite}
+    assert repo.run("--list", "kernel/debug/it").stdout == "kernel/debug/it\n"
 
 
 def test_progress(repo: Repository) -> None:
@@ -246,7 +250,7 @@ def test_rows() -> None:
     """Each row belongs to a suite, says why, and names programs that exist."""
     folder = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
     for boot in suites.BOOTS.values():
-        assert boot.title.partition("/")[0] in suites.SUITES, boot
+        assert suites.suite_of(boot.title), boot
         assert boot.reason.endswith("."), boot
         for program in boot.programs:
             name = program.split()[0]

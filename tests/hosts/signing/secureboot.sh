@@ -3,8 +3,8 @@
 #
 # sign-stage with throw-away keys, on a stage with the kernel of flavour tiny
 # and modules made here.  Verified by sbverify, openssl and modinfo, and for
-# vmlinuz by a VM whose firmware has Secure Boot on.  signing/certificate loads
-# signed modules.
+# vmlinuz by a VM whose firmware has Secure Boot on.  hosts/signing/certificate
+# loads signed modules.
 set -uo pipefail
 . "$(dirname "$0")/../../lib/tap.sh"
 # shellcheck source=tests/lib/secureboot.sh
