@@ -26,12 +26,12 @@ import sys
 import time
 from collections.abc import Iterator
 
-from faultline import flavour as lib
 from faultline.common import Fail
+from faultline.flavour import FRAGMENTS, PATHS, environment, read_config
 from lib.tap import Tap
 from lib.touched import configured, touched
 
-WORK = lib.PATHS.build / "test" / "matrix"
+WORK = PATHS.build / "test" / "matrix"
 SHOWN_LINES = 30
 FAULT = re.compile(r"\b(error|warning):|No rule to make")
 FAULTLINE = ("flavour-microvm.config", "faultline.config", "faultline-x86.config")
@@ -83,7 +83,7 @@ class Row:
 
     def config(self) -> str:
         """The input for Kconfig; the last line for an option wins."""
-        lines = [(lib.FRAGMENTS / name).read_text(encoding="utf-8")
+        lines = [(FRAGMENTS / name).read_text(encoding="utf-8")
                  for name in self.target.fragments]
         for setting in f"{self.also} {self.about}".split():
             option, _, value = setting.partition("=")
@@ -129,11 +129,11 @@ ROWS = (
 
 def run(row: Row, log: pathlib.Path, *arguments: str) -> bool:
     """Run the kernel's make."""
-    command = ["make", "-C", str(lib.PATHS.tree), f"O={row.out}", "--no-print-directory", "-k",
+    command = ["make", "-C", str(PATHS.tree), f"O={row.out}", "--no-print-directory", "-k",
                f"CC={'ccache ' if shutil.which('ccache') else ''}{row.target.cc}",
                "CONFIG_OBJTOOL=", *row.target.variables, *arguments]
     with open(log, "ab") as sink:
-        return subprocess.run(command, env=lib.environment(), stdin=subprocess.DEVNULL,
+        return subprocess.run(command, env=environment(), stdin=subprocess.DEVNULL,
                               stdout=sink, stderr=subprocess.STDOUT, check=False).returncode == 0
 
 
@@ -152,14 +152,14 @@ def compile_row(row: Row, jobs: int) -> list[str]:
     if not run(row, log, f"KCONFIG_ALLCONFIG={wanted}", "allnoconfig"):
         return said(log)
     log.unlink()
-    config = lib.read_config(row.out / ".config")
+    config = read_config(row.out / ".config")
     problems = [f"CONFIG_{option} is {have}: check what selects it or what it depends on"
                 for option, value in (one.split("=") for one in row.about.split())
                 if (have := config.get(option, "n")) != value]
     if problems:
         return problems
     sources = [name for name in touched(row.target.arch)
-               if configured(name, lib.PATHS.tree, config)]
+               if configured(name, PATHS.tree, config)]
     objects = [str(pathlib.Path(name).with_suffix(".o")) for name in sources]
     if not run(row, log, f"-j{jobs}", *objects, "mm/faultline/"):
         return said(log)

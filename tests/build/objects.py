@@ -29,8 +29,8 @@ import struct
 import subprocess
 import sys
 
-from faultline import flavour as lib
 from faultline.common import ROOT, Fail
+from faultline.flavour import FLAVOURS, PATHS, check_symbols, environment, find, output, read_config
 from faultline.patchqueue import series_names
 from lib.tap import Tap
 from lib.touched import configured, of_kernel, touched
@@ -149,7 +149,7 @@ def without_lines(table: bytes) -> bytes:
     the file name (both are relocations), 16-bit line, 16-bit flags.  Without
     CONFIG_DEBUG_BUGVERBOSE there is neither file nor line.
     """
-    if "DEBUG_BUGVERBOSE" not in lib.read_config(lib.find("microvm-off").config):
+    if "DEBUG_BUGVERBOSE" not in read_config(find("microvm-off").config):
         return table
     entry = struct.Struct("<iiHH")
     return b"".join(entry.pack(code, file, 0, flags)
@@ -186,7 +186,7 @@ def differences(ours: pathlib.Path, theirs: pathlib.Path) -> list[str]:
 
 def fixes() -> list[pathlib.Path]:
     """Patches of ours that upstream lacks, in their order."""
-    folder = lib.PATHS.kernel / "patches"
+    folder = PATHS.kernel / "patches"
     names = series_names((folder / "series").read_text(encoding="utf-8"))
     return [path for path in map(folder.joinpath, names)
             if re.search(r"(?m)^Forwarded: no\b", path.read_text(encoding="utf-8"))]
@@ -204,7 +204,7 @@ def fixed_objects(objects: list[str]) -> list[str]:
     files = fixed_files()
     # Each dependency is one word, with or without the folder of the tree.
     wanted = re.compile(rf"[\s/]({'|'.join(map(re.escape, sorted(files)))})(?=[\s\\)])")
-    out = lib.find("microvm-stock").out
+    out = find("microvm-stock").out
 
     def includes(name: str) -> bool:
         path = out / name
@@ -225,27 +225,27 @@ def compile_objects(flavour: str, objects: list[str], **env: str) -> None:
 
 def compile_fixed(objects: list[str]) -> pathlib.Path:
     """Compile them from upstream's tree plus the fixes; return their folder."""
-    build = lib.PATHS.build / "test" / "fixed"
+    build = PATHS.build / "test" / "fixed"
     tree = build / "source"
     shutil.rmtree(tree, ignore_errors=True)
     # Links: git writes a patched file as a new one.
-    shutil.copytree(lib.PATHS.stock, tree, symlinks=True, copy_function=os.link,
-                    ignore=lambda folder, _: [".git"] if folder == str(lib.PATHS.stock) else [])
+    shutil.copytree(PATHS.stock, tree, symlinks=True, copy_function=os.link,
+                    ignore=lambda folder, _: [".git"] if folder == str(PATHS.stock) else [])
     for patch in fixes():
         # Else git resolves the paths from the top of our own repository.
-        lib.output("env", f"GIT_CEILING_DIRECTORIES={build}", "git", "-C", tree, "apply", patch)
+        output("env", f"GIT_CEILING_DIRECTORIES={build}", "git", "-C", tree, "apply", patch)
     for name in fixed_files():
-        if (tree / name).samefile(lib.PATHS.stock / name):
+        if (tree / name).samefile(PATHS.stock / name):
             raise Fail(f"the fixes name {name}, but do not change it")
     # Use a flavour with none of our options.
     compile_objects("microvm-off", objects, BUILD=str(build), KERNEL_TREE=str(tree),
-                    CCACHE_DIR=lib.environment()["CCACHE_DIR"])
+                    CCACHE_DIR=environment()["CCACHE_DIR"])
     return build / "microvm-off"
 
 
 def config_differences() -> list[str]:
     """Differences between the two configurations."""
-    ours, stock = (lib.read_config(lib.find(name).config)
+    ours, stock = (read_config(find(name).config)
                    for name in ("microvm-off", "microvm-stock"))
     return [f"CONFIG_{name}={value} in one of them" for name, value
             in sorted(set(ours.items()) ^ set(stock.items()))]
@@ -254,12 +254,12 @@ def config_differences() -> list[str]:
 def unknown_options() -> list[str]:
     """Flavours with an option that their tree does not have; CI does not build all of them."""
     problems = []
-    for flavour in lib.FLAVOURS.values():
+    for flavour in FLAVOURS.values():
         if flavour.peer:
             # Its source is fetched on demand, and may lack some.
             continue
         try:
-            lib.check_symbols(flavour)
+            check_symbols(flavour)
         except Fail as fault:
             problems.append(f"{flavour.name}: {fault}")
     return problems
@@ -269,8 +269,8 @@ def main() -> int:
     """Compile, compare, print TAP."""
     compile_objects("microvm-stock", [])
     every = sorted({*touched(), *ALWAYS})
-    stock = lib.find("microvm-stock")
-    config = lib.read_config(stock.config)
+    stock = find("microvm-stock")
+    config = read_config(stock.config)
     sources = [name for name in every if configured(name, stock.tree, config)]
     for name in every:
         if name not in sources:
@@ -280,14 +280,14 @@ def main() -> int:
     compile_objects("microvm-stock", objects)
     compile_objects("microvm-off", objects)
 
-    off = lib.find("microvm-off")
+    off = find("microvm-off")
     fixed = fixed_objects(objects)
     reference = dict.fromkeys(objects, stock.out)
     if fixed:
         reference |= dict.fromkeys(fixed, compile_fixed(fixed))
     makefile = (stock.tree / "Makefile").read_text()
     version = ".".join(re.findall(r"(?m)^(?:VERSION|PATCHLEVEL|SUBLEVEL) = (\d+)$", makefile))
-    local = (lib.PATHS.kernel / "overlay/localversion-faultline").read_text().strip()
+    local = (PATHS.kernel / "overlay/localversion-faultline").read_text().strip()
     results = [("both flavours have the same configuration", config_differences()),
                ("every option of every flavour exists", unknown_options())]
     releases = [(off, f"{version}{local}-off"), (stock, f"{version}-stock")]

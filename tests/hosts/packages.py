@@ -15,8 +15,8 @@ import re
 import shutil
 from pathlib import Path
 
-from faultline import flavour as lib
 from faultline.common import ROOT, Paths, say, shown, write_atomic
+from faultline.flavour import find
 from faultline.package import deb, make_repo, rpm
 from faultline.stage import inputs_file, make_stage
 
@@ -70,7 +70,7 @@ def up_to_date(work: Path, out: Path, now: str, first: bool) -> bool:
 
 def make(paths: Paths, flavour: str, first: bool = False) -> None:
     """Make stages, packages and repositories, unless they are up to date."""
-    stages = [make_stage(lib.find(flavour, rebuild))
+    stages = [make_stage(find(flavour, rebuild))
               for rebuild in (("",) if first else ("", "2"))]
     work = paths.build / "images/packages" / flavour
     out = paths.build / "images/repo" / flavour

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 
-from faultline import flavour as lib
+from faultline.flavour import PATHS, output
 
 
 def of_kernel(name: str, arch: str = "x86") -> bool:
@@ -16,8 +16,8 @@ def of_kernel(name: str, arch: str = "x86") -> bool:
 def touched(arch: str = "x86") -> list[str]:
     """C files of this architecture's kernel that our branch changes."""
     # Against the work tree: uncommitted changes count as well.
-    names = lib.output("git", "-C", lib.PATHS.tree, "diff", "--name-only", "--diff-filter=M",
-                       "upstream").split()
+    names = output("git", "-C", PATHS.tree, "diff", "--name-only", "--diff-filter=M",
+                   "upstream").split()
     return [name for name in names if name.endswith(".c") and of_kernel(name, arch)]
 
 

@@ -20,8 +20,9 @@ import subprocess
 import sys
 import time
 
-from . import flavour as lib
 from .common import Fail, LOG_SECONDS, lock, say, shown, write_atomic
+from .flavour import (FLAVOURS, LOGS, PATHS, Flavour, State, cc, compiler, configure, debug_flags,
+                      digest, environment, find, read_config, source_date_epoch, tree_state)
 from .tree import make_peer, make_stock, make_tree
 
 # The line that make prints for each build step: "  CC      mm/mmap.o".
@@ -31,7 +32,7 @@ FAILED = re.compile(r"\berror:|\*\*\* |undefined reference|multiple definition|N
 # flavour has been counted.
 STEPS_PER_OPTION = 2.2
 KEPT_TIMES = 20
-TIMES = lib.LOGS / "times.json"
+TIMES = LOGS / "times.json"
 
 
 def read_times() -> dict[str, list[dict[str, object]]]:
@@ -43,17 +44,17 @@ def read_times() -> dict[str, list[dict[str, object]]]:
         return {}
 
 
-def expected_steps(flavour: lib.Flavour) -> int:
+def expected_steps(flavour: Flavour) -> int:
     """The approximate number of steps in a full build."""
     for entry in reversed(read_times().get(flavour.name, [])):
         if entry["whole"]:
             return int(str(entry["steps"]))
-    return int(STEPS_PER_OPTION * len(lib.read_config(flavour.config)))
+    return int(STEPS_PER_OPTION * len(read_config(flavour.config)))
 
 
-def record(flavour: lib.Flavour, entry: dict[str, object]) -> None:
+def record(flavour: Flavour, entry: dict[str, object]) -> None:
     """Record the times of a build.  Two flavours may finish at the same moment."""
-    with lock(lib.LOGS / ".times.lock"):
+    with lock(LOGS / ".times.lock"):
         times = read_times()
         times.setdefault(flavour.name, []).append(entry)
         del times[flavour.name][:-KEPT_TIMES]
@@ -67,21 +68,21 @@ def spent(seconds: float) -> str:
 
 def build_date() -> str:
     """The date in the kernel's banner: the same for all builds of a release."""
-    date = datetime.datetime.fromtimestamp(lib.source_date_epoch(), datetime.timezone.utc)
+    date = datetime.datetime.fromtimestamp(source_date_epoch(), datetime.timezone.utc)
     return f"{date:%a %b %d %H:%M:%S UTC %Y}"
 
 
-def make_command(flavour: lib.Flavour) -> list[str]:
+def make_command(flavour: Flavour) -> list[str]:
     """The make command, with everything a reproducible image needs."""
     return [
         "make", "-C", str(flavour.tree), f"O={flavour.out}", f"-j{(os.cpu_count() or 1) + 1}",
         # Keep the errors of a failing compiler together, next to their step.
         "--output-sync=target", "--no-print-directory",
-        f"CC={lib.cc(flavour)}",
+        f"CC={cc(flavour)}",
         *(f"{name}={value}" for name, value in flavour.arch.variables.items()),
         # Set, even if empty: else the kernel appends a '+' for being past a tag.
         f"LOCALVERSION={flavour.localversion}",
-        *lib.debug_flags(flavour),
+        *debug_flags(flavour),
         f"KBUILD_BUILD_TIMESTAMP={build_date()}",
         "KBUILD_BUILD_USER=faultline", "KBUILD_BUILD_HOST=build", "KBUILD_BUILD_VERSION=1"]
 
@@ -89,7 +90,7 @@ def make_command(flavour: lib.Flavour) -> list[str]:
 class Progress:
     """Counts the steps in make's log as it grows, and reports progress."""
 
-    def __init__(self, flavour: lib.Flavour, log: str, whole: bool) -> None:
+    def __init__(self, flavour: Flavour, log: str, whole: bool) -> None:
         self._name = flavour.name
         self._of = f" of about {expected_steps(flavour)}" if whole else ""
         self._log = open(log, "rb")  # pylint: disable=consider-using-with
@@ -131,9 +132,9 @@ def explain(log: str) -> None:
         print(f"  {line}", file=sys.stderr)
 
 
-def run_make(flavour: lib.Flavour, make: list[str], targets: list[str]) -> None:
+def run_make(flavour: Flavour, make: list[str], targets: list[str]) -> None:
     """Compile; print and record how long it took."""
-    log = str(lib.LOGS / f"{flavour.out_name}.log")
+    log = str(LOGS / f"{flavour.out_name}.log")
     command = [*make, *(targets or [flavour.arch.target])]
     whole = not targets and not (flavour.out / "vmlinux").exists()
     began = time.monotonic()
@@ -142,7 +143,7 @@ def run_make(flavour: lib.Flavour, make: list[str], targets: list[str]) -> None:
         sink.write((shlex.join(command) + "\n").encode())
         sink.flush()
         progress = Progress(flavour, log, whole)
-        with subprocess.Popen(command, env=lib.environment(), stdin=subprocess.DEVNULL,
+        with subprocess.Popen(command, env=environment(), stdin=subprocess.DEVNULL,
                               stdout=sink, stderr=subprocess.STDOUT) as process:
             try:
                 while process.poll() is None:
@@ -172,20 +173,20 @@ def run_make(flavour: lib.Flavour, make: list[str], targets: list[str]) -> None:
         "wall_s": round(wall, 1), "cpu_s": round(busy, 1)})
 
 
-def build(flavour: lib.Flavour, targets: list[str]) -> None:
+def build(flavour: Flavour, targets: list[str]) -> None:
     """Configure and compile whatever is out of date."""
     if flavour.peer:
-        make_peer(lib.PATHS)
+        make_peer(PATHS)
     elif flavour.stock:
         # Nothing else needs upstream's tree.
-        make_stock(lib.PATHS, make_tree(lib.PATHS))
-    tree = lib.tree_state(flavour)
-    lib.LOGS.mkdir(parents=True, exist_ok=True)
+        make_stock(PATHS, make_tree(PATHS))
+    tree = tree_state(flavour)
+    LOGS.mkdir(parents=True, exist_ok=True)
     with lock(flavour.lock):
-        lib.configure(flavour, tree)
-        state = lib.State(flavour)
+        configure(flavour, tree)
+        state = State(flavour)
         make = make_command(flavour)
-        now = lib.digest(tree.head, flavour.config.read_bytes(), lib.compiler(flavour), *make)
+        now = digest(tree.head, flavour.config.read_bytes(), compiler(flavour), *make)
         goal = " ".join(targets) or flavour.arch.target
         # The targets built from exactly this state.  Those of other states are
         # not remembered, because make overwrites their output.
@@ -199,7 +200,7 @@ def build(flavour: lib.Flavour, targets: list[str]) -> None:
         state.save()
         run_make(flavour, make, targets)
         # Someone may have edited the tree in the meantime.
-        if lib.tree_state(flavour) == tree and not tree.dirty:
+        if tree_state(flavour) == tree and not tree.dirty:
             state.data["built"] = {"of": now, "goals": sorted({*done, goal})}
             state.save()
 
@@ -207,7 +208,7 @@ def build(flavour: lib.Flavour, targets: list[str]) -> None:
 def main() -> None:
     """Parse the command line and do it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("flavour", help=", ".join(lib.FLAVOURS))
+    parser.add_argument("flavour", help=", ".join(FLAVOURS))
     parser.add_argument("target", nargs="*", help="target of the kernel's Makefile")
     args = parser.parse_args()
-    build(lib.find(args.flavour), args.target)
+    build(find(args.flavour), args.target)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 import shutil
 
-from . import flavour as lib
 from .common import Fail, flag, shown
+from .flavour import FLAVOURS, PATHS
 from .worktree import WorkTree
 
 # Kept by `clean`, along with their locks and unfinished copies.
@@ -20,12 +20,12 @@ KEPT = ("cache", "keys", "tree", "stock-tree", "peer-tree")
 
 def check_tree() -> None:
     """Refuse to remove a developer's work."""
-    work_tree = WorkTree(lib.PATHS.tree)
+    work_tree = WorkTree(PATHS.tree)
     if flag("FORCE") or not work_tree.exists():
         return
     work = work_tree.unsaved_work(work_tree.load())
     if work:
-        raise Fail(f"{shown(lib.PATHS.tree)} has {work}: commit and run 'make export' first, "
+        raise Fail(f"{shown(PATHS.tree)} has {work}: commit and run 'make export' first, "
                    "or discard it with FORCE=1")
 
 
@@ -34,13 +34,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--all", action="store_true", help="remove branch, downloads, cache too")
     args = parser.parse_args()
-    build = lib.PATHS.build
+    build = PATHS.build
     if not build.exists():
         return
     # A folder set with BUILD= may hold other files: there, remove only files
     # that are known to be ours.
-    ours = build == lib.PATHS.kernel.parent / "build"
-    known = {*lib.FLAVOURS, *KEPT, "log", "test", "bench", "vm", "pycache", "stage",
+    ours = build == PATHS.kernel.parent / "build"
+    known = {*FLAVOURS, *KEPT, "log", "test", "bench", "vm", "pycache", "stage",
              "packages", "repo", "perf", "package", "images", "selftests", "selftests-ppc64le",
              "debian-13"}
     if args.all:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 
-from . import flavour as lib
 from .common import lock, say, shown
+from .flavour import FLAVOURS, check_symbols, configure, find, tree_state
 
 
 def main() -> None:
@@ -18,14 +18,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lint", action="store_true",
                         help="only check the fragments; change nothing")
-    parser.add_argument("flavour", help=", ".join(lib.FLAVOURS))
+    parser.add_argument("flavour", help=", ".join(FLAVOURS))
     args = parser.parse_args()
-    flavour = lib.find(args.flavour)
-    tree = lib.tree_state(flavour)
+    flavour = find(args.flavour)
+    tree = tree_state(flavour)
     if args.lint:
-        lib.check_symbols(flavour)
+        check_symbols(flavour)
         return
     with lock(flavour.lock):
-        changed = lib.configure(flavour, tree)
+        changed = configure(flavour, tree)
     say(f"{flavour.name}: {shown(flavour.config)} "
         f"{'written' if changed else 'is up to date'}")

@@ -15,8 +15,8 @@ import pathlib
 import re
 import uuid
 
-from . import flavour as lib
 from .common import Fail
+from .flavour import PATHS, Flavour, output, tool
 from .patchqueue import series_names
 from .pin import Pin
 from .source import config_pin
@@ -46,9 +46,9 @@ def file_entry(name: str, data: bytes, comment: str) -> dict[str, object]:
             "comment": comment}
 
 
-def our_files(flavour: lib.Flavour) -> list[dict[str, object]]:
+def our_files(flavour: Flavour) -> list[dict[str, object]]:
     """Patches, new files and configuration."""
-    kernel = lib.PATHS.kernel
+    kernel = PATHS.kernel
     found = [file_entry("config", flavour.config.read_bytes(), "the configuration in use")]
     series = series_names((kernel / "patches/series").read_text(encoding="utf-8"))
     for number, name in enumerate(series, 1):
@@ -69,13 +69,13 @@ def package(name: str, version: str, **more: object) -> dict[str, object]:
             "copyrightText": "NOASSERTION", **more}
 
 
-def sources(flavour: lib.Flavour) -> list[dict[str, object]]:
+def sources(flavour: Flavour) -> list[dict[str, object]]:
     """The packages from upstream."""
     found = []
     for pin_name in ("upstream", config_pin(flavour.base)):
-        if not (lib.PATHS.kernel / pin_name).exists():
+        if not (PATHS.kernel / pin_name).exists():
             continue
-        pin = Pin.load(lib.PATHS.kernel, pin_name)
+        pin = Pin.load(PATHS.kernel, pin_name)
         found.append(package(
             pin.package, pin.version, packageFileName=pin.file, licenseDeclared=LICENSE,
             supplier="Organization: Debian",
@@ -85,19 +85,19 @@ def sources(flavour: lib.Flavour) -> list[dict[str, object]]:
     return found
 
 
-def tools(flavour: lib.Flavour) -> list[dict[str, object]]:
+def tools(flavour: Flavour) -> list[dict[str, object]]:
     """The tools that compiled it."""
     found = []
-    for tool in (*(lib.tool(flavour, name) for name in BINARY_TOOLS), *TOOLS):
+    for program in (*(tool(flavour, name) for name in BINARY_TOOLS), *TOOLS):
         try:
-            version = lib.output(tool, "--version").splitlines()[0]
+            version = output(program, "--version").splitlines()[0]
         except Fail:
             continue
-        found.append(package(tool, version))
+        found.append(package(program, version))
     return found
 
 
-def write(target: pathlib.Path, flavour: lib.Flavour, env: dict[str, str]) -> None:
+def write(target: pathlib.Path, flavour: Flavour, env: dict[str, str]) -> None:
     """Write the document; the same input gives the same bytes."""
     name = f"linux-faultline-{env['KVER']}-{env['FLAVOUR']}"
     main = package("linux-faultline", f"{env['UPSTREAM']}-{env['RELEASE']}",

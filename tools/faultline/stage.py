@@ -26,10 +26,12 @@ import shutil
 import struct
 import subprocess
 
-from . import flavour as lib
 from . import sbom
 from .build import build
 from .common import ROOT, Fail, lock, logged, say, shown
+from .flavour import (ENVIRONMENT, FLAVOURS, LOGS, PATHS, X86, Flavour, cc, compiler, debug_flags,
+                      digest, environment, find, output, read_config, source_date_epoch, tool,
+                      tree_state)
 from .pin import Pin
 from .release import Release
 from .stage_env import image_name, make_env, write_env
@@ -40,7 +42,7 @@ BUILD_ID_SIZE = 20
 BUILD_ID_NOTE = struct.pack("<III4s", 4, BUILD_ID_SIZE, 3, b"GNU")
 SELFTESTS = "tools/testing/selftests/mm/faultline"
 BENCH = ("micro", "munmap")
-BENCH_SELFTESTS = lib.PATHS.kernel / "overlay" / SELFTESTS
+BENCH_SELFTESTS = PATHS.kernel / "overlay" / SELFTESTS
 BENCH_SOURCES = ROOT / "rollout/bench"
 BENCH_COMMON = (BENCH_SOURCES / "bench_util.c", BENCH_SELFTESTS / "faultline_util.c")
 # Warnings are errors where the programs are tested, not with every compiler.
@@ -59,50 +61,50 @@ PERF_LIBRARIES = ("libelf", "libdw", "zlib", "libtraceevent")
 
 def run(title: str, log: pathlib.Path, *command: str | pathlib.Path) -> None:
     """Run a step whose output only matters if it fails."""
-    logged(title, log, *command, env=lib.environment())
+    logged(title, log, *command, env=environment())
 
 
-def kbuild(flavour: lib.Flavour, *words: str) -> list[str]:
+def kbuild(flavour: Flavour, *words: str) -> list[str]:
     """The kernel's make, in the build folder.
 
     CC is the same as in the build, else everything counts as stale; HOSTCC as well, else the
     host programs in the headers are rebuilt.  They are if the architecture is another one.
     """
-    host = [] if flavour.arch.cross else [f"HOSTCC={lib.cc(flavour)}"]
+    host = [] if flavour.arch.cross else [f"HOSTCC={cc(flavour)}"]
     return ["make", "-C", str(flavour.tree), f"O={flavour.out}", "--no-print-directory",
-            f"-j{os.cpu_count() or 1}", f"CC={lib.cc(flavour)}", *host,
+            f"-j{os.cpu_count() or 1}", f"CC={cc(flavour)}", *host,
             *(f"{name}={value}" for name, value in flavour.arch.variables.items()),
-            f"LOCALVERSION={flavour.localversion}", *lib.debug_flags(flavour), *words]
+            f"LOCALVERSION={flavour.localversion}", *debug_flags(flavour), *words]
 
 
-def compile_kernel(flavour: lib.Flavour) -> None:
+def compile_kernel(flavour: Flavour) -> None:
     """Bring the O= folder up to date."""
     build(flavour, [flavour.arch.target, "modules"])
-    if lib.read_config(flavour.config).get("MODULES") != "y":
+    if read_config(flavour.config).get("MODULES") != "y":
         raise Fail(f"flavour {flavour.name} has no modules (CONFIG_MODULES), so it cannot be "
                    "packaged: use generic or cloud")
 
 
-def release_of(flavour: lib.Flavour) -> str:
+def release_of(flavour: Flavour) -> str:
     """The output of `uname -r`."""
     return (flavour.out / "include/config/kernel.release").read_text(encoding="utf-8").strip()
 
 
-def describe(flavour: lib.Flavour) -> dict[str, str]:
+def describe(flavour: Flavour) -> dict[str, str]:
     """The contents of stage.env."""
     release = Release.parse(release_of(flavour), flavour.name, f"flavour {flavour.name}")
-    return make_env(release, flavour.name, lib.source_date_epoch(),
-                    lib.read_config(flavour.config).get("DEBUG_INFO") == "y",
+    return make_env(release, flavour.name, source_date_epoch(),
+                    read_config(flavour.config).get("DEBUG_INFO") == "y",
                     (flavour.arch.debian, flavour.arch.rpm), perf=not flavour.arch.cross)
 
 
-def install_kernel(flavour: lib.Flavour, stage: pathlib.Path, env: dict[str, str],
+def install_kernel(flavour: Flavour, stage: pathlib.Path, env: dict[str, str],
                    log: pathlib.Path) -> None:
     """Install image, symbols, configuration and modules."""
     kver, image = env["KVER"], stage / image_name(env)
     if flavour.arch.target == "vmlinux":
         # Most of the file is for debuggers.
-        run("the image", log, lib.tool(flavour, "strip"), "-o", image, flavour.image)
+        run("the image", log, tool(flavour, "strip"), "-o", image, flavour.image)
     else:
         shutil.copyfile(flavour.image, image)
     shutil.copyfile(flavour.config, stage / "config")
@@ -135,12 +137,12 @@ def forget_build_id(path: pathlib.Path) -> None:
         path.write_bytes(data[:start] + bytes(BUILD_ID_SIZE) + data[start + BUILD_ID_SIZE:])
 
 
-def install_headers(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
+def install_headers(flavour: Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
     """Install the files that external modules need, by the kernel's list, and sign-file."""
     headers = stage / "headers"
     libraries, pkg_config = None, []
     if flavour.arch.cross:
-        libraries = sysroot(lib.PATHS, flavour.arch.debian, flavour.arch.multiarch)
+        libraries = sysroot(PATHS, flavour.arch.debian, flavour.arch.multiarch)
         pkg_config = [f"HOSTPKG_CONFIG={libraries.pkg_config}"]
     run("the headers", log, *kbuild(
         flavour, *pkg_config, "run-command", "KBUILD_RUN_COMMAND="
@@ -157,14 +159,14 @@ def install_headers(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path
             if machine != flavour.arch.elf_machine:
                 raise Fail(f"{path.relative_to(headers)} in the headers is not a program for "
                            f"{flavour.arch.debian}: see {shown(log)}")
-            run("the headers", log, lib.tool(flavour, "strip"), "--strip-unneeded", path)
+            run("the headers", log, tool(flavour, "strip"), "--strip-unneeded", path)
             forget_build_id(path)
         elif path.is_symlink() and not path.resolve().is_relative_to(headers):
             raise Fail(f"{path.relative_to(headers)} in the headers points outside them: "
                        f"see {shown(log)}")
 
 
-def cross_tools(flavour: lib.Flavour, headers: pathlib.Path, libraries: Sysroot,
+def cross_tools(flavour: Flavour, headers: pathlib.Path, libraries: Sysroot,
                 log: pathlib.Path) -> None:
     """Compile the programs in the headers that install-extmod-build leaves as the host's."""
     # resolve_btfids needs a vmlinux with type information; the headers have no vmlinux.
@@ -172,10 +174,10 @@ def cross_tools(flavour: lib.Flavour, headers: pathlib.Path, libraries: Sysroot,
     objtool = headers / "tools/objtool/objtool"
     if not objtool.exists():
         return
-    out = lib.PATHS.build / f"objtool-{flavour.arch.debian}"
-    cross = lib.cc(flavour)
+    out = PATHS.build / f"objtool-{flavour.arch.debian}"
+    cross = cc(flavour)
     overrides = " ".join(f'{name}="{value}"' for name, value in (
-        ("CC", cross), ("LD", lib.tool(flavour, "ld")), ("AR", lib.tool(flavour, "ar"))))
+        ("CC", cross), ("LD", tool(flavour, "ld")), ("AR", tool(flavour, "ar"))))
     prefix = f"-O2 -ffile-prefix-map={flavour.tree}=. -ffile-prefix-map={out}=."
     out.mkdir(parents=True, exist_ok=True)
     # Its Makefile links with the compiler that makes fixdep, which runs here.
@@ -184,18 +186,18 @@ def cross_tools(flavour: lib.Flavour, headers: pathlib.Path, libraries: Sysroot,
         f"HOST_OVERRIDES={overrides}",
         f"HOSTPKG_CONFIG={libraries.pkg_config}", f"KBUILD_HOSTCFLAGS={prefix}",
         f"{out}/objtool-in.o")
-    libs = lib.output(*libraries.pkg_config.split(), "--libs", "libelf").split()
+    libs = output(*libraries.pkg_config.split(), "--libs", "libelf").split()
     run("objtool", log, *cross.split(), "-o", objtool, out / "objtool-in.o",
         out / "libsubcmd/libsubcmd.a", *libs)
 
 
-def install_debug(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
+def install_debug(flavour: Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
     """Install the debug information, laid out like the modules."""
     debug = stage / "debug"
     debug.mkdir()
     # zlib is the one compression that crash, drgn and gdb all read.
     compress = "--compress-debug-sections=zlib"
-    objcopy = lib.tool(flavour, "objcopy")
+    objcopy = tool(flavour, "objcopy")
     run("vmlinux", log, objcopy, compress, flavour.out / "vmlinux", debug / "vmlinux")
     modules = (flavour.out / "modules.order").read_text(encoding="utf-8").split()
 
@@ -211,25 +213,25 @@ def install_debug(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) 
             pass
 
 
-def install_perf(flavour: lib.Flavour, tools: pathlib.Path, log: pathlib.Path) -> None:
+def install_perf(flavour: Flavour, tools: pathlib.Path, log: pathlib.Path) -> None:
     """Install perf."""
     missing = [name for name in PERF_LIBRARIES if subprocess.run(
-        ["pkg-config", "--exists", name], check=False, env=lib.environment()).returncode]
+        ["pkg-config", "--exists", name], check=False, env=environment()).returncode]
     if missing:
         raise Fail(f"perf needs the development files of {' '.join(missing)}: run 'make deps'")
     # perf's make does not notice changed options.
-    out = lib.PATHS.build / f"perf.{lib.digest(*PERF)[:8]}"
+    out = PATHS.build / f"perf.{digest(*PERF)[:8]}"
     out.mkdir(parents=True, exist_ok=True)
     prefix = f"-ffile-prefix-map={flavour.tree}=. -ffile-prefix-map={out}=."
     # Its version must not depend on a repository that a source package does not have.
     run("perf", log, "env", "GIT_DIR=/nonexistent",
         "make", "-C", flavour.tree / "tools/perf", f"O={out}",
-        f"-j{os.cpu_count() or 1}", *PERF, f"CC={lib.cc(flavour)}", f"EXTRA_CFLAGS={prefix}",
+        f"-j{os.cpu_count() or 1}", *PERF, f"CC={cc(flavour)}", f"EXTRA_CFLAGS={prefix}",
         "perf")
     run("perf", log, "strip", "--strip-unneeded", "-o", tools / "perf", out / "perf")
 
 
-def install_tools(flavour: lib.Flavour, stage: pathlib.Path, perf: bool,
+def install_tools(flavour: Flavour, stage: pathlib.Path, perf: bool,
                   log: pathlib.Path) -> None:
     """Install perf, which is not cross-compiled, and the selftests."""
     tools = stage / "tools"
@@ -248,14 +250,14 @@ def install_tools(flavour: lib.Flavour, stage: pathlib.Path, perf: bool,
     target.mkdir()
     for path in sorted(selftests.iterdir()):
         if path.is_file() and os.access(path, os.X_OK):
-            run("the selftests", log, lib.tool(flavour, "strip"), "--strip-unneeded", "-o",
+            run("the selftests", log, tool(flavour, "strip"), "--strip-unneeded", "-o",
                 target / path.name, path)
     shutil.rmtree(selftests)
     shutil.copyfile(ROOT / "packaging/share/run-selftests", target / "run")
     (target / "run").chmod(0o755)
 
 
-def install_bench(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
+def install_bench(flavour: Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
     """Install what faultline-bench runs; the same bytes in each flavour.
 
     dh_strip would remove these sections.
@@ -263,22 +265,22 @@ def install_bench(flavour: lib.Flavour, stage: pathlib.Path, log: pathlib.Path) 
     bench = stage / "bench"
     bench.mkdir()
     for name in BENCH:
-        run("the programs of faultline-bench", log, *lib.cc(flavour).split(), *BENCH_FLAGS,
+        run("the programs of faultline-bench", log, *cc(flavour).split(), *BENCH_FLAGS,
             f"-ffile-prefix-map={ROOT}=.", f"-I{BENCH_SOURCES}", f"-I{BENCH_SELFTESTS}",
             "-o", bench / name, BENCH_SOURCES / f"{name}.c", *BENCH_COMMON)
-        run("the programs of faultline-bench", log, lib.tool(flavour, "strip"),
+        run("the programs of faultline-bench", log, tool(flavour, "strip"),
             "--strip-unneeded", "--remove-section=.comment", "--remove-section=.note", bench / name)
 
 
-def install_doc(flavour: lib.Flavour, stage: pathlib.Path, env: dict[str, str]) -> None:
+def install_doc(flavour: Flavour, stage: pathlib.Path, env: dict[str, str]) -> None:
     """Install the exact inputs of the kernel."""
     doc = stage / "doc"
     doc.mkdir()
-    shutil.copyfile(lib.PATHS.kernel / "upstream", doc / "upstream")
+    shutil.copyfile(PATHS.kernel / "upstream", doc / "upstream")
     shutil.copyfile(flavour.config, doc / "config")
     shutil.copyfile(ROOT / "CHANGELOG", doc / "CHANGELOG")
     shutil.copyfile(ROOT / "COPYING", doc / "COPYING")
-    shutil.copytree(lib.PATHS.kernel / "patches", doc / "patches")
+    shutil.copytree(PATHS.kernel / "patches", doc / "patches")
     sbom.write(doc / "sbom.spdx.json", flavour, env)
 
 
@@ -290,22 +292,22 @@ def normalise(stage: pathlib.Path, epoch: int) -> None:
         os.utime(path, (epoch, epoch), follow_symlinks=False)
 
 
-def inputs(flavour: lib.Flavour, env: dict[str, str]) -> str:
+def inputs(flavour: Flavour, env: dict[str, str]) -> str:
     """A digest of everything that determines the contents of the stage."""
-    folders = [lib.PATHS.kernel / "patches", lib.PATHS.kernel / "overlay"]
+    folders = [PATHS.kernel / "patches", PATHS.kernel / "overlay"]
     files = [flavour.config, flavour.image, pathlib.Path(__file__), ROOT / "CHANGELOG",
              *sorted((ROOT / "packaging/share").iterdir()),
              *sorted(BENCH_SOURCES.glob("*.[ch]")),
-             pathlib.Path(sbom.__file__), lib.PATHS.kernel / "upstream",
+             pathlib.Path(sbom.__file__), PATHS.kernel / "upstream",
              flavour.out / "Module.symvers", flavour.out / "modules.order",
              *(path for folder in folders for path in sorted(folder.rglob("*"))
                if path.is_file())]
     # A module may have changed although the image did not.
     modules = (flavour.out / "modules.order").read_text(encoding="utf-8").split()
     stamps = [str((flavour.out / name).with_suffix(".ko").stat().st_mtime_ns) for name in modules]
-    return lib.digest(repr(env), repr(lib.tree_state(flavour)), lib.compiler(flavour),
-                      *stamps,
-                      *(part for path in files for part in (str(path).encode(), path.read_bytes())))
+    return digest(repr(env), repr(tree_state(flavour)), compiler(flavour),
+                  *stamps,
+                  *(part for path in files for part in (str(path).encode(), path.read_bytes())))
 
 
 def inputs_file(stage: pathlib.Path) -> pathlib.Path:
@@ -313,17 +315,17 @@ def inputs_file(stage: pathlib.Path) -> pathlib.Path:
     return stage.with_name(f".{stage.name}.inputs")
 
 
-def make_stage(flavour: lib.Flavour) -> pathlib.Path:
+def make_stage(flavour: Flavour) -> pathlib.Path:
     """Make the stage, unless it is up to date."""
     if flavour.stock:
         raise Fail("stock kernels come from their distribution: use generic or cloud")
-    if flavour.arch != lib.X86 and not flavour.base:
+    if flavour.arch != X86 and not flavour.base:
         raise Fail(f"there are no packages for {flavour.name}: use powerpc64le")
     compile_kernel(flavour)
     env = describe(flavour)
-    target = lib.PATHS.build / "stage" / flavour.out_name
+    target = PATHS.build / "stage" / flavour.out_name
     stage = target.with_name(f".{target.name}.part")
-    log = lib.LOGS / f"stage-{flavour.out_name}.log"
+    log = LOGS / f"stage-{flavour.out_name}.log"
     target.parent.mkdir(parents=True, exist_ok=True)
     with lock(target.parent / f".{flavour.out_name}.lock"):
         known, now = inputs_file(target), inputs(flavour, env)
@@ -358,9 +360,9 @@ def make_stage(flavour: lib.Flavour) -> pathlib.Path:
 def main() -> None:
     """Parse the command line and do it."""
     parser = argparse.ArgumentParser(
-        description=__doc__, epilog=lib.ENVIRONMENT,
+        description=__doc__, epilog=ENVIRONMENT,
         formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("flavour", help=", ".join(lib.FLAVOURS))
+    parser.add_argument("flavour", help=", ".join(FLAVOURS))
     args = parser.parse_args()
-    Pin.load(lib.PATHS.kernel)
-    make_stage(lib.find(args.flavour))
+    Pin.load(PATHS.kernel)
+    make_stage(find(args.flavour))

@@ -21,8 +21,8 @@ import re
 import shutil
 import tempfile
 
-from .. import flavour as lib
 from ..common import ROOT, Fail, logged, mib, need_space, say, shown
+from ..flavour import AUDIENCE, LOGS, PATHS, environment, find, packed_bases, source_date_epoch
 from ..patchqueue import Queue
 from ..release import Release
 from ..source import ENVIRONMENT, Source, choose, debian_config, obtain, tar_stream
@@ -83,8 +83,8 @@ def carry(debian: pathlib.Path) -> None:
             shutil.copy(path, new)
     bases = debian / "base-configs"
     bases.mkdir()
-    for base in lib.packed_bases():
-        shutil.copy(debian_config(lib.PATHS, base), bases / base)
+    for base in packed_bases():
+        shutil.copy(debian_config(PATHS, base), bases / base)
 
 
 def write_orig(source: Source, work: pathlib.Path, upstream: str) -> pathlib.Path:
@@ -117,7 +117,7 @@ def patched_files(queue: Queue) -> list[str]:
 def run(log: pathlib.Path, folder: pathlib.Path, *command: str | pathlib.Path,
         **extra: str) -> None:
     """Run a step in folder whose output only matters if it fails."""
-    logged(str(command[0]), log, *command, cwd=folder, env=lib.environment() | extra)
+    logged(str(command[0]), log, *command, cwd=folder, env=environment() | extra)
 
 
 def name_orig(dsc: pathlib.Path, orig: pathlib.Path) -> None:
@@ -138,17 +138,17 @@ def make(flavour: str, out: pathlib.Path) -> None:
     """Make the source package in out."""
     if not shutil.which("dpkg-source"):
         raise Fail("dpkg-source (package dpkg-dev) is not installed: run 'make deps'")
-    source = obtain(lib.PATHS, choose(lib.PATHS))
+    source = obtain(PATHS, choose(PATHS))
     upstream = upstream_version(source)
-    wanted = lib.find(flavour)
+    wanted = find(flavour)
     if wanted.arch.cross:
         raise Fail(f"flavour {wanted.name} has no source package, as it is cross-compiled: use "
                    f"`make deb FLAVOUR={wanted.name}`")
-    if wanted.name not in lib.AUDIENCE:
-        raise Fail(f"flavour {wanted.name} has no packages: use {', '.join(lib.AUDIENCE)}")
-    env = make_env(Release.ours(lib.PATHS.kernel, upstream, wanted.rebuild), wanted.name,
-                   lib.source_date_epoch(), bool(wanted.base))
-    log = lib.LOGS / f"source-{env['KVER']}.log"
+    if wanted.name not in AUDIENCE:
+        raise Fail(f"flavour {wanted.name} has no packages: use {', '.join(AUDIENCE)}")
+    env = make_env(Release.ours(PATHS.kernel, upstream, wanted.rebuild), wanted.name,
+                   source_date_epoch(), bool(wanted.base))
+    log = LOGS / f"source-{env['KVER']}.log"
     log.unlink(missing_ok=True)
     existed = out.exists()
     out.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def make(flavour: str, out: pathlib.Path) -> None:
             tree.mkdir()
             # dpkg-source would unpack the kernel twice and compare, which takes many
             # minutes.  It only needs to see the files that the patches touch.
-            queue = Queue.load(lib.PATHS.kernel)
+            queue = Queue.load(PATHS.kernel)
             run(log, work, "tar", "-x", "-f", orig, "-C", tree, "--strip-components=1",
                 "--wildcards", "--no-wildcards-match-slash",
                 *(f"*/{path}" for path in patched_files(queue)))
