@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import shlex
@@ -14,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
 
-from faultline.common import ROOT, Fail, Paths
+from faultline.common import ROOT, Fail, Paths, shown
+from faultline.flavour import X86, Arch, find
 from faultline.vm import run as vm
 from faultline.vm.guest import Job
 from faultline.vm.qemu import Machine
@@ -69,26 +71,42 @@ class Boot:
     accel: str = ""
 
 
-def compile_program(source: Path) -> Path:
-    """Link SOURCE statically, so that it runs in any initramfs; return the program."""
-    compiler = os.environ.get("CC") or "cc"
+def compile_program(source: Path, arch: Arch = X86) -> Path:
+    """Link SOURCE statically, so that it runs in any initramfs; return the program.
+
+    CC and CFLAGS are those of the environment; tests that want no warning set CFLAGS=-Werror.
+    """
+    compiler = f"{arch.cross}gcc" if arch.cross else os.environ.get("CC") or "cc"
     if not shutil.which(compiler.split()[0]):
-        raise BenchError(f"no C compiler '{compiler}'; run packaging/build-deps/install, or set CC")
-    program = BUILD / "bench" / source.stem
+        group, other = (" ppc64le", "") if arch.cross else ("", ", or set CC")
+        raise BenchError(f"no C compiler '{compiler}'; run packaging/build-deps/install"
+                         f"{group}{other}")
+    program = BUILD / "bench" / "-".join(filter(None, (source.stem, arch.name)))
     program.parent.mkdir(parents=True, exist_ok=True)
     newest = max(path.stat().st_mtime for path in (
         source, *_UTILS, *(util.with_suffix(".h") for util in _UTILS)))
     if program.exists() and program.stat().st_mtime > newest:
         return program
-    made = program.with_suffix(".new")
-    command = [*compiler.split(), "-D_GNU_SOURCE", "-O2", "-Wall", "-Werror", "-static",
-               "-pthread", f"-I{SELFTESTS}", f"-I{_BENCH}", "-o", str(made), str(source),
-               *map(str, _UTILS)]
+    # Two tests may compile it at the same time.
+    made = program.with_suffix(f".{os.getpid()}")
+    command = [*compiler.split(), "-D_GNU_SOURCE", "-O2", "-Wall", "-static", "-pthread",
+               *os.environ.get("CFLAGS", "").split(), f"-I{SELFTESTS}", f"-I{_BENCH}",
+               "-o", str(made), str(source), *map(str, _UTILS)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
-        raise BenchError(f"cannot compile {source.relative_to(ROOT)}:\n{result.stderr.strip()}")
+        raise BenchError(f"cannot compile {shown(source)}:\n{result.stderr.strip()}")
     made.rename(program)
     return program
+
+
+def compile_main() -> int:
+    """Compile a program for a script, and print its path."""
+    parser = argparse.ArgumentParser(description=compile_main.__doc__)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("flavour", nargs="?", default="microvm", help="of the kernel that runs it")
+    args = parser.parse_args()
+    print(compile_program(args.source, find(args.flavour).arch))
+    return 0
 
 
 def parse_samples(text: str) -> list[Sample]:

@@ -10,11 +10,7 @@ export BUILD
 # shellcheck source=../lib/vm.sh
 . tests/lib/vm.sh
 
-program=$BUILD/bench/munmap-guest
-selftests=kernel/overlay/tools/testing/selftests/mm/faultline
-mkdir -p "$BUILD/bench"
-cc -D_GNU_SOURCE -O2 -Wall -static -pthread -I "$selftests" -o "$program" \
-	rollout/bench/munmap.c rollout/bench/bench_util.c "$selftests/faultline_util.c"
+program=$(tests/lab compile rollout/bench/munmap.c)
 
-in_vm microvm demo --cpus 2 --mem 1536 --file "$program:munmap" \
+in_vm microvm demo --cpus 2 --mem 1536 --file "$program" \
 	--file tests/demo/guest.sh --file sysctl/switches -- sh guest.sh

@@ -13,6 +13,8 @@ PROGRAMS = sorted(path for folder in ("rollout/bench", "tests/bench")
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=[path.stem for path in PROGRAMS])
-def test_benchmark_compiles(path: Path) -> None:
+def test_benchmark_compiles(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a warning; else the error is the compiler's."""
+    monkeypatch.setattr(guest, "BUILD", tmp_path)
+    monkeypatch.setenv("CFLAGS", "-Werror")
     guest.compile_program(path)

@@ -21,13 +21,13 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+from bench.guest import compile_program
 from faultline.flavour import FLAVOURS
 from rollout import prometheus_lab
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FL = ROOT / "tools/fl"
 KERNEL = FLAVOURS["microvm"].image
-SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
 SWITCH = "vm.munmap_section_kbytes"
 # The sizes of the range that is unmapped and of a guest, in MiB.
 RANGE, MEMORY = 128, 384
@@ -37,16 +37,6 @@ BOOT_SECONDS = 240
 
 class Problem(Exception):
     """An error message for people."""
-
-
-def build_load(folder: pathlib.Path) -> pathlib.Path:
-    """Compile the load of rollout/bench."""
-    program = folder / "munmap"
-    bench = ROOT / "rollout/bench"
-    subprocess.run(["cc", "-D_GNU_SOURCE", "-O2", "-Wall", "-static", "-pthread", "-I", SELFTESTS,
-                    "-I", bench, "-o", program, bench / "munmap.c", bench / "bench_util.c",
-                    SELFTESTS / "faultline_util.c"], check=True)
-    return program
 
 
 def reach(port: int, command: str, stdin: str = "", limit: float = 60) -> tuple[int, str, str]:
@@ -112,7 +102,8 @@ class Fleet:
         flock = shutil.which("flock")
         if not flock:
             raise Problem("flock is missing: install util-linux")
-        self._tools = (build_load(self.folder), prometheus_lab.node_exporter(), pathlib.Path(flock))
+        self._tools = (compile_program(ROOT / "rollout/bench/munmap.c"),
+                       prometheus_lab.node_exporter(), pathlib.Path(flock))
 
     def boot(self, name: str, ports: tuple[int, int] | None = None) -> Guest:
         """Start a VM."""

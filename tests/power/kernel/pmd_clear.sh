@@ -10,12 +10,7 @@ set -euo pipefail
 # shellcheck source=../../lib/vm.sh
 . tests/lib/vm.sh
 
-program=$BUILD/bench/pmd_clear-ppc64le
-selftests=kernel/overlay/tools/testing/selftests/mm/faultline
-mkdir -p "$BUILD/bench"
-powerpc64le-linux-gnu-gcc -D_GNU_SOURCE -O2 -Wall -Werror -static -pthread -I "$selftests" \
-	-I rollout/bench \
-	-o "$program" tests/bench/pmd_clear.c rollout/bench/bench_util.c "$selftests/faultline_util.c"
+program=$(CFLAGS=-Werror tests/lab compile tests/bench/pmd_clear.c ppc64le)
 
 # measure MMU PARAMETER: sets $samples to the samples of all arms.
 measure() {
