@@ -101,7 +101,7 @@ class Boot:
     reason: str = ""
 
 
-FILES = {"mmu": TESTS / "power/kernel/guest/mmu"}
+FILES = {"mmu.sh": TESTS / "power/kernel/guest/mmu.sh"}
 
 # Tests that patch kernel text run on one host thread: QEMU's multi-threaded TCG cannot patch code
 # that other CPUs are running, with any kernel ("Oops: int3" in the patched code).  Text is patched
@@ -119,7 +119,7 @@ AWAKE = "mkfifo /tmp/never; until read -r -t 1 nothing <>/tmp/never; do :; done 
 
 RACES = ("munmap_race", "madvise_race", "hugetlb_race", "pmd_clear_race", "spf_race")
 FLIPPED = tuple(f"{name} -v flip" for name in RACES)
-PPC64LE = ("mmu", "toggles", "munmap_semantics", "munmap_race", "munmap_fault",
+PPC64LE = ("mmu.sh", "toggles", "munmap_semantics", "munmap_race", "munmap_fault",
            "madvise_semantics", "madvise_race", "hugetlb_semantics")
 
 BOOTS = {boot.title: boot for boot in (
@@ -172,12 +172,12 @@ BOOTS = {boot.title: boot for boot in (
          env=("FAULTLINE_MMU=Hash", "FAULTLINE_COUNT=200"),
          reason="The selftests with the hash MMU: the hardware does not read its page tables, "
          "and its huge pages are 16 MiB."),
-    Boot("power/kernel/spf-radix", "ppc64le", ("mmu", "spf_semantics", "spf_race"),
+    Boot("power/kernel/spf-radix", "ppc64le", ("mmu.sh", "spf_semantics", "spf_race"),
          IN_TURN, mem=4096, timeout=1500, env=("FAULTLINE_MMU=Radix",), awake=True,
          reason="Speculative page faults with the radix MMU, also with wider windows and with "
          "flips.  On one host thread: with several, QEMU's tlbie does not wait until the other "
          "CPUs have flushed, so they write to read-only pages no matter what the kernel does."),
-    Boot("power/kernel/spf-hash", "ppc64le", ("mmu", "spf_semantics", "spf_race"),
+    Boot("power/kernel/spf-hash", "ppc64le", ("mmu.sh", "spf_semantics", "spf_race"),
          IN_TURN, mem=4096, timeout=1500, append="disable_radix", env=("FAULTLINE_MMU=Hash",),
          awake=True,
          reason="The same with the hash MMU, which is told of a new entry while the page table "
@@ -302,7 +302,7 @@ RULES = {
     # A stale hash entry translates for all threads alike, so that they agree on what they read
     # from the old page.  init_on_free clears that page when the collapse frees it.
     "power/kernel/collapse-hash": (
-        Boot("", "ppc64le", ("mmu",), IN_TURN, timeout=1200,
+        Boot("", "ppc64le", ("mmu.sh",), IN_TURN, timeout=1200,
              append="disable_radix init_on_free=1", env=("FAULTLINE_MMU=Hash",), awake=True), (
             dataclasses.replace(_spf("", "", "keep_collapse_writing", "change=20000"), seconds=30),
             dataclasses.replace(_spf("", "", "keep_collapse", "change=20000"), seconds=30))),

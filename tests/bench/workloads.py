@@ -262,7 +262,7 @@ def _boot(kernel: Path, disk: Path, made: list[Path], scenes: list[str], arm: st
         # It sleeps while it waits for the disk: skipping to the next timer would take seconds of
         # virtual time.
         machine = replace(machine, icount=0, icount_sleep=True, cpus=1)
-    job = Job(["sh", "workloads/run", ",".join(scenes), arm, str(plan.ms), str(plan.mib)],
+    job = Job(["sh", "workloads/run.sh", ",".join(scenes), arm, str(plan.ms), str(plan.mib)],
               [*map(str, made), str(guest.SWITCHED), f"{_FOLDER}:/test/workloads"])
     report = guest.run(machine, job, name, limit, cast(BinaryIO, _Lines()))
     return report.out / "files", {"release": report.machine.release, "accel": report.choice.accel}

@@ -212,7 +212,7 @@ check 'the selftests package has the selftests' \
 	has "linux-selftests-$kver" "usr/lib/linux-selftests/$kver/run"
 
 dpkg-deb -x "$(deb faultline-profiles)" "$work/profiles"
-check 'the profiles package has the files of sysctl/install' sysctl/install "$work/profiles.wanted"
+check 'the profiles package has the files of sysctl/install.sh' sysctl/install.sh "$work/profiles.wanted"
 check_empty 'the package has no other files' "$(gunzip "$work"/profiles/usr/share/man/man7/*.gz &&
 	rm -rf "$work/profiles/usr/share/doc" "$work/profiles/usr/share/lintian" &&
 	diff -r "$work/profiles.wanted" "$work/profiles" 2>&1)"
@@ -228,7 +228,7 @@ check_empty 'the default sysctl file switches nothing on' \
 
 mkdir "$work/host"
 dpkg-deb -x "$(deb faultline-host)" "$work/host"
-check 'the host package has the files of rollout/host' rollout/host/install "$work/host.wanted"
+check 'the host package has the files of rollout/host' rollout/host/install.sh "$work/host.wanted"
 check_empty 'the host package has no files but those of rollout/host' "$(gunzip "$work"/host/usr/share/man/man8/*.gz &&
 	rm -rf "$work/host/usr/share/doc" "$work/host/usr/share/lintian" &&
 	diff -r "$work/host.wanted" "$work/host" 2>&1)"

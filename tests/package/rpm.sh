@@ -121,8 +121,8 @@ check_empty 'pin, patches, configuration and bill of materials are as staged' \
 check 'the licence is included' \
 	cmp COPYING "$root/usr/share/licenses/$kernel-core/COPYING-$kver"
 
-check_empty 'the profiles package has the files of sysctl/install' "$(
-	sysctl/install "$work/profiles" && gzip -9n "$work"/profiles/usr/share/man/man7/*.7
+check_empty 'the profiles package has the files of sysctl/install.sh' "$(
+	sysctl/install.sh "$work/profiles" && gzip -9n "$work"/profiles/usr/share/man/man7/*.7
 	mkdir "$work/profiles.is" && cd "$work/profiles.is" && rpm2cpio "$(package profiles)" | cpio -idm --quiet
 	diff -r "$work/profiles" "$work/profiles.is" 2>&1)"
 for folder in /usr/lib/tuned /usr/lib/tuned/profiles; do
@@ -132,7 +132,7 @@ for folder in /usr/lib/tuned /usr/lib/tuned/profiles; do
 	done)"
 done
 
-check 'the host package has the files of rollout/host' rollout/host/install "$work/host"
+check 'the host package has the files of rollout/host' rollout/host/install.sh "$work/host"
 gzip -9n "$work"/host/usr/share/man/man8/*.8
 check_empty 'the host package has no files but those of rollout/host' "$(diff <(cd "$work/host" && find . ! -type d -exec md5sum {} + | sort -k 2) \
 		<(mkdir "$work/host.is" && cd "$work/host.is" &&
@@ -215,7 +215,7 @@ check_empty 'bench needs the table and Python, and otherwise only libraries' "$(
 	rpm -qp --requires "$(package bench)" | grep -vE '^(rpmlib\(|lib[^ ]+\.so\.[0-9]+\(|ld-|rtld\()' |
 		sort | diff <(printf '%s\n' "$table" 'python3 >= 3.11') - 2>&1)"
 check_empty 'the bench package has the files of rollout/bench and the programs of the stage' "$(
-	rollout/bench/install "$work/bench" "$stage/bench" && gzip -9n "$work"/bench/usr/share/man/man8/*.8
+	rollout/bench/install.sh "$work/bench" "$stage/bench" && gzip -9n "$work"/bench/usr/share/man/man8/*.8
 	mkdir "$work/bench.is" && cd "$work/bench.is" && rpm2cpio "$(package bench)" | cpio -idm --quiet
 	diff -r "$work/bench" "$work/bench.is" 2>&1)"
 check 'faultline-bench starts as it is installed' "$root/usr/sbin/faultline-bench" --help

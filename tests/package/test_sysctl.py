@@ -38,7 +38,7 @@ TEXTS = {
 def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of the package."""
     folder = tmp_path_factory.mktemp("made")
-    run(SYSCTL / "install", folder)
+    run(SYSCTL / "install.sh", folder)
     return folder / "usr"
 
 

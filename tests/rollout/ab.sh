@@ -632,7 +632,7 @@ for shell in dash 'busybox ash'; do
 	check "${s}/etc/sysctl.conf sets the switch" unfit 'sysctl.conf sets' conf etc/sysctl.conf "$line"
 	check "${s}a pattern in sysctl.d sets the switch" unfit 'sets' conf etc/sysctl.d/x.conf 'vm/spec* =1'
 	check "${s}a comment in sysctl.d does not set the switch" fit conf etc/sysctl.d/x.conf "# $line"
-	check "${s}the package's own files do not set the switch" fit sysctl/install "$work/root"
+	check "${s}the package's own files do not set the switch" fit sysctl/install.sh "$work/root"
 	check "${s}another key in sysctl.d does not matter" fit conf etc/sysctl.d/x.conf 'vm.speculative_page_fault_x=1'
 	check "${s}a hidden file in sysctl.d does not matter" fit hidden
 	check "${s}a file that agrees with both arms" fit same_arms

@@ -12,10 +12,10 @@ work=$BUILD/rollout/shipped
 rm -rf "$work"
 mkdir -p "$work"
 
-check 'the files are installed' $host/install "$work/root"
-check 'install without a folder is refused' bash -c "! $host/install 2>/dev/null"
+check 'the files are installed' $host/install.sh "$work/root"
+check 'install without a folder is refused' bash -c "! $host/install.sh 2>/dev/null"
 check_empty 'each file of rollout/host is installed' "$(find $host -type f -printf '%f\n' |
-	grep -vxE 'install|tmpfiles\.conf' | sort | comm -23 - <(find "$work/root" -type f -printf '%f\n' | sort))"
+	grep -vxE 'install\.sh|tmpfiles\.conf' | sort | comm -23 - <(find "$work/root" -type f -printf '%f\n' | sort))"
 check_empty 'no unit is enabled' "$(grep -rn '^\[Install\]' "$work/root/usr/lib/systemd"; find "$work/root" -type l)"
 # That would set every key of a live host again, not only the one of the experiment.
 all_keys() {

@@ -101,8 +101,8 @@ def test_bench(sysctl: Path) -> None:
 def test_package(sysctl: Path) -> None:
     """The files of faultline-profiles have it, and profiles stay as they are."""
     made, before = sysctl.parent / "made", sysctl.parent / "before"
-    run(sysctl / "install", made)
-    run(ROOT / "sysctl/install", before)
+    run(sysctl / "install.sh", made)
+    run(ROOT / "sysctl/install.sh", before)
     assert f"\n.It {NAME} Ta 3 to 9 KiB Ta 4 Ta 7\n.El\n" in (
         made / "usr/share/man/man7/faultline-profiles.7").read_text()
     assert (made / "usr/lib/sysctl.d/60-faultline.conf").read_text().endswith(

@@ -63,7 +63,7 @@ class Boot:
 
 
 def _state(lines: list[str], when: str, what: str) -> dict[str, str]:
-    """Lines "WHEN WHAT NAME VALUE" of guest/arm."""
+    """Lines "WHEN WHAT NAME VALUE" of guest/arm.sh."""
     found = [line.split() for line in lines if line.startswith(f"{when} {what} ")]
     return {words[2]: words[3] for words in found if len(words) == 4}
 
@@ -88,8 +88,8 @@ def boot(arm: Arm, name: str, job: Job, *, mem: int, timeout: float, append: str
     folder = BUILD / "vm" / name
     machine = Machine(FLAVOURS[arm.flavour].image, mem=mem,
                       append=[parameters(arm.switches), *append.split()])
-    job = replace(job, command=["arm", *job.command],
-                  files=[str(HERE / "guest/arm"), str(PATH), *job.files])
+    job = replace(job, command=["arm.sh", *job.command],
+                  files=[str(HERE / "guest/arm.sh"), str(PATH), *job.files])
     # A process of its own, because machines run in parallel: ^C ends each of them.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         status, lines, remarks = pool.submit(_run, machine, job, folder, timeout).result()

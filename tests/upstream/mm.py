@@ -68,10 +68,10 @@ def categories() -> list[str]:
 
 def run(arm: Arm, name: str, groups: list[str]) -> Boot:
     """Run categories on an arm."""
-    files = [str(HERE / "guest/vmtests"), f"{HERE / 'guest/sudo'}:/bin/sudo", str(PROGRAMS),
+    files = [str(HERE / "guest/vmtests.sh"), f"{HERE / 'guest/sudo.sh'}:/bin/sudo", str(PROGRAMS),
              *(f"/usr/bin/{command}:/bin/{command}" for command in COMMANDS)]
     # Some tests need two memory nodes.
-    return boot(arm, name, Job(["vmtests", *groups], files), mem=4096, timeout=SECONDS,
+    return boot(arm, name, Job(["vmtests.sh", *groups], files), mem=4096, timeout=SECONDS,
                 append="numa=fake=2")
 
 

@@ -35,7 +35,7 @@ class Result:
 
 
 def read_vmtests(lines: list[str]) -> dict[str, Result]:
-    """Parse the output of guest/vmtests: a test's output, its result, the time it ended."""
+    """Parse the output of guest/vmtests.sh: a test's output, its result, the time it ended."""
     results: dict[str, Result] = {}
     group, last, began = "", "", 0.0
     output: list[str] = []
@@ -58,7 +58,7 @@ def read_vmtests(lines: list[str]) -> dict[str, Result]:
 
 
 def read_stressors(lines: list[str]) -> dict[str, Result]:
-    """Parse the output of guest/stressors."""
+    """Parse the output of guest/stressors.sh."""
     results: dict[str, Result] = {}
     group = ""
     began = 0.0

@@ -45,9 +45,9 @@ def available() -> list[str]:
 
 def run(arm: Arm, name: str, groups: list[str]) -> Boot:
     """Run stressors on an arm."""
-    files = [str(HERE / "guest/stressors"), f"{HERE / 'guest/sudo'}:/bin/sudo",
+    files = [str(HERE / "guest/stressors.sh"), f"{HERE / 'guest/sudo.sh'}:/bin/sudo",
              str(shutil.which("stress-ng"))]
-    return boot(arm, name, Job(["stressors", str(SECONDS), *groups], files), mem=3072,
+    return boot(arm, name, Job(["stressors.sh", str(SECONDS), *groups], files), mem=3072,
                 timeout=1200)
 
 

@@ -122,7 +122,7 @@ first=(600 "$stage/vmlinux" "$work/first.img")
 # put_steps FOLDER: the guest's scripts.
 put_steps() {
 	mkdir -p "$1/faultline"
-	install -m 755 "$guest/init" "$1/faultline/init"
+	install -m 755 "$guest/init.sh" "$1/faultline/init"
 	install -m 644 "$guest"/*.sh "$1/faultline"
 }
 

@@ -20,7 +20,7 @@ library=/usr/lib/${python##*/}
 	exit 1
 }
 # The files of the packages.
-rollout/bench/install "$work" "${BENCH_TEST_STAGE:-$BUILD/stage/microvm}/bench"
+rollout/bench/install.sh "$work" "${BENCH_TEST_STAGE:-$BUILD/stage/microvm}/bench"
 # The standard library, without the parts that servers lack.
 mkdir "$work/lib"
 cp -a "$library" "$work/lib/"

@@ -20,7 +20,7 @@ from .session import log_error
 
 # Memory for the kernel itself, besides the initramfs and its unpacked files.
 _KERNEL_MIB = 96
-_INIT = Path(__file__).with_name("init")
+_INIT = Path(__file__).with_name("init.sh")
 
 _DIRECTORIES = (
     "/bin", "/sbin", "/usr/bin", "/usr/sbin", "/etc", "/root", "/run", "/var",

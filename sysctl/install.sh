@@ -4,7 +4,7 @@
 # Make the files of the package faultline-profiles at their places below DESTDIR.
 set -eu
 [ $# -eq 1 ] || {
-	echo 'usage: sysctl/install DESTDIR' >&2
+	echo 'usage: sysctl/install.sh DESTDIR' >&2
 	exit 2
 }
 here=$(dirname "$0")

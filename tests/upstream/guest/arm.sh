@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # Runs a command in the guest and prints the state of our switches and counters
-# before and after it.  arm COMMAND...
+# before and after it.  arm.sh COMMAND...
 
 state()
 {

@@ -4,7 +4,7 @@
 # Copy the files of the package faultline-rollout to their places below DESTDIR.
 set -eu
 [ $# -eq 1 ] || {
-	echo 'usage: rollout/fleet/install DESTDIR' >&2
+	echo 'usage: rollout/fleet/install.sh DESTDIR' >&2
 	exit 2
 }
 here=$(dirname "$0")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # Runs stress-ng in the guest, one stressor at a time, and prints how each ended.
-# stressors SECONDS "NAME [OPTION...]"...
+# stressors.sh SECONDS "NAME [OPTION...]"...
 
 seconds=$1
 shift

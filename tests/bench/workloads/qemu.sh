@@ -3,7 +3,7 @@
 #
 # QEMU, which gives memory of its guest back beside reads of a disk: see teardown.py.
 # shellcheck disable=SC1091,SC2154
-. /bench/workloads/common
+. /bench/workloads/common.sh
 
 PIECES=2
 

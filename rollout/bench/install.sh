@@ -5,7 +5,7 @@
 # has the compiled guest programs.
 set -eu
 [ $# -eq 2 ] || {
-	echo 'usage: rollout/bench/install DESTDIR PROGRAMS' >&2
+	echo 'usage: rollout/bench/install.sh DESTDIR PROGRAMS' >&2
 	exit 2
 }
 here=$(dirname "$0")

@@ -3,7 +3,7 @@
 #
 # Runs the categories of upstream's run_vmtests.sh in the guest one by one, so that
 # each result belongs to a category, and a category can be repeated alone.
-# vmtests CATEGORY...
+# vmtests.sh CATEGORY...
 
 cd mm || exit
 for category; do

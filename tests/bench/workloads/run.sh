@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# run SCENE,... ARM MS MIB: runs each scene in a VM whose disk has the programs.  ARM is
+# run.sh SCENE,... ARM MS MIB: runs each scene in a VM whose disk has the programs.  ARM is
 # only a name: the kernel command line sets the switches.
 #
-# A scene PROGRAM_VARIANT is done by the script PROGRAM in this folder, in a
+# A scene PROGRAM_VARIANT is done by the script PROGRAM.sh in this folder, in a
 # root file system of its own, as: PROGRAM VARIANT OUT MS MIB.  It leaves
 # OUT.before and OUT.after (/proc/vmstat), OUT.latency and OUT.work.
 set -eu
@@ -35,6 +35,6 @@ for scene in $(echo "$scenes" | tr , ' '); do
 	# An earlier scene's page cache would count as memory in use.
 	sync
 	echo 3 >/proc/sys/vm/drop_caches
-	chroot $root /bin/sh "/bench/workloads/${scene%%_*}" "${scene#*_}" \
+	chroot $root /bin/sh "/bench/workloads/${scene%%_*}.sh" "${scene#*_}" \
 		"/out/$scene.$arm" "$ms" "$mib"
 done

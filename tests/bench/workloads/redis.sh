@@ -8,7 +8,7 @@
 # purge: as flush, and then a command gives all the free memory back (MEMORY
 # PURGE), as a cron job may do.
 # shellcheck disable=SC1091,SC2154
-. /bench/workloads/common
+. /bench/workloads/common.sh
 
 SIZE=2000
 socket=/tmp/redis.sock

@@ -4,7 +4,7 @@
 # Copy the files of the package faultline-host to their places below DESTDIR.
 set -eu
 [ $# -eq 1 ] || {
-	echo 'usage: rollout/host/install DESTDIR' >&2
+	echo 'usage: rollout/host/install.sh DESTDIR' >&2
 	exit 2
 }
 here=$(dirname "$0")

@@ -7,7 +7,7 @@
 # g1: G1, which gives memory back after a concurrent cycle; System.gc() begins one.
 # zgc: ZGC, which gives memory back that was free for a second.
 # shellcheck shell=dash disable=SC1091,SC2154
-. /bench/workloads/common
+. /bench/workloads/common.sh
 
 case $variant in
 g1) set -- -XX:+UseG1GC -XX:+ExplicitGCInvokesConcurrent -XX:G1PeriodicGCInterval=1000 \
