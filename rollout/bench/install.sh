@@ -13,5 +13,5 @@ usr=$1/usr
 umask 022
 install -D -m 755 "$here/faultline-bench" -t "$usr/sbin"
 install -D -m 755 "$2/micro" "$2/munmap" -t "$usr/libexec/faultline-bench"
-install -D -m 644 "$here/completion" "$usr/share/bash-completion/completions/faultline-bench"
+install -D -m 644 "$here/completion/faultline-bench" -t "$usr/share/bash-completion/completions"
 install -D -m 644 "$here/faultline-bench.8" -t "$usr/share/man/man8"

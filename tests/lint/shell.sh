@@ -9,5 +9,5 @@ while read -r script; do
 	# SC2317: tests call functions by name, through check.
 	check "shellcheck $script" shellcheck --norc --external-sources --exclude=SC2317 \
 		--source-path=SCRIPTDIR "$script"
-done < <({ our_scripts sh; our_files '*.sh'; } | sort -u)
+done < <({ our_scripts sh; our_files '*.sh' '*/completion/*'; } | sort -u)
 done_testing

@@ -17,7 +17,7 @@ from scipy import stats
 
 from faultline_rollout import cli, report, verdict
 
-COMPLETION = fleet_lab.FLEET / "completion.bash"
+COMPLETION = fleet_lab.FLEET / "completion/faultline-rollout"
 PAGES = ("faultline-rollout.1", "faultline-experiment.5")
 # Prints bash's completions of these words.
 COMPLETED = """. "$0"

@@ -93,7 +93,8 @@ def test_bench(sysctl: Path) -> None:
         ROOT / "rollout/bench/faultline-bench", "--programs", folder, "--switches",
         "sixth_stall=10", status=1)
     offered = run("bash", "-c", '. "$0"; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))\n'
-                  "_faultline_bench; echo ${COMPREPLY[@]}", ROOT / "rollout/bench/completion",
+                  "_faultline_bench; echo ${COMPREPLY[@]}",
+                  ROOT / "rollout/bench/completion/faultline-bench",
                   "faultline-bench", "--switches", "s")
     assert offered.split() == ["speculative_page_fault", "sixth_stall"]
 
