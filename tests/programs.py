@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from faultline.vm.ktap import Summary, parse
-from faultline.common import Paths, shown
+from faultline.common import ROOT, Paths, shown
 
-ROOT = Path(__file__).resolve().parents[1]
 SHOWN_LINES = 25
 FAILED = re.compile(r" *not ok\b")
 RESULT = re.compile(r" *(?:not )?ok\b| *1\.\.\d")

@@ -10,11 +10,11 @@ import subprocess
 import sys
 import time
 
-from faultline.common import Fail, Paths
+from faultline.common import ROOT, Fail, Paths
 from faultline_rollout import Error, design, experiment
 from faultline_rollout.hosts import inventory
 from rollout import vm_fleet
-from rollout.vm_fleet import ROOT, SWITCH, Fleet, Problem, fleet
+from rollout.vm_fleet import SWITCH, Fleet, Problem, fleet
 
 # The fewest that the design allows: half alternate, two stay off; and the shortest slots.
 GUESTS, PAIRS, SLOT = 4, design.MIN_PAIRS, 60

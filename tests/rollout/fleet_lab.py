@@ -11,7 +11,8 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from faultline.common import ROOT
+
 FLEET = ROOT / "rollout/fleet"
 # One thread: the matrices are small.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

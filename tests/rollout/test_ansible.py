@@ -17,7 +17,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from faultline.common import ROOT
+
 ANSIBLE = ROOT / "rollout/ansible"
 PLAYBOOKS = sorted(path.name for path in ANSIBLE.glob("*.yml"))
 # Changes go to a tmpfs, not to this host.

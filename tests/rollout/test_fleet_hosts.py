@@ -24,8 +24,9 @@ from typing import Any
 
 import pytest
 
+from faultline.common import ROOT
 from rollout import fleet_lab
-from rollout.fleet_lab import HOSTS, ROOT, START
+from rollout.fleet_lab import HOSTS, START
 from rollout.prometheus_lab import answer_of, serving
 
 from faultline_rollout import Error, cli, design, experiment, hosts, planning, prometheus

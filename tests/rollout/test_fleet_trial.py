@@ -16,6 +16,7 @@ import types
 
 import pytest
 
+from faultline.common import ROOT
 from rollout import fleet_lab
 from rollout.prometheus_lab import answer_of, serving
 
@@ -317,7 +318,7 @@ def test_playbook(lab: Lab) -> None:
     """Ansible's trial.yml calls it: a dry run, a failure, the rest of the rings, nothing to do."""
     def play(*words: str) -> tuple[int, int, str]:
         done = subprocess.run(
-            ["ansible-playbook", fleet_lab.ROOT / "rollout/ansible/trial.yml", *words],
+            ["ansible-playbook", ROOT / "rollout/ansible/trial.yml", *words],
             text=True, capture_output=True, check=False, stdin=subprocess.DEVNULL,
             env={**os.environ, "FLEET_FOLDER": str(lab.folder), "LC_ALL": "C.UTF-8",
                  "PATH": f"{fleet_lab.FLEET}:{os.environ['PATH']}"})

@@ -21,11 +21,11 @@ from collections.abc import Iterable, Iterator
 import pytest
 import yaml
 
+from faultline.common import ROOT
 from rollout import prometheus_lab
 
 from faultline_rollout import prometheus, switches
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = ROOT / "rollout/monitoring"
 GUIDE = ROOT / "kernel/overlay/Documentation/admin-guide/mm/faultline"
 AGENT = ROOT / "rollout/host"

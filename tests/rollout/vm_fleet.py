@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.guest import compile_program
+from faultline.common import ROOT
 from faultline.flavour import FLAVOURS
 from rollout import prometheus_lab
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 FL = ROOT / "tools/fl"
 KERNEL = FLAVOURS["microvm"].image
 SWITCH = "vm.munmap_section_kbytes"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import suites
+from faultline.common import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PASS = 'printf "1..1\\nok 1 - a\\n"'
 COPIED = ("pyproject.toml", "tests/run", "tests/lib/selftests.sh", "tools/faultline",
           *(f"tests/{name}.py" for name in ("conftest", "programs", "suites")))

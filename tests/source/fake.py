@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from email.utils import formatdate
 from pathlib import Path
 
-TOP = Path(__file__).resolve().parents[2]
 PACKAGE = "linux-source-6.12"
 CONFIG = "linux-config-6.12"
 NEEDED = ("apt-get", "apt-cache", "dpkg", "dpkg-deb", "gpg", "git", "tar", "xz")

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from source.fake import TOP, Result
-from faultline.common import Paths
+from source.fake import Result
+from faultline.common import ROOT, Paths
 
 TREE = Paths.from_env().tree
 # Enough of the kernel to try changes on.
@@ -68,7 +68,7 @@ def test_kernel() -> None:
 
 def test_hooks() -> None:
     """The list has our own hooks in upstream functions, so none gets lost."""
-    text = (TOP / "kernel" / "audit" / "spf.sites").read_text(encoding="utf-8")
+    text = (ROOT / "kernel/audit/spf.sites").read_text(encoding="utf-8")
     for site in ("include/linux/mm.h: vma_start_write: spf_write_barrier()",
                  "mm/mremap.c: move_normal_pmd: spf_drain_pmd()",
                  "mm/mremap.c: move_normal_pud: spf_drain_pud()",

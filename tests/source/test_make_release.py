@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from faultline import make_release
-from faultline.common import Fail
+from faultline.common import ROOT, Fail
 from faultline.make_release import Place, Step
 from faultline.release import Release
 
@@ -148,11 +148,10 @@ def test_entry(tmp_path: Path) -> None:
 
 def test_table() -> None:
     """The steps are targets of the Makefile."""
-    top = Path(make_release.__file__).resolve().parents[2]
-    targets = {line.partition(":")[0] for line in (top / "Makefile").read_text().splitlines()
+    targets = {line.partition(":")[0] for line in (ROOT / "Makefile").read_text().splitlines()
                if line[:1].isalpha()}
     for step in make_release.STEPS:
         for command in step.commands:
             assert command[0] == "make" and command[1] in targets
-            assert subprocess.run([*command, "--dry-run"], cwd=top, check=False,
+            assert subprocess.run([*command, "--dry-run"], cwd=ROOT, check=False,
                                   capture_output=True).returncode == 0, command

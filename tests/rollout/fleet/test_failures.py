@@ -16,7 +16,7 @@ import pytest
 from demo import rollout as demo
 from rollout import fleet_lab, vm_fleet
 
-from faultline.common import Paths
+from faultline.common import ROOT, Paths
 from faultline_rollout import cli, design
 
 COMMAND = demo.COMMAND
@@ -53,7 +53,7 @@ def switches(found: vm_fleet.Fleet) -> dict[str, str]:
 def fixture_found() -> Iterator[vm_fleet.Fleet]:
     """A fleet for both tests."""
     os.environ["PYTHONPATH"] = ":".join(
-        str(vm_fleet.ROOT / name) for name in ("tools", "rollout/fleet", "tests"))
+        str(ROOT / name) for name in ("tools", "rollout/fleet", "tests"))
     with vm_fleet.fleet(Paths.from_env().build / "fleet", demo.GUESTS) as found:
         yield found
         assert not found.end()

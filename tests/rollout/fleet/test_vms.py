@@ -17,7 +17,7 @@ import pytest
 from demo import rollout as demo
 from rollout import fleet_lab, prometheus_lab, vm_fleet
 
-from faultline.common import Paths
+from faultline.common import ROOT, Paths
 from faultline_rollout import cli, design, experiment
 
 B = -0.10
@@ -58,7 +58,7 @@ class Ran:
 def fixture_ran() -> Iterator[Ran]:
     """The experiment of the demo, also seen by a Prometheus that is killed meanwhile."""
     os.environ["PYTHONPATH"] = ":".join(
-        str(vm_fleet.ROOT / name) for name in ("tools", "rollout/fleet", "tests"))
+        str(ROOT / name) for name in ("tools", "rollout/fleet", "tests"))
     with vm_fleet.fleet(Paths.from_env().build / "fleet", demo.GUESTS) as found:
         path = demo.write_plan(found)
         port, = prometheus_lab.free_ports(1)
