@@ -165,23 +165,20 @@ listing() {
 		-o -path /root -o -path '/vmlinuz*' \) -prune -o \( ! -type d -o -name '*faultline*' \) -print | sort
 }
 
-# The switches in the package's sysctl file that this kernel has.
+# The switches in the package's table that this kernel has.
 switches() {
-	sed -nE 's/^#?[[:space:]]*-?(vm\.[a-z_]+)[[:space:]]*=.*/\1/p' /usr/lib/sysctl.d/60-faultline.conf |
-		sort -u | while read -r name; do
+	awk '/^vm[.]/ { print $1 }' /usr/share/faultline/switches | while read -r name; do
 		[ ! -e "/proc/sys/${name//.//}" ] || echo "$name"
 	done
 }
 
-# stock_value NAME, other_value NAME: the package's stock value, and one that a profile sets.
+# stock_value NAME, on_value NAME: as in the table.
 stock_value() {
-	sed -nE "s/^#?[[:space:]]*-?${1//./\\.}[[:space:]]*=[[:space:]]*//p" \
-		/usr/lib/sysctl.d/60-faultline.conf | tail -n1
+	awk -v name="$1" '$1 == name { print $4 }' /usr/share/faultline/switches
 }
 
-other_value() {
-	sed -nE "s/^-?${1//./\\.}[[:space:]]*=[[:space:]]*//p" /usr/share/faultline/profiles/*.conf |
-		grep -vxF -e "$(stock_value "$1")" | head -n1
+on_value() {
+	awk -v name="$1" '$1 == name { print $5 }' /usr/share/faultline/switches
 }
 
 # value_is NAME VALUE
@@ -195,18 +192,17 @@ value_is() {
 # Flip a switch by sysctl.d and by hand, and back. Removing a file has no effect until the next
 # boot, so use a file to switch back as well.
 flip() {
-	local name=$1 stock other file=/etc/sysctl.d/90-test.conf
+	local name=$1 stock on file=/etc/sysctl.d/90-test.conf
 	stock=$(stock_value "$name")
-	other=$(other_value "$name")
-	: "${stock:?no stock value}" "${other:?no profile sets it}"
-	echo "$name: $stock, $other"
+	on=$(on_value "$name")
+	echo "$name: $stock, $on"
 	value_is "$name" "$stock" || return 1
-	echo "$name = $other" >$file
-	sysctl --system >/dev/null && value_is "$name" "$other" || return 1
+	echo "$name = $on" >$file
+	sysctl --system >/dev/null && value_is "$name" "$on" || return 1
 	echo "$name = $stock" >$file
 	sysctl --system >/dev/null && value_is "$name" "$stock" || return 1
 	rm $file
-	sysctl -w "$name=$other" && value_is "$name" "$other" || return 1
+	sysctl -w "$name=$on" && value_is "$name" "$on" || return 1
 	sysctl -w "$name=$stock" && value_is "$name" "$stock" || return 1
 	# Each of the four changes is in the kernel's log.
 	[ "$(dmesg | grep -cF "faultline: $name: ")" -ge 4 ] || {

@@ -35,7 +35,7 @@ step_use() {
 	check 'perf runs' faultline-perf version
 	check 'perf counts speculative page faults' perf_counts faultline-perf
 	for name in $(switches); do
-		echo "$name = $(other_value "$name")" >>/etc/sysctl.d/90-test.conf
+		echo "$name = $(on_value "$name")" >>/etc/sysctl.d/90-test.conf
 	done
 	# The first build boots with an initial RAM file system, this one without: our kernels have
 	# the disk drivers built in. Making one costs a minute of emulation.
@@ -76,7 +76,7 @@ step_rollback() {
 	local name
 	check "$KVER2 runs" running "$KVER2"
 	for name in $(switches); do
-		check "$name was set at boot by sysctl.d" value_is "$name" "$(other_value "$name")"
+		check "$name was set at boot by sysctl.d" value_is "$name" "$(on_value "$name")"
 	done
 	rm -f /etc/sysctl.d/90-test.conf
 	while_second_runs

@@ -15,7 +15,8 @@ signed=$tmp/signed/stage
 KVER=$(sed -n s/^KVER=//p "$stage/stage.env")
 root=$tmp/root
 modules=$root/lib/modules/$KVER
-switches=(speculative_page_fault=1 munmap_section_kbytes=4096 pmd_clear_ipi_free=1 hugetlb_pmd_sharing=2)
+# NAME=VALUE that turns each switch on.
+mapfile -t switches < <(awk '/^vm[.]/ { print $1 "=" $5 }' sysctl/switches)
 
 has_secureboot || {
 	echo '1..0 # SKIP no ovmf with the snakeoil key or no systemd-boot-efi'
@@ -92,7 +93,7 @@ make_initrd() {
 		sed 's/^/said: error /' /errors
 		say "loaded $(wc -l </loaded)"
 		for switch in $switches; do
-			sysctl -qw vm.$switch && say "switch $(sysctl vm.${switch%=*})"
+			sysctl -qw $switch && say "switch $(sysctl ${switch%=*})"
 		done
 		dmesg | grep 'verification failed' | sed 's/^/said: log /'
 		say "taint $(cat /proc/sys/kernel/tainted)"
@@ -133,7 +134,7 @@ check 'most modules load' [ "$((${loaded:-0} * 4))" -ge "$((total * 3))" ]
 check_empty 'none of our modules is refused for its signature' \
 	"$(grep -E "^said: error .*$denied" "$tmp/said")"
 for switch in "${switches[@]}"; do
-	check "vm.${switch%=*} is turned on" said "switch vm.${switch%=*} = ${switch#*=}"
+	check "${switch%=*} is turned on" said "switch ${switch%=*} = ${switch#*=}"
 done
 check 'the kernel is not tainted' said 'taint 0'
 # ENODATA: it has no signature.

@@ -12,18 +12,24 @@ check 'the machine is a POWER9 with the radix MMU' sh -c \
 	"grep -q 'POWER9' /proc/cpuinfo && grep -q '^MMU.*Radix' /proc/cpuinfo"
 check 'the kernel has loaded a module of the package' grep -q '^virtio_blk ' /proc/modules
 
-# flips SWITCH VALUE: it is 0 at boot, takes the value, and is 0 again.
+# flips NAME STOCK ON: the switch has the stock value at boot, takes the other one, and is
+# as at boot again.
 flips() {
-	test "$(sysctl -n "vm.$1")" = 0 && sysctl -w "vm.$1=$2" &&
-		test "$(sysctl -n "vm.$1")" = "$2" && sysctl -w "vm.$1=0" &&
-		test "$(sysctl -n "vm.$1")" = 0
+	test "$(sysctl -n "$1")" = "$2" && sysctl -w "$1=$3" &&
+		test "$(sysctl -n "$1")" = "$3" && sysctl -w "$1=$2" &&
+		test "$(sysctl -n "$1")" = "$2"
 }
-for switch in munmap_section_kbytes=65536 madvise_section_kbytes=65536 \
-	pmd_clear_ipi_free=1 speculative_page_fault=1; do
-	check "vm.$switch, and 0 again" flips "${switch%=*}" "${switch#*=}"
-done
-check 'vm.hugetlb_pmd_sharing is absent, as POWER shares no tables' \
-	test ! -e /proc/sys/vm/hugetlb_pmd_sharing
+table=/usr/share/faultline/switches
+check 'the package has the table of switches' test -s $table
+while read -r switch _ _ stock on _; do
+	case $switch in
+	vm.hugetlb_pmd_sharing)
+		check "$switch is absent, as POWER shares no tables" \
+			test ! -e /proc/sys/vm/hugetlb_pmd_sharing
+		;;
+	vm.*) check "$switch is $on, and $stock again" flips "$switch" "$stock" "$on" ;;
+	esac
+done <$table
 check 'the profile of the package is in range' sh -c \
 	'sysctl -e -p /usr/share/faultline/profiles/jvm.conf && sysctl -e -p /usr/lib/sysctl.d/60-faultline.conf'
 
