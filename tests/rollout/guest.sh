@@ -12,15 +12,6 @@ at() {
 	echo "$1" >/tmp/clock
 }
 
-plan() { # SWITCH A B
-	{
-		printf 'format=1\nname=real\nswitch=vm.%s\na=%s\nb=%s\nstart=1000\nslot=60\n' "$1" "$2" "$3"
-		printf 'washout=10\nexpires=9000\nhost=guest\narms=ab\n'
-		printf 'plan=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n'
-	} >/tmp/plan
-	printf 'sum=%s\n' "$(sha256sum </tmp/plan | cut -d ' ' -f 1)" >>/tmp/plan
-}
-
 ab() {
 	sh /test/faultline-ab "$@" >>/tmp/said 2>&1
 }

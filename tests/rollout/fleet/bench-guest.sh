@@ -51,12 +51,7 @@ result $? 'a dry run'
 
 # --- An experiment
 
-{
-	printf 'format=1\nname=real\nswitch=vm.pmd_clear_ipi_free\na=0\nb=1\nstart=1000\nslot=60\n'
-	printf 'washout=10\nexpires=9000\nhost=guest\narms=ab\n'
-	printf 'plan=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n'
-} >/tmp/plan
-printf 'sum=%s\n' "$(sha256sum </tmp/plan | cut -d ' ' -f 1)" >>/tmp/plan
+plan pmd_clear_ipi_free 0 1
 echo 1000 >/tmp/clock
 sh /test/faultline-ab start /tmp/plan >/tmp/said 2>&1
 result $? 'an experiment of faultline-ab begins'
