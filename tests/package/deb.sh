@@ -413,7 +413,13 @@ check_empty 'the second build is identical byte for byte' "$(
 )"
 wait $lintian
 status=$?
-check_empty 'lintian reports neither errors nor warnings' \
-	"$([ $status -eq 0 ] || { grep -E '^[EW]:' || cat; } <"$work/lintian")"
+# A killed lintian may leave no output.
+passed() {
+	[ "$status" -eq 0 ] && return
+	echo "exit status $status"
+	grep -E '^[EW]:' "$work/lintian" || cat "$work/lintian"
+	return 1
+}
+check 'lintian reports neither errors nor warnings' passed
 jobs_running=()
 done_testing
