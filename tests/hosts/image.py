@@ -58,7 +58,7 @@ class Images:
         return self.folder / ("base" if release == RELEASE else f"base-{release}")
 
     def disk(self, name: str) -> Path:
-        """The disk of a package format, or the one of the suite release."""
+        """The disk of a package format, or the one of the suite hosts/release."""
         return self.folder / f"{name}.raw"
 
     def kernel(self) -> Path:
