@@ -62,7 +62,7 @@ def test_scenes_of_a_program_share_a_boot() -> None:
     found = workloads.programs(workloads.SCENES)
     assert [scene for scenes in found.values() for scene in scenes] == list(workloads.SCENES)
     for name in found:
-        assert (ROOT / "tests/bench/workloads" / name).is_file()
+        assert (ROOT / "tests/bench/workloads" / f"{name}.sh").is_file()
         assert name in workloads.PACKAGES
 
 
