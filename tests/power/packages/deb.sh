@@ -48,7 +48,7 @@ run_vm() {
 		-chardev "file,id=console,path=$work/$step.console" -device spapr-vty,chardev=console \
 		-chardev "file,id=out,path=$work/$step.out" -device spapr-vty,chardev=out \
 		-kernel "$kernel" -initrd "$initrd" "$@" \
-		-append "console=hvc0 root=/dev/vda rw panic=-1 init=/faultline/init faultline_step=$step" \
+		-append "console=hvc0 root=/dev/vda rw panic=-1 init=/faultline/init.sh faultline_step=$step" \
 		</dev/null >"$work/$step.qemu" 2>&1 9>&-
 	tr -d '\r' <"$work/$step.out" >"$work/$step.log"
 	grep -qx 'exit 0' "$work/$step.log" && return
@@ -109,7 +109,7 @@ for second in 1 2 3 4 5 6 7 8 9 10; do
 done
 /bin/busybox mount --move /dev /root/dev
 /bin/busybox umount /proc
-exec /bin/busybox switch_root /root /faultline/init
+exec /bin/busybox switch_root /root /faultline/init.sh
 INIT
 	chmod +x "$root/init"
 	(cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$1"
@@ -122,8 +122,8 @@ first=(600 "$stage/vmlinux" "$work/first.img")
 # put_steps FOLDER: the guest's scripts.
 put_steps() {
 	mkdir -p "$1/faultline"
-	install -m 755 "$guest/init.sh" "$1/faultline/init"
 	install -m 644 "$guest"/*.sh "$1/faultline"
+	chmod 755 "$1/faultline/init.sh"
 }
 
 make_userland() {
@@ -192,10 +192,10 @@ dpkg-deb -x "$work"/packages/faultline-bench_*.deb "$work/install/faultline-benc
 	bail 'there is no package faultline-bench'
 disk_image() {
 	cp --sparse=always "$userland" "$work/disk.ext4" &&
-		for file in init lib.sh install.sh boot.sh; do
+		for file in init.sh lib.sh install.sh boot.sh; do
 			debugfs -w -R "rm /faultline/$file" "$work/disk.ext4"
 			debugfs -w -R "write $guest/$file /faultline/$file" "$work/disk.ext4"
-		done && debugfs -w -R 'sif /faultline/init mode 0100755' "$work/disk.ext4" &&
+		done && debugfs -w -R 'sif /faultline/init.sh mode 0100755' "$work/disk.ext4" &&
 		mke2fs -q -F -t ext4 -O ^orphan_file -d "$work/install" "$work/install.ext4" 1G
 }
 check 'the disks are made' disk_image
