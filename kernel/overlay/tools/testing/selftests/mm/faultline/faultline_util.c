@@ -734,13 +734,36 @@ size_t bad_pages(const void *addr, size_t len, __u64 tag)
 	return bad;
 }
 
+static void *map_private(void *addr, size_t len, int flags)
+{
+	void *p = mmap(addr, len, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+void *map_fresh(size_t len)
+{
+	return map_private(NULL, len, 0);
+}
+
+void *map_fresh_at(void *addr, size_t len)
+{
+	return map_private(addr, len, MAP_FIXED);
+}
+
+void *map_apart(size_t len)
+{
+	void *p = free_range(len);
+
+	return p ? map_private(p, len, MAP_FIXED_NOREPLACE) : NULL;
+}
+
 void *map_filled(size_t len, __u64 tag)
 {
-	void *p;
+	void *p = map_fresh(len);
 
-	p = mmap(NULL, len, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (p == MAP_FAILED)
+	if (!p)
 		return NULL;
 	/* Fails on a kernel without THP, which does not need it. */
 	madvise(p, len, MADV_NOHUGEPAGE);

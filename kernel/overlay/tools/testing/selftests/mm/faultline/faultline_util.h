@@ -239,7 +239,13 @@ static inline void word_write(void *addr, __u64 word)
 void fill_pages(void *addr, size_t len, __u64 tag);
 size_t bad_pages(const void *addr, size_t len, __u64 tag);
 
-/* Anonymous memory of base pages, filled with @tag; NULL on failure. */
+/* Private anonymous memory; NULL on failure. */
+void *map_fresh(size_t len);
+/* The same at @addr, in place of what is mapped there. */
+void *map_fresh_at(void *addr, size_t len);
+/* The same in a free_range(). */
+void *map_apart(size_t len);
+/* The same, of base pages filled with @tag. */
 void *map_filled(size_t len, __u64 tag);
 /*
  * Returns a multiple of 1 GiB where [addr, addr + len) and 1 GiB on both sides

@@ -876,9 +876,8 @@ TEST_F_TIMEOUT(hugetlb, userfaultfd, TIMEOUT)
 	reg.range.start = (uintptr_t)p;
 	reg.range.len = GIB;
 	ASSERT_EQ(0, ioctl(uffd, UFFDIO_REGISTER, &reg));
-	page = mmap(NULL, huge_size(), PROT_READ | PROT_WRITE,
-		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	ASSERT_NE(MAP_FAILED, page);
+	page = map_fresh(huge_size());
+	ASSERT_NE(NULL, page);
 	word_write(page, huge_word(1));
 	ASSERT_EQ(0, pthread_create(&thread, NULL, touch_second, p));
 	ASSERT_EQ(1, poll(&ready, 1, 60000));

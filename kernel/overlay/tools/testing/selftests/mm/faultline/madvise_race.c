@@ -390,9 +390,7 @@ static void changer(struct race *r, int id)
 			break;
 		case 3:
 			memset(a->changed + page, true, 8);
-			if (mmap(p, 8 * page_size(), PROT_READ | PROT_WRITE,
-				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-				 0) != p)
+			if (!map_fresh_at(p, 8 * page_size()))
 				race_wrong(r);
 			break;
 		}

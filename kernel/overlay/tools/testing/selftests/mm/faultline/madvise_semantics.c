@@ -135,10 +135,8 @@ TEST_F_TIMEOUT(madvise, thp, TIMEOUT)
 		SKIP(return, "this kernel has no transparent huge pages");
 	if (meminfo_kb("MemAvailable") < (long)(len / KIB) * 3 / 2)
 		SKIP(return, "needs %zu MiB of memory", len * 3 / 2 / MIB);
-	p = free_range(len);
+	p = map_apart(len);
 	ASSERT_NE(NULL, p);
-	ASSERT_EQ(p, mmap(p, len, PROT_READ | PROT_WRITE,
-			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
 	madvise(p, len, MADV_HUGEPAGE);
 	fill_pages(p, len, TAG);
 	if (smaps_kb(p, len, "AnonHugePages") < (long)(len / KIB) * 3 / 4)

@@ -237,9 +237,8 @@ static bool fixed_prepare(struct race *r)
 		break;
 	}
 	if (f->by_mremap) {
-		f->source = mmap(NULL, f->len, PROT_READ | PROT_WRITE,
-				 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (f->source == MAP_FAILED)
+		f->source = map_fresh(f->len);
+		if (!f->source)
 			return false;
 	}
 	return prepare_anon(r);
@@ -266,13 +265,11 @@ static void fixed_racer(struct race *r, int id)
 	wait_for_window(r);
 	/* The actual state of the place at this moment. */
 	inside = page_is_mapped(want + f->len - ps);
-	if (f->by_mremap) {
+	if (f->by_mremap)
 		got = mremap(f->source, f->len, f->len,
 			     MREMAP_MAYMOVE | MREMAP_FIXED, want);
-	} else {
-		got = mmap(want, f->len, PROT_READ | PROT_WRITE,
-			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-	}
+	else
+		got = map_fresh_at(want, f->len);
 	atomic_fetch_add(&r->run.acts, 1);
 	if (got != want) {
 		race_wrong(r);
@@ -618,10 +615,8 @@ static bool prepare_faults(struct race *r)
 
 	r->len = race_range();
 	half = r->len / 2;
-	r->start = free_range(r->len);
-	if (!r->start ||
-	    mmap(r->start, r->len, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != r->start)
+	r->start = map_apart(r->len);
+	if (!r->start)
 		return false;
 	/* Both fail on a kernel without THP: then they clear base pages. */
 	madvise(r->start, half, MADV_HUGEPAGE);
@@ -940,9 +935,7 @@ static bool limited_call(struct limited *l)
 {
 	switch (l->limit) {
 	case LIMIT_FIXED:
-		return mmap(l->other, race_range(), PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-			    0) == l->other;
+		return map_fresh_at(l->other, race_range());
 	case LIMIT_MREMAP:
 		l->made = mremap(l->other, page_size(), race_range(),
 				 MREMAP_MAYMOVE);
@@ -968,9 +961,8 @@ static bool limited_call(struct limited *l)
 			_exit(0);
 		return l->child > 0;
 	default:
-		l->made = mmap(NULL, race_range(), PROT_READ | PROT_WRITE,
-			       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		return l->made != MAP_FAILED;
+		l->made = map_fresh(race_range());
+		return l->made;
 	}
 }
 
@@ -1426,9 +1418,7 @@ static void accounts_racer(struct race *r, int id)
 		if (kind == ACC_UNMAP)
 			good = !munmap(part, r->len / 2);
 		else if (kind == ACC_REPLACE)
-			good = mmap(part, r->len / 2, PROT_READ | PROT_WRITE,
-				    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-				    0) == part;
+			good = map_fresh_at(part, r->len / 2);
 		else
 			good = accounts_right(r, true);
 		inside = in_window(r);
@@ -1991,9 +1981,7 @@ static void pin_racer(struct race *r, int id)
 			     random_next(&pins->seed) % 16 * page_size();
 		bool inside = in_window(r);
 
-		if (mmap(want, page_size(), PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-			 0) != want) {
+		if (!map_fresh_at(want, page_size())) {
 			race_wrong(r);
 			break;
 		}
@@ -2097,9 +2085,7 @@ static void replace_pages(struct race *r)
 			if (atomic_load(&r->done))
 				return;
 		inside = in_window(r);
-		if (mmap(want, page_size(), PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-			 0) != want) {
+		if (!map_fresh_at(want, page_size())) {
 			race_wrong(r);
 			return;
 		}
@@ -2473,9 +2459,8 @@ static bool use_kept(struct kept_mapping *k, __u64 *seed)
 		if (what < 3)
 			k->len += 3 * pmd_size();
 		k->tag = random_next(seed);
-		p = mmap(NULL, k->len, PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (p == MAP_FAILED)
+		p = map_fresh(k->len);
+		if (!p)
 			return true;
 		if (k->tag & 2)
 			madvise(p, k->len, MADV_NOHUGEPAGE);
@@ -2751,8 +2736,7 @@ static void poke(__u64 *seed)
 		mremap(p, len, to_len, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 		break;
 	case 6:
-		mmap(p, len, PROT_READ | PROT_WRITE,
-		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+		map_fresh_at(p, len);
 		break;
 	case 7:
 		munmap(p, len);

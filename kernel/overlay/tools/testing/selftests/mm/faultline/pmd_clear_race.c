@@ -343,9 +343,8 @@ static bool walkers_start(struct world *w, struct walker *k,
 
 	for (i = 0; i < WALKERS; i++) {
 		k[i] = (struct walker) { .w = w, .id = i, .seed = 77 + i };
-		k[i].buffer = mmap(NULL, page_size(), PROT_READ | PROT_WRITE,
-				   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (k[i].buffer == MAP_FAILED || pipe(k[i].pipe) ||
+		k[i].buffer = map_fresh(page_size());
+		if (!k[i].buffer || pipe(k[i].pipe) ||
 		    pthread_create(&threads[i], NULL, walk_pages, &k[i]))
 			return false;
 	}
@@ -527,9 +526,7 @@ static int owner_process(struct world *w)
 		wait_turn(w, OWNED);
 		if (atomic_load(&w->run.stop))
 			break;
-		if (mmap(addr, len, PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
-		    addr)
+		if (!map_fresh_at(addr, len))
 			return 1;
 		/* An entry of the table itself, or one of a lower table. */
 		madvise(addr, len, random_next(&seed) % 4 ? MADV_NOHUGEPAGE :

@@ -173,10 +173,8 @@ TEST_F_TIMEOUT(pmd_clear, collapse_no_memory, TIMEOUT)
 	SKIP(return, "this architecture always waits for a table's memory");
 #endif
 	ASSERT_NE(NULL, p);
-	empty = mmap(free_range(2 * pmd_size()), 2 * pmd_size(),
-		     PROT_READ | PROT_WRITE,
-		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-	ASSERT_NE(MAP_FAILED, empty);
+	empty = map_apart(2 * pmd_size());
+	ASSERT_NE(NULL, empty);
 	/* Without an anon_vma, the call would return before it allocates. */
 	word_write(empty + pmd_size(), TAG);
 	ASSERT_TRUE(stay_on_cpu());

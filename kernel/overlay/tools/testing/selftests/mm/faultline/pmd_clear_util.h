@@ -101,11 +101,9 @@ static inline bool table_usage_returns(const struct table_usage *before)
 static inline char *map_collapsible(size_t areas, __u64 tag)
 {
 	size_t len = areas * pmd_size();
-	char *p;
+	char *p = map_apart(len);
 
-	p = mmap(free_range(len), len, PROT_READ | PROT_WRITE,
-		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
-	if (p == MAP_FAILED)
+	if (!p)
 		return NULL;
 	/* Not by madvise(): MADV_COLLAPSE would respect it. */
 	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);

@@ -115,9 +115,8 @@ static char *map_at(char *addr, size_t len, int prot)
 static char *map_new(size_t len, bool huge)
 {
 	size_t edge = page_size();
-	char *p = free_range(len + 2 * pmd_size());
+	char *p = map_apart(len + 2 * pmd_size());
 
-	p = map_at(p, len + 2 * pmd_size(), PROT_READ | PROT_WRITE);
 	if (!p)
 		return NULL;
 	if (!huge)

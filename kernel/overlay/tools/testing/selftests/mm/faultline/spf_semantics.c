@@ -395,13 +395,10 @@ TEST_F(spf, first_write_falls_back)
 
 TEST_F(spf, no_table_falls_back)
 {
-	char *map = mmap(free_range(4 * pmd_size()), 4 * pmd_size(),
-			 PROT_READ | PROT_WRITE,
-			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1,
-			 0);
+	char *map = map_apart(4 * pmd_size());
 	int i;
 
-	ASSERT_NE(MAP_FAILED, map);
+	ASSERT_NE(NULL, map);
 	madvise(map, 4 * pmd_size(), MADV_NOHUGEPAGE);
 	for (i = 0; i < 4; i++)
 		word_write(map + i * pmd_size(), TAG);
