@@ -93,13 +93,10 @@ static void writer(struct race *r, int id)
 
 TEST_F_TIMEOUT(race, writers_go_on, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .racer = writer,
-	};
 	char *page = map_filled(page_size(), TAG);
 
 	ASSERT_NE(NULL, page);
-	race_test(_metadata, &self->r, &ops, page);
+	RACE_TEST(&self->r, page, .racers = 1, .racer = writer);
 }
 
 /* --- a page that has gone, and was written again, stays */
@@ -145,23 +142,20 @@ static bool faults_kept(struct race *r)
 }
 
 static void faults_test(struct __test_metadata *_metadata, struct race *r,
-			const struct race_ops *ops)
+			int racers, void (*racer)(struct race *r, int id),
+			int (*call)(struct race *r))
 {
 	bool *written = calloc(npages(), sizeof(*written));
 
 	ASSERT_NE(NULL, written);
-	race_test(_metadata, r, ops, written);
+	RACE_TEST(r, written, .racers = racers, .prepare = prepare_faults,
+		  .racer = racer, .call = call, .verify = faults_kept);
 	free(written);
 }
 
 TEST_F_TIMEOUT(race, faults, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .prepare = prepare_faults, .racer = faulter,
-		.verify = faults_kept,
-	};
-
-	faults_test(_metadata, &self->r, &ops);
+	faults_test(_metadata, &self->r, 2, faulter, discard);
 }
 
 /* --- the same for a vector of ranges, most of which share a section */
@@ -194,12 +188,7 @@ static int discard_vector(struct race *r)
 
 TEST_F_TIMEOUT(race, vectors, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .prepare = prepare_faults, .racer = faulter,
-		.call = discard_vector, .verify = faults_kept,
-	};
-
-	faults_test(_metadata, &self->r, &ops);
+	faults_test(_metadata, &self->r, 2, faulter, discard_vector);
 }
 
 /* --- one long range of a vector, whose VMA is split while it is discarded */
@@ -234,12 +223,7 @@ static void splitter(struct race *r, int id)
 
 TEST_F_TIMEOUT(race, vector_split, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 3, .prepare = prepare_faults, .racer = splitter,
-		.call = discard_long_vector, .verify = faults_kept,
-	};
-
-	faults_test(_metadata, &self->r, &ops);
+	faults_test(_metadata, &self->r, 3, splitter, discard_long_vector);
 }
 
 /* --- children see each page as it was, or empty */
@@ -270,11 +254,7 @@ static void forker(struct race *r, int id)
 
 TEST_F_TIMEOUT(race, fork, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .racer = forker,
-	};
-
-	race_test(_metadata, &self->r, &ops, NULL);
+	RACE_TEST(&self->r, NULL, .racers = 1, .racer = forker);
 }
 
 /* --- huge pages come while pages go */
@@ -303,13 +283,9 @@ static void collapser(struct race *r, int id)
 
 TEST_F_TIMEOUT(race, collapse, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .racer = collapser,
-	};
-
 	if (access("/sys/kernel/mm/transparent_hugepage/enabled", F_OK))
 		SKIP(return, "this kernel has no transparent huge pages");
-	race_test(_metadata, &self->r, &ops, NULL);
+	RACE_TEST(&self->r, NULL, .racers = 2, .racer = collapser);
 }
 
 /* --- the VMAs of the range change meanwhile */
@@ -431,11 +407,6 @@ static bool changes_right(struct race *r)
 
 TEST_F_TIMEOUT(race, changed_vmas, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .prepare = prepare_advised, .racer = changer,
-		.call = advise, .verify = changes_right,
-		.enough = all_kinds_hit,
-	};
 	struct advised advised = {
 		/* A change may begin at the last page, and goes beyond it. */
 		.changed = calloc(npages() + 8, sizeof(bool)),
@@ -443,7 +414,9 @@ TEST_F_TIMEOUT(race, changed_vmas, TIMEOUT)
 
 	ASSERT_NE(NULL, advised.changed);
 	catch_faults();
-	race_test(_metadata, &self->r, &ops, &advised);
+	RACE_TEST(&self->r, &advised, .racers = 2, .prepare = prepare_advised,
+		  .racer = changer, .call = advise, .verify = changes_right,
+		  .enough = all_kinds_hit);
 	free(advised.changed);
 }
 
@@ -465,15 +438,12 @@ static bool nothing_foreign(struct race *r)
 
 TEST_F_TIMEOUT(race, same_range, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = prepare_advised, .racer = adviser,
-		.call = advise, .verify = nothing_foreign,
-		.enough = all_kinds_hit,
-	};
 	struct advised advised = { .changed = NULL };
 
 	catch_faults();
-	race_test(_metadata, &self->r, &ops, &advised);
+	RACE_TEST(&self->r, &advised, .racers = 1, .prepare = prepare_advised,
+		  .racer = adviser, .call = advise, .verify = nothing_foreign,
+		  .enough = all_kinds_hit);
 }
 
 int main(int argc, char **argv)

@@ -316,14 +316,11 @@ static bool fixed_enough(struct race *r)
 static void fixed_test(struct __test_metadata *_metadata,
 		       struct race *r, bool by_mremap)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = fixed_prepare,
-		.racer = fixed_racer, .verify = fixed_verify,
-		.enough = fixed_enough,
-	};
 	struct fixed f = { .by_mremap = by_mremap, .seed = TAG };
 
-	race_test(_metadata, r, &ops, &f);
+	RACE_TEST(r, &f, .racers = 1, .prepare = fixed_prepare,
+		  .racer = fixed_racer, .verify = fixed_verify,
+		  .enough = fixed_enough);
 	ksft_print_msg("pending %ld, finished %ld, straddling %ld\n",
 		       f.placed[PENDING], f.placed[FINISHED],
 		       f.placed[STRADDLING]);
@@ -404,12 +401,10 @@ static bool moved_verify(struct race *r)
 
 TEST_F_TIMEOUT(race, mremap_part, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .racer = moved_racer, .verify = moved_verify,
-	};
 	struct moved m = { };
 
-	race_test(_metadata, &self->r, &ops, &m);
+	RACE_TEST(&self->r, &m, .racers = 1, .racer = moved_racer,
+		  .verify = moved_verify);
 }
 
 /* --- mseal: either nothing is unmapped, or all is and nothing is sealed */
@@ -557,12 +552,10 @@ static void fork_racer(struct race *r, int id)
 
 TEST_F_TIMEOUT(race, fork, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = prepare_fork, .racer = fork_racer,
-	};
 	long size;
 
-	race_test(_metadata, &self->r, &ops, &size);
+	RACE_TEST(&self->r, &size, .racers = 1, .prepare = prepare_fork,
+		  .racer = fork_racer);
 }
 
 /* --- readers: the old content or SIGSEGV, never zeros */
@@ -589,12 +582,8 @@ static void read_racer(struct race *r, int id)
 
 TEST_F_TIMEOUT(race, never_reads_zero, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .racer = read_racer,
-	};
-
 	catch_faults();
-	race_test(_metadata, &self->r, &ops, NULL);
+	RACE_TEST(&self->r, NULL, .racers = 2, .racer = read_racer);
 }
 
 /* --- faults in progress: the munmap waits, and leaves no page behind */
@@ -662,14 +651,12 @@ static bool faults_verify(struct race *r)
 
 TEST_F_TIMEOUT(race, faults_in_progress, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .prepare = prepare_faults, .racer = fault_racer,
-		.call = unmap_under_faults, .verify = faults_verify,
-	};
 	struct faults faults = { .anon = status_kb("RssAnon") };
 
 	catch_faults();
-	race_test(_metadata, &self->r, &ops, &faults);
+	RACE_TEST(&self->r, &faults, .racers = 2, .prepare = prepare_faults,
+		  .racer = fault_racer, .call = unmap_under_faults,
+		  .verify = faults_verify);
 }
 
 /* --- calls that change VMAs of the range while it is unmapped */
@@ -743,16 +730,13 @@ static void change_racer(struct race *r, int id)
 
 TEST_F_TIMEOUT(race, changed_vmas, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .racer = change_racer,
-	};
 	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
 	long locked = status_kb("VmLck");
 
 	setrlimit(RLIMIT_MEMLOCK, &unlimited);
 	/* Not in a kernel without NUMA. */
 	have_mbind = !syscall(SYS_get_mempolicy, NULL, NULL, 0, NULL, 0);
-	race_test(_metadata, &self->r, &ops, NULL);
+	RACE_TEST(&self->r, NULL, .racers = 2, .racer = change_racer);
 	munlockall();
 	EXPECT_EQ(locked, status_kb("VmLck"));
 }
@@ -793,13 +777,10 @@ static bool overlap_verify(struct race *r)
 
 TEST_F_TIMEOUT(race, overlapping, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = prepare_overlap,
-		.racer = overlap_racer, .verify = overlap_verify,
-	};
 	long size;
 
-	race_test(_metadata, &self->r, &ops, &size);
+	RACE_TEST(&self->r, &size, .racers = 1, .prepare = prepare_overlap,
+		  .racer = overlap_racer, .verify = overlap_verify);
 }
 
 /*
@@ -1039,18 +1020,15 @@ static bool limited_enough(struct race *r)
 
 TEST_F_TIMEOUT(race, limits, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = limited_prepare,
-		.racer = limited_racer, .verify = limited_verify,
-		.enough = limited_enough,
-	};
 	struct limited l = { };
 
 	l.shm = shmget(IPC_PRIVATE, race_range(), IPC_CREAT | 0600);
 	if (l.shm < 0 || !commit_limit_read(&l.commit))
 		SKIP(return, "no SysV shared memory, or no commit limit");
 	catch_faults();
-	race_test(_metadata, &self->r, &ops, &l);
+	RACE_TEST(&self->r, &l, .racers = 1, .prepare = limited_prepare,
+		  .racer = limited_racer, .verify = limited_verify,
+		  .enough = limited_enough);
 	shmctl(l.shm, IPC_RMID, NULL);
 }
 
@@ -1203,18 +1181,15 @@ static bool map_limit_enough(struct race *r)
 
 TEST_F_TIMEOUT(race, map_limit, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .prepare = prepare_map_limit,
-		.racer = map_limit_racer, .verify = map_limit_verify,
-		.enough = map_limit_enough,
-	};
 	struct map_limit m = { };
 
 	if (vm_sysctl_read("max_map_count", &m.limit) ||
 	    vm_sysctl_write("max_map_count", m.limit))
 		SKIP(return, "cannot set vm.max_map_count");
 	catch_faults();
-	race_test(_metadata, &self->r, &ops, &m);
+	RACE_TEST(&self->r, &m, .racers = 2, .prepare = prepare_map_limit,
+		  .racer = map_limit_racer, .verify = map_limit_verify,
+		  .enough = map_limit_enough);
 	ksft_print_msg("waited: mmap %ld, munmap %ld, mprotect %ld, mlock %ld\n",
 		       m.waited[SPLIT_MMAP], m.waited[SPLIT_MUNMAP],
 		       m.waited[SPLIT_MPROTECT], m.waited[SPLIT_MLOCK]);
@@ -1342,10 +1317,6 @@ static bool passed_verify(struct race *r)
 
 TEST_F_TIMEOUT(race, next_munmap, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .prepare = prepare_passed, .racer = passed_racer,
-		.call = unmap_passed, .verify = passed_verify,
-	};
 	struct passed p = { };
 	int cpu, n = 0;
 
@@ -1355,7 +1326,9 @@ TEST_F_TIMEOUT(race, next_munmap, TIMEOUT)
 			p.cpu[n++] = cpu;
 	if (n < 2)
 		SKIP(return, "needs two CPUs");
-	race_test(_metadata, &self->r, &ops, &p);
+	RACE_TEST(&self->r, &p, .racers = 2, .prepare = prepare_passed,
+		  .racer = passed_racer, .call = unmap_passed,
+		  .verify = passed_verify);
 }
 
 /* --- accounts: the range counts during the munmap, and not after it */
@@ -1446,16 +1419,13 @@ static bool accounts_enough(struct race *r)
 
 TEST_F_TIMEOUT(race, accounts, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = prepare_accounts,
-		.racer = accounts_racer, .verify = accounts_verify,
-		.enough = accounts_enough,
-	};
 	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
 	struct accounts a = { };
 
 	setrlimit(RLIMIT_MEMLOCK, &unlimited);
-	race_test(_metadata, &self->r, &ops, &a);
+	RACE_TEST(&self->r, &a, .racers = 1, .prepare = prepare_accounts,
+		  .racer = accounts_racer, .verify = accounts_verify,
+		  .enough = accounts_enough);
 }
 
 /* --- calls that reach memory without a load or store find a hole */
@@ -1625,10 +1595,6 @@ static bool hole_enough(struct race *r)
 
 TEST_F_TIMEOUT(race, calls_find_a_hole, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = prepare_hole, .racer = hole_racer,
-		.enough = hole_enough,
-	};
 	char params[IORING_PARAMS_SIZE] = { };
 	__u64 features = 0;
 	struct hole h = { .uffd = uffd_open(0, &features) };
@@ -1637,7 +1603,8 @@ TEST_F_TIMEOUT(race, calls_find_a_hole, TIMEOUT)
 
 	h.ring = syscall(__NR_io_uring_setup, 1, params);
 	h.pagemap = open("/proc/self/pagemap", O_RDONLY);
-	race_test(_metadata, &self->r, &ops, &h);
+	RACE_TEST(&self->r, &h, .racers = 1, .prepare = prepare_hole,
+		  .racer = hole_racer, .enough = hole_enough);
 	ksft_print_msg("%ld copied, %ld pinned, %ld written, %ld scanned%s%s%s\n",
 		       h.copied, h.pinned, h.written, h.scanned,
 		       h.uffd < 0 ? ", no userfaultfd" : "",
@@ -1711,17 +1678,14 @@ static bool around_verify(struct race *r)
 
 TEST_F_TIMEOUT(race, uffd_around, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = prepare_around, .racer = around_racer,
-		.verify = around_verify,
-	};
 	__u64 features = 0;
 	struct around a = { .uffd = uffd_open(0, &features) };
 
 	if (a.uffd < 0)
 		SKIP(return, "no userfaultfd");
 	a.wp = features & UFFD_FEATURE_PAGEFAULT_FLAG_WP;
-	race_test(_metadata, &self->r, &ops, &a);
+	RACE_TEST(&self->r, &a, .racers = 1, .prepare = prepare_around,
+		  .racer = around_racer, .verify = around_verify);
 	close(a.uffd);
 }
 
@@ -1788,10 +1752,6 @@ static bool ksm_verify(struct race *r)
 
 TEST_F_TIMEOUT(race, ksm, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = prepare_ksm, .racer = ksm_racer,
-		.verify = ksm_verify,
-	};
 	char run[16], pages[16], sleep[16];
 	struct ksm k = { .len = MIB };
 	size_t i;
@@ -1808,7 +1768,8 @@ TEST_F_TIMEOUT(race, ksm, TIMEOUT)
 	/* A write to "run" waits for a batch, which must end before the munmap. */
 	write_text(KSM "pages_to_scan", "1000");
 	write_text(KSM "sleep_millisecs", "1");
-	race_test(_metadata, &self->r, &ops, &k);
+	RACE_TEST(&self->r, &k, .racers = 1, .prepare = prepare_ksm,
+		  .racer = ksm_racer, .verify = ksm_verify);
 	write_text(KSM "run", "2");
 	write_text(KSM "run", run);
 	write_text(KSM "pages_to_scan", pages);
@@ -1867,13 +1828,10 @@ static bool tables_verify(struct race *r)
 
 TEST_F_TIMEOUT(race, tables_go_with_the_pages, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = prepare_tables, .racer = tables_racer,
-		.verify = tables_verify,
-	};
 	struct tables t = { };
 
-	race_test(_metadata, &self->r, &ops, &t);
+	RACE_TEST(&self->r, &t, .racers = 1, .prepare = prepare_tables,
+		  .racer = tables_racer, .verify = tables_verify);
 	ksft_print_msg("%ld kB of %ld kB in the window\n", t.least, t.before);
 }
 
@@ -1934,17 +1892,14 @@ static bool collapse_verify(struct race *r)
 
 TEST_F_TIMEOUT(race, collapse_elsewhere, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .prepare = prepare_collapse,
-		.racer = collapse_racer, .verify = collapse_verify,
-	};
 	struct collapse c = { };
 	char enabled[64];
 
 	if (read_text("/sys/kernel/mm/transparent_hugepage/enabled", enabled,
 		      sizeof(enabled)))
 		SKIP(return, "this kernel has no transparent huge pages");
-	race_test(_metadata, &self->r, &ops, &c);
+	RACE_TEST(&self->r, &c, .racers = 2, .prepare = prepare_collapse,
+		  .racer = collapse_racer, .verify = collapse_verify);
 	/* An underflow of the count of tables. */
 	EXPECT_LE(0, status_kb("VmPTE"));
 	EXPECT_GT(64 * 1024, status_kb("VmPTE"));
@@ -2017,10 +1972,6 @@ static bool pins_cut_sections(struct race *r)
 
 TEST_F_TIMEOUT(race, contended_ends_early, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .racer = pin_racer, .verify = pin_verify,
-		.enough = pins_cut_sections,
-	};
 	struct pins pins = { .seed = TAG };
 	/* Sections of several steps, which only a waiter can cut short. */
 	long kbytes = race_range() / 2 / KIB;
@@ -2031,7 +1982,8 @@ TEST_F_TIMEOUT(race, contended_ends_early, TIMEOUT)
 		ASSERT_EQ(NULL, munmap_knob_set(kbytes));
 		pins.before = &self->r.run.before;
 	}
-	race_test(_metadata, &self->r, &ops, &pins);
+	RACE_TEST(&self->r, &pins, .racers = 1, .racer = pin_racer,
+		  .verify = pin_verify, .enough = pins_cut_sections);
 	ksft_print_msg("%ld cut short\n",
 		       counted(&self->r.run.before, "contended"));
 }
@@ -2132,10 +2084,6 @@ static bool replaced_verify(struct race *r)
 
 TEST_F_TIMEOUT(race, replaced_everywhere, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 3, .prepare = prepare_replaced,
-		.racer = replaced_racer, .verify = replaced_verify,
-	};
 	struct replaced p = {
 		.pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC),
 	};
@@ -2143,7 +2091,8 @@ TEST_F_TIMEOUT(race, replaced_everywhere, TIMEOUT)
 	if (p.pagemap < 0)
 		SKIP(return, "cannot open /proc/self/pagemap");
 	catch_faults();
-	race_test(_metadata, &self->r, &ops, &p);
+	RACE_TEST(&self->r, &p, .racers = 3, .prepare = prepare_replaced,
+		  .racer = replaced_racer, .verify = replaced_verify);
 	close(p.pagemap);
 }
 
@@ -2198,17 +2147,14 @@ static bool shm_verify(struct race *r)
 
 TEST_F_TIMEOUT(race, shmdt, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = prepare_shm, .racer = shm_racer,
-		.call = unmap_shm, .verify = shm_verify,
-	};
 	int id = shmget(IPC_PRIVATE, race_range(), IPC_CREAT | 0600);
 
 	if (id < 0)
 		SKIP(return, "no SysV shared memory segment of %lu MiB",
 		     race_range() / MIB);
 	shmctl(id, IPC_RMID, NULL);
-	race_test(_metadata, &self->r, &ops, &id);
+	RACE_TEST(&self->r, &id, .racers = 1, .prepare = prepare_shm,
+		  .racer = shm_racer, .call = unmap_shm, .verify = shm_verify);
 }
 
 /* --- killed in the middle of a munmap: all memory is freed */
@@ -2558,13 +2504,10 @@ static bool fuzz_verify(struct race *r)
 
 TEST_F_TIMEOUT(race, fuzz, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 3, .racer = fuzz_racer, .call = unmap_fuzz,
-		.verify = fuzz_verify,
-	};
 	long size = status_kb("VmSize");
 
-	race_test(_metadata, &self->r, &ops, NULL);
+	RACE_TEST(&self->r, NULL, .racers = 3, .racer = fuzz_racer,
+		  .call = unmap_fuzz, .verify = fuzz_verify);
 	/* Thread stacks stay cached; a lost range would show. */
 	EXPECT_GT(size + (long)(race_range() / KIB), status_kb("VmSize"));
 }

@@ -295,4 +295,8 @@ static void race_test(struct __test_metadata *_metadata, struct race *r,
 	expect_raced(_metadata, r);
 }
 
+/* The same by the members of struct race_ops. */
+#define RACE_TEST(r, data, ...)						\
+	race_test(_metadata, r, &(const struct race_ops){ __VA_ARGS__ }, data)
+
 #endif /* SECTION_RACE_H */
