@@ -7,6 +7,7 @@
 #include <linux/loop.h>
 #include <linux/userfaultfd.h>
 #include <malloc.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -914,6 +915,89 @@ int uffd_open(__u64 features, __u64 *got)
 	if (got)
 		*got = api.features;
 	return fd;
+}
+
+static struct uffdio_range uffd_range(const void *addr, size_t len)
+{
+	return (struct uffdio_range){ (uintptr_t)addr, len };
+}
+
+int uffd_register(int fd, const void *addr, size_t len, __u64 mode)
+{
+	struct uffdio_register reg = {
+		.range = uffd_range(addr, len),
+		.mode = mode,
+	};
+
+	return ioctl(fd, UFFDIO_REGISTER, &reg);
+}
+
+int uffd_unregister(int fd, const void *addr, size_t len)
+{
+	struct uffdio_range range = uffd_range(addr, len);
+
+	return ioctl(fd, UFFDIO_UNREGISTER, &range);
+}
+
+int uffd_protect(int fd, const void *addr, size_t len, bool protect)
+{
+	struct uffdio_writeprotect wp = {
+		.range = uffd_range(addr, len),
+		.mode = protect ? UFFDIO_WRITEPROTECT_MODE_WP : 0,
+	};
+
+	return ioctl(fd, UFFDIO_WRITEPROTECT, &wp);
+}
+
+static void *uffd_reader_main(void *arg)
+{
+	struct uffd_reader *r = arg;
+	struct pollfd fds[2] = {
+		{ .fd = r->fd, .events = POLLIN },
+		{ .fd = r->stop[0], .events = POLLIN },
+	};
+	struct uffd_msg msg;
+	bool late;
+
+	for (;;) {
+		if (poll(fds, 2, -1) < 0)
+			continue;
+		if (fds[0].revents & POLLIN) {
+			/*
+			 * Wait a while: the caller must still be blocked when
+			 * the event is read.
+			 */
+			usleep(20000);
+			late = atomic_load(&r->returned);
+			/* The read wakes the caller, so check before it. */
+			if (read(r->fd, &msg, sizeof(msg)) != sizeof(msg))
+				continue;
+			r->late |= late;
+			r->events++;
+			if (msg.event != r->event)
+				continue;
+			r->awaited++;
+			r->start = msg.arg.remove.start;
+			r->end = msg.arg.remove.end;
+		} else if (fds[1].revents) {
+			return NULL;
+		}
+	}
+}
+
+int uffd_reader_start(struct uffd_reader *r)
+{
+	if (pipe(r->stop))
+		return errno;
+	return pthread_create(&r->thread, NULL, uffd_reader_main, r);
+}
+
+void uffd_reader_stop(struct uffd_reader *r)
+{
+	/* The thread first reads the events that are there. */
+	close(r->stop[1]);
+	pthread_join(r->thread, NULL);
+	close(r->stop[0]);
 }
 
 /* --- kernel messages */

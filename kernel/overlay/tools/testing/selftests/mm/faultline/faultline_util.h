@@ -289,6 +289,29 @@ void loop_device_free(int fd);
 
 /* --- a userfaultfd, or -1; @got: its features, may be NULL */
 int uffd_open(__u64 features, __u64 *got);
+/* As ioctl(). */
+int uffd_register(int fd, const void *addr, size_t len, __u64 mode);
+int uffd_unregister(int fd, const void *addr, size_t len);
+int uffd_protect(int fd, const void *addr, size_t len, bool protect);
+
+/* A thread that reads the events of a userfaultfd. */
+struct uffd_reader {
+	int fd;
+	__u8 event;		/* the one that is awaited */
+	int stop[2];
+	pthread_t thread;
+	/* The caller sets it when the call that causes the event returns. */
+	atomic_bool returned;
+	/* After uffd_reader_stop(): */
+	int events;		/* of any kind */
+	int awaited;
+	bool late;		/* an event was not read before @returned */
+	__u64 start, end;	/* of the last one awaited */
+};
+
+/* Returns 0 or an error number. */
+int uffd_reader_start(struct uffd_reader *r);
+void uffd_reader_stop(struct uffd_reader *r);
 
 /* --- kernel messages logged after kmsg_open() */
 int kmsg_open(void);

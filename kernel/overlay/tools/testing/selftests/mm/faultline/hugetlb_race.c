@@ -667,22 +667,16 @@ RACE(move, .faults = true)
 /* Registering for write protection unshares; nothing gets protected. */
 static bool act_userfaultfd(struct player *p)
 {
-	struct uffdio_register reg = {
-		.range.start = (uintptr_t)p->w->map,
-		.range.len = GIB,
-		.mode = UFFDIO_REGISTER_MODE_WP,
-	};
-
 	if (p->uffd < 0) {
 		p->uffd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP |
 				    UFFD_FEATURE_WP_HUGETLBFS_SHMEM, NULL);
 		if (p->uffd < 0)
 			return false;
 	}
-	if (ioctl(p->uffd, UFFDIO_REGISTER, &reg))
+	if (uffd_register(p->uffd, p->w->map, GIB, UFFDIO_REGISTER_MODE_WP))
 		return false;
 	usleep(200);
-	must(p, !ioctl(p->uffd, UFFDIO_UNREGISTER, &reg.range));
+	must(p, !uffd_unregister(p->uffd, p->w->map, GIB));
 	return true;
 }
 

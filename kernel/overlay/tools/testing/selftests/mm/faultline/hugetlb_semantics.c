@@ -711,7 +711,6 @@ TEST_F_TIMEOUT(hugetlb, around_shared, TIMEOUT)
 /* No fault-around while a userfaultfd is registered. */
 TEST_F_TIMEOUT(hugetlb, around_userfaultfd, TIMEOUT)
 {
-	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
 	int uffd = uffd_open(UFFD_FEATURE_MISSING_HUGETLBFS, NULL);
 	const size_t len = FILE_PAGES * huge_size();
 	char *p;
@@ -721,13 +720,11 @@ TEST_F_TIMEOUT(hugetlb, around_userfaultfd, TIMEOUT)
 	p = map_file_in_memory(_metadata, self);
 	if (!p)
 		return;
-	reg.range.start = (uintptr_t)p;
-	reg.range.len = len;
-	ASSERT_EQ(0, ioctl(uffd, UFFDIO_REGISTER, &reg));
+	ASSERT_EQ(0, uffd_register(uffd, p, len, UFFDIO_REGISTER_MODE_MISSING));
 	/* The page is in the file, so the fault is not reported. */
 	EXPECT_TRUE(huge_good(p, 7));
 	EXPECT_EQ(1ULL << 7, entries(p, AROUND));
-	ASSERT_EQ(0, ioctl(uffd, UFFDIO_UNREGISTER, &reg.range));
+	ASSERT_EQ(0, uffd_unregister(uffd, p, len));
 	EXPECT_TRUE(huge_good(p, 8));
 	EXPECT_EQ(self->have && variant->mode != MODE_VMA_LOCK ? AROUND : 2,
 		  popcount(entries(p, AROUND)));
@@ -859,7 +856,6 @@ static void *touch_second(void *map)
 /* A fault that userspace handles is delivered to it. */
 TEST_F_TIMEOUT(hugetlb, userfaultfd, TIMEOUT)
 {
-	struct uffdio_register reg = { .mode = UFFDIO_REGISTER_MODE_MISSING };
 	struct uffdio_copy copy = {};
 	int uffd = uffd_open(UFFD_FEATURE_MISSING_HUGETLBFS, NULL);
 	struct pollfd ready = { .fd = uffd, .events = POLLIN };
@@ -873,9 +869,7 @@ TEST_F_TIMEOUT(hugetlb, userfaultfd, TIMEOUT)
 	p = hugetlb_map(self->fd, GIB);
 	ASSERT_NE(NULL, p);
 	huge_write(p, 0);
-	reg.range.start = (uintptr_t)p;
-	reg.range.len = GIB;
-	ASSERT_EQ(0, ioctl(uffd, UFFDIO_REGISTER, &reg));
+	ASSERT_EQ(0, uffd_register(uffd, p, GIB, UFFDIO_REGISTER_MODE_MISSING));
 	page = map_fresh(huge_size());
 	ASSERT_NE(NULL, page);
 	word_write(page, huge_word(1));

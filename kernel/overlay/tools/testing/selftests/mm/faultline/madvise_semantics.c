@@ -9,8 +9,6 @@
 #include <fcntl.h>
 #include <linux/mman.h>
 #include <linux/userfaultfd.h>
-#include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -916,55 +914,10 @@ TEST_F_TIMEOUT(madvise, single_threaded, TIMEOUT)
 
 /* --- userfaultfd */
 
-static int uffd_register(int fd, void *addr, size_t len, __u64 mode)
-{
-	struct uffdio_register reg = {
-		.range = { .start = (uintptr_t)addr, .len = len },
-		.mode = mode,
-	};
-
-	return ioctl(fd, UFFDIO_REGISTER, &reg);
-}
-
-struct remove_reader {
-	int fd;
-	int stop_fd;
-	int events;
-	__u64 start, end;
-};
-
-static void *remove_reader(void *arg)
-{
-	struct remove_reader *r = arg;
-	struct pollfd fds[2] = {
-		{ .fd = r->fd, .events = POLLIN },
-		{ .fd = r->stop_fd, .events = POLLIN },
-	};
-	struct uffd_msg msg;
-
-	for (;;) {
-		if (poll(fds, 2, -1) < 0)
-			continue;
-		if (fds[0].revents & POLLIN) {
-			if (read(r->fd, &msg, sizeof(msg)) != sizeof(msg))
-				continue;
-			if (msg.event != UFFD_EVENT_REMOVE)
-				continue;
-			r->events++;
-			r->start = msg.arg.remove.start;
-			r->end = msg.arg.remove.end;
-		} else if (fds[1].revents) {
-			return NULL;
-		}
-	}
-}
-
 /* One event for the VMA, for which upstream waits without mmap_lock. */
 TEST_F_TIMEOUT(madvise, uffd_remove_event, TIMEOUT)
 {
-	struct remove_reader r = { };
-	pthread_t thread;
-	int stop[2];
+	struct uffd_reader r = { .event = UFFD_EVENT_REMOVE };
 	char *p;
 
 	r.fd = uffd_open(UFFD_FEATURE_EVENT_REMOVE, NULL);
@@ -974,15 +927,12 @@ TEST_F_TIMEOUT(madvise, uffd_remove_event, TIMEOUT)
 	ASSERT_NE(NULL, p);
 	ASSERT_EQ(0, uffd_register(r.fd, p + BIG, BIG,
 				   UFFDIO_REGISTER_MODE_MISSING));
-	ASSERT_EQ(0, pipe(stop));
-	r.stop_fd = stop[0];
-	ASSERT_EQ(0, pthread_create(&thread, NULL, remove_reader, &r));
+	ASSERT_EQ(0, uffd_reader_start(&r));
 	EXPECT_EQ(0, advise(p, 2 * BIG, MADV_DONTNEED));
 	EXPECT_EQ(0, smaps_kb(p, 2 * BIG, "Rss"));
 	expect_sections(_metadata, &self->s, 1, 1);
-	EXPECT_EQ(1, write(stop[1], "x", 1));
-	pthread_join(thread, NULL);
-	EXPECT_EQ(1, r.events);
+	uffd_reader_stop(&r);
+	EXPECT_EQ(1, r.awaited);
 	EXPECT_EQ((uintptr_t)p + BIG, r.start);
 	EXPECT_EQ((uintptr_t)p + 2 * BIG, r.end);
 	close(r.fd);
@@ -991,9 +941,6 @@ TEST_F_TIMEOUT(madvise, uffd_remove_event, TIMEOUT)
 /* Write protection of a file's pages outlives MADV_DONTNEED. */
 TEST_F_TIMEOUT(madvise, uffd_wp_markers, TIMEOUT)
 {
-	struct uffdio_writeprotect wp = {
-		.mode = UFFDIO_WRITEPROTECT_MODE_WP,
-	};
 	int memfd, pagemap, fd;
 	__u64 got = 0, entry;
 	size_t i, marked = 0;
@@ -1011,9 +958,7 @@ TEST_F_TIMEOUT(madvise, uffd_wp_markers, TIMEOUT)
 	ASSERT_NE(MAP_FAILED, p);
 	fill_pages(p, BIG, TAG);
 	ASSERT_EQ(0, uffd_register(fd, p, BIG, UFFDIO_REGISTER_MODE_WP));
-	wp.range.start = (uintptr_t)p;
-	wp.range.len = BIG;
-	ASSERT_EQ(0, ioctl(fd, UFFDIO_WRITEPROTECT, &wp));
+	ASSERT_EQ(0, uffd_protect(fd, p, BIG, true));
 	EXPECT_EQ(0, advise(p, BIG, MADV_DONTNEED));
 	for (i = 0; i < BIG / page_size(); i++) {
 		ASSERT_EQ((ssize_t)sizeof(entry),

@@ -1444,20 +1444,20 @@ struct hole {
 	long at_once;		/* mprotect() and mlock() did not wait */
 };
 
+static __u64 uffd_mode(bool wp)
+{
+	return UFFDIO_REGISTER_MODE_MISSING |
+	       (wp ? UFFDIO_REGISTER_MODE_WP : 0);
+}
+
 static bool prepare_hole(struct race *r)
 {
 	struct hole *h = r->data;
-	struct uffdio_register reg = {
-		.mode = UFFDIO_REGISTER_MODE_MISSING,
-	};
 
 	if (!prepare_anon(r))
 		return false;
-	reg.range.start = (uintptr_t)r->start;
-	reg.range.len = r->len;
-	if (h->wp)
-		reg.mode |= UFFDIO_REGISTER_MODE_WP;
-	return h->uffd < 0 || !ioctl(h->uffd, UFFDIO_REGISTER, &reg);
+	return h->uffd < 0 ||
+	       !uffd_register(h->uffd, r->start, r->len, uffd_mode(h->wp));
 }
 
 /* Whether the call failed as on a hole. */
@@ -1480,14 +1480,6 @@ static void uffd_into_hole(struct race *r)
 	struct uffdio_zeropage zero = {
 		.range = { copy.dst, copy.len },
 	};
-	struct uffdio_register reg = {
-		.range = { copy.dst, copy.len },
-		.mode = UFFDIO_REGISTER_MODE_MISSING,
-	};
-	struct uffdio_writeprotect wp = {
-		.range = { copy.dst, copy.len },
-		.mode = UFFDIO_WRITEPROTECT_MODE_WP,
-	};
 
 	if (h->uffd < 0)
 		return;
@@ -1495,11 +1487,12 @@ static void uffd_into_hole(struct race *r)
 	failed(r, ioctl(h->uffd, UFFDIO_COPY, &copy), ENOENT, "UFFDIO_COPY");
 	failed(r, ioctl(h->uffd, UFFDIO_ZEROPAGE, &zero), ENOENT,
 	       "UFFDIO_ZEROPAGE");
-	failed(r, ioctl(h->uffd, UFFDIO_REGISTER, &reg), EINVAL,
-	       "UFFDIO_REGISTER");
+	failed(r, uffd_register(h->uffd, r->start, page_size(),
+				uffd_mode(false)),
+	       EINVAL, "UFFDIO_REGISTER");
 	if (h->wp)
-		failed(r, ioctl(h->uffd, UFFDIO_WRITEPROTECT, &wp), ENOENT,
-		       "UFFDIO_WRITEPROTECT");
+		failed(r, uffd_protect(h->uffd, r->start, page_size(), true),
+		       ENOENT, "UFFDIO_WRITEPROTECT");
 	h->copied++;
 }
 
@@ -1637,30 +1630,21 @@ static bool prepare_around(struct race *r)
 static void around_racer(struct race *r, int id)
 {
 	struct around *a = r->data;
-	size_t ps = page_size();
-	struct uffdio_range all = { (uintptr_t)a->start, r->len + 2 * ps };
-	struct uffdio_register reg = {
-		.range = all,
-		.mode = UFFDIO_REGISTER_MODE_MISSING |
-			(a->wp ? UFFDIO_REGISTER_MODE_WP : 0),
-	};
-	struct uffdio_writeprotect wp = { .range = all };
+	size_t ps = page_size(), len = r->len + 2 * ps;
+	char *last = a->start + ps + r->len;
 	bool good;
 
 	if (!wait_for_window(r))
 		return;
-	good = !ioctl(a->uffd, UFFDIO_REGISTER, &reg);
+	good = !uffd_register(a->uffd, a->start, len, uffd_mode(a->wp));
 	/* Both pages can be protected, so they are registered. */
-	if (a->wp) {
-		good = good && !ioctl(a->uffd, UFFDIO_WRITEPROTECT, &wp);
-		wp.range = (struct uffdio_range){ all.start, ps };
-		good = good && !ioctl(a->uffd, UFFDIO_WRITEPROTECT, &wp);
-		wp.range.start += ps + r->len;
-		good = good && !ioctl(a->uffd, UFFDIO_WRITEPROTECT, &wp);
-	}
-	good = good && !ioctl(a->uffd, UFFDIO_UNREGISTER, &all);
 	if (a->wp)
-		good = good && ioctl(a->uffd, UFFDIO_WRITEPROTECT, &wp) &&
+		good = good && !uffd_protect(a->uffd, a->start, len, false) &&
+		       !uffd_protect(a->uffd, a->start, ps, false) &&
+		       !uffd_protect(a->uffd, last, ps, false);
+	good = good && !uffd_unregister(a->uffd, a->start, len);
+	if (a->wp)
+		good = good && uffd_protect(a->uffd, last, ps, false) &&
 		       errno == ENOENT;
 	if (!good)
 		race_wrong(r);

@@ -11,10 +11,7 @@
 #include <linux/mman.h>
 #include <linux/perf_event.h>
 #include <linux/userfaultfd.h>
-#include <poll.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <sys/ioctl.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -979,70 +976,12 @@ TEST_F_TIMEOUT(munmap, pfnmap, TIMEOUT)
 
 /* --- userfaultfd */
 
-static int register_uffd(int fd, void *addr, size_t len)
-{
-	struct uffdio_register reg = {
-		.range = { .start = (uintptr_t)addr, .len = len },
-		.mode = UFFDIO_REGISTER_MODE_MISSING,
-	};
-
-	return ioctl(fd, UFFDIO_REGISTER, &reg);
-}
-
-struct uffd_reader {
-	int fd;
-	int stop_fd;
-	int events;
-	int unmaps;
-	atomic_bool unmap_returned;
-	bool late;
-	__u64 start, end;
-};
-
-static void *uffd_read(void *arg)
-{
-	struct uffd_reader *r = arg;
-	struct pollfd fds[2] = {
-		{ .fd = r->fd, .events = POLLIN },
-		{ .fd = r->stop_fd, .events = POLLIN },
-	};
-	struct uffd_msg msg;
-	bool late;
-
-	for (;;) {
-		if (poll(fds, 2, -1) < 0)
-			continue;
-		if (fds[0].revents & POLLIN) {
-			/*
-			 * Wait a while: the caller must still be blocked when
-			 * the event is read.
-			 */
-			usleep(20000);
-			late = atomic_load(&r->unmap_returned);
-			/* The read wakes the caller, so check before it. */
-			if (read(r->fd, &msg, sizeof(msg)) != sizeof(msg))
-				continue;
-			r->late |= late;
-			r->events++;
-			if (msg.event != UFFD_EVENT_UNMAP)
-				continue;
-			r->unmaps++;
-			r->start = msg.arg.remove.start;
-			r->end = msg.arg.remove.end;
-		} else if (fds[1].revents) {
-			return NULL;
-		}
-	}
-}
-
 static void unmap_uffd(struct __test_metadata *_metadata,
 		       struct state *s, bool events)
 {
-	struct uffd_reader r = { };
+	struct uffd_reader r = { .event = UFFD_EVENT_UNMAP };
 	struct counters d;
-	pthread_t thread;
 	__u64 got = 0;
-	int stop[2];
 	char *p;
 
 	r.fd = uffd_open(events ? UFFD_FEATURE_EVENT_UNMAP : 0, &got);
@@ -1052,17 +991,15 @@ static void unmap_uffd(struct __test_metadata *_metadata,
 	ASSERT_NE(NULL, p);
 	/* Two VMAs of the same userfaultfd, between others. */
 	ASSERT_EQ(0, mprotect(p + 32 * MIB, 4 * MIB, PROT_READ));
-	ASSERT_EQ(0, register_uffd(r.fd, p + 24 * MIB, 12 * MIB));
-	ASSERT_EQ(0, pipe(stop));
-	r.stop_fd = stop[0];
-	ASSERT_EQ(0, pthread_create(&thread, NULL, uffd_read, &r));
+	ASSERT_EQ(0, uffd_register(r.fd, p + 24 * MIB, 12 * MIB,
+				   UFFDIO_REGISTER_MODE_MISSING));
+	ASSERT_EQ(0, uffd_reader_start(&r));
 	s->before = counters_read("munmap_section_");
 	EXPECT_EQ(0, munmap(p, BIG));
-	atomic_store(&r.unmap_returned, true);
+	atomic_store(&r.returned, true);
 	expect_unmapped(_metadata, p, BIG);
 	d = counters_since(&s->before);
-	EXPECT_EQ(1, write(stop[1], "x", 1));
-	pthread_join(thread, NULL);
+	uffd_reader_stop(&r);
 
 	if (!events) {
 		EXPECT_EQ(0, r.events);
@@ -1072,7 +1009,7 @@ static void unmap_uffd(struct __test_metadata *_metadata,
 	EXPECT_TRUE(got & UFFD_FEATURE_EVENT_UNMAP);
 	/* One event for the whole range, before the call returns. */
 	EXPECT_EQ(1, r.events);
-	EXPECT_EQ(1, r.unmaps);
+	EXPECT_EQ(1, r.awaited);
 	EXPECT_EQ((uintptr_t)p, r.start);
 	EXPECT_EQ((uintptr_t)p + BIG, r.end);
 	EXPECT_FALSE(r.late);

@@ -813,15 +813,12 @@ static long pages_there(const char *map, size_t len)
 static void stop_userfaultfd(struct world *w)
 {
 	char *map = map_of(w);
-	struct uffdio_register reg = {
-		.range = { .start = (uintptr_t)map, .len = w->len },
-		.mode = UFFDIO_REGISTER_MODE_MISSING,
-	};
 	int fd = uffd_open(0, NULL), i;
 
 	while (fd >= 0 && racing(w)) {
 		usleep(200);
-		if (ioctl(fd, UFFDIO_REGISTER, &reg) ||
+		if (uffd_register(fd, map, w->len,
+				  UFFDIO_REGISTER_MODE_MISSING) ||
 		    madvise(map, w->len, MADV_DONTNEED))
 			break;
 		for (i = 0; i < 3; i++) {
@@ -829,7 +826,7 @@ static void stop_userfaultfd(struct world *w)
 				atomic_fetch_add(&w->run.wrong, 1);
 			usleep(300);
 		}
-		if (ioctl(fd, UFFDIO_UNREGISTER, &reg.range))
+		if (uffd_unregister(fd, map, w->len))
 			break;
 		atomic_fetch_add(&w->changes, 1);
 	}

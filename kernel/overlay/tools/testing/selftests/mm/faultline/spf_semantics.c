@@ -484,13 +484,6 @@ static void *fill_by_uffd(void *arg)
 
 TEST_F(spf, userfaultfd_falls_back)
 {
-	struct uffdio_register reg = {
-		.range = {
-			.start = (uintptr_t)self->map,
-			.len = PAGES * self->ps,
-		},
-		.mode = UFFDIO_REGISTER_MODE_MISSING,
-	};
 	int fd = uffd_open(0, NULL);
 	pthread_t thread;
 	void *result;
@@ -498,7 +491,8 @@ TEST_F(spf, userfaultfd_falls_back)
 
 	if (fd < 0)
 		SKIP(return, "this kernel has no userfaultfd");
-	ASSERT_EQ(0, ioctl(fd, UFFDIO_REGISTER, &reg));
+	ASSERT_EQ(0, uffd_register(fd, self->map, PAGES * self->ps,
+				   UFFDIO_REGISTER_MODE_MISSING));
 	self->before = counters_read("spf_");
 	ASSERT_EQ(0, pthread_create(&thread, NULL, fill_by_uffd, &fd));
 	for (i = 0; i < PAGES; i++) {
