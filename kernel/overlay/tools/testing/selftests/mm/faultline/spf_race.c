@@ -75,12 +75,16 @@ static const struct race_feature race_feature = {
 	.counters = "spf_",
 };
 
+/* Runs in the main thread; returns whether the change was made. */
+typedef bool (*change)(struct world *w, __u64 dice);
+
 /* Shared by the threads of one process, and with its children and its parent. */
 struct world {
 	const FIXTURE_VARIANT(spf_race) *variant;
 	struct race_run run;
 	void *(*act)(void *arg);		/* in each thread */
 	void (*main_thread)(struct world *w);
+	change change;		/* of many_changes() and changes_until_failure() */
 	size_t pages;
 	size_t len;
 	atomic_uintptr_t map;	/* where the memory is now */
@@ -100,12 +104,11 @@ static char *map_of(struct world *w)
 
 /* --- mapping */
 
-static char *map_at(char *addr, size_t len, int prot)
+/* Read-only memory in place of what is mapped there: it reads as zero. */
+static bool map_zero_at(char *addr, size_t len)
 {
-	char *p = mmap(addr, len, prot,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-
-	return p == MAP_FAILED ? NULL : p;
+	return mmap(addr, len, PROT_READ,
+		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == addr;
 }
 
 /*
@@ -311,9 +314,6 @@ static bool racing(struct world *w)
 }
 
 /* --- keep: changes that preserve the content of memory */
-
-/* Runs in the main thread; returns whether the change was made. */
-typedef bool (*change)(struct world *w, __u64 dice);
 
 static char *any_page(struct world *w, __u64 dice)
 {
@@ -583,31 +583,31 @@ static void run(struct __test_metadata *_metadata,
 	report(_metadata, w);
 }
 
-static void many_changes(struct world *w, const change *table, size_t n)
+/* world.change, or without one any of the table. */
+static void many_changes(struct world *w)
 {
 	__u64 seed = 3;
 
 	while (racing(w)) {
-		change act = table[random_next(&seed) % n];
+		size_t i = random_next(&seed) % ARRAY_SIZE(changes);
+		change act = w->change ? w->change : changes[i];
 
 		if (act(w, random_next(&seed)))
 			atomic_fetch_add(&w->changes, 1);
 	}
 }
 
-#define KEEP(name, what)	KEEP_PAGES(name, what, false)
-#define KEEP_PAGES(name, what, pages)					\
-static void keep_##name(struct world *w)				\
-{									\
-	static const change table[] = { change_##what };		\
-									\
-	many_changes(w, table, 1);					\
-}									\
-									\
+static void keep_test(struct __test_metadata *_metadata,
+		      FIXTURE_DATA(spf_race) *self, change change)
+{
+	self->w->change = change;
+	run(_metadata, self, pmd_size(), keep, many_changes);
+}
+
+#define KEEP(name, what)						\
 TEST_F_TIMEOUT(spf_race, keep_##name, TIMEOUT)				\
 {									\
-	self->w->huge = pages;						\
-	run(_metadata, self, pmd_size(), keep, keep_##name);		\
+	keep_test(_metadata, self, change_##what);			\
 }
 
 KEEP(mremap, mremap)
@@ -616,16 +616,15 @@ KEEP(split_merge, shape)
 KEEP(fork, fork)
 KEEP(swap, swap)
 KEEP(migrate, node)
-KEEP_PAGES(collapse, huge, true)
+
+TEST_F_TIMEOUT(spf_race, keep_collapse, TIMEOUT)
+{
+	self->w->huge = true;
+	keep_test(_metadata, self, change_huge);
+}
+
 KEEP(mlock, lock)
 KEEP(pin, pin)
-
-static void keep_ksm(struct world *w)
-{
-	static const change table[] = { change_merge };
-
-	many_changes(w, table, 1);
-}
 
 TEST_F_TIMEOUT(spf_race, keep_ksm, TIMEOUT)
 {
@@ -633,36 +632,39 @@ TEST_F_TIMEOUT(spf_race, keep_ksm, TIMEOUT)
 		SKIP(return, "this kernel has no KSM");
 	if (access(KSM "run", W_OK))
 		SKIP(return, "needs root to start KSM");
-	run(_metadata, self, pmd_size(), keep, keep_ksm);
-}
-
-static void keep_collapse_writing(struct world *w)
-{
-	static const change table[] = { change_fork_huge };
-
-	many_changes(w, table, 1);
+	keep_test(_metadata, self, change_merge);
 }
 
 TEST_F_TIMEOUT(spf_race, keep_collapse_writing, TIMEOUT)
 {
 	self->w->huge = true;
-	run(_metadata, self, pmd_size(), keep_writing,
-	    keep_collapse_writing);
-}
-
-static void keep_all(struct world *w)
-{
-	many_changes(w, changes, ARRAY_SIZE(changes));
+	self->w->change = change_fork_huge;
+	run(_metadata, self, pmd_size(), keep_writing, many_changes);
 }
 
 TEST_F_TIMEOUT(spf_race, keep_all, TIMEOUT)
 {
-	run(_metadata, self, pmd_size(), keep, keep_all);
+	keep_test(_metadata, self, NULL);
 }
 
 /* --- stop: effects that must end when a call returns */
 
 #define STOP_LEN	(16 * page_size())
+
+static void changes_until_failure(struct world *w)
+{
+	__u64 seed = 4;
+
+	while (racing(w) && w->change(w, random_next(&seed)))
+		atomic_fetch_add(&w->changes, 1);
+}
+
+static void stop_test(struct __test_metadata *_metadata,
+		      FIXTURE_DATA(spf_race) *self, size_t len, change change)
+{
+	self->w->change = change;
+	run(_metadata, self, len, scribble, changes_until_failure);
+}
 
 /* The pages of a read-only mapping are zero and stay zero. */
 static void expect_zero(struct world *w)
@@ -680,77 +682,67 @@ static void expect_zero(struct world *w)
 }
 
 /* Maps read-only memory over a mapping that threads fault on. */
-static void stop_replace(struct world *w)
+static bool stop_replace(struct world *w, __u64 dice)
 {
 	char *map = map_of(w);
 
-	while (racing(w)) {
-		usleep(200);
-		if (!map_at(map, w->len, PROT_READ))
-			break;
-		expect_zero(w);
-		if (!map_at(map, w->len, PROT_READ | PROT_WRITE))
-			break;
-		madvise(map, w->len, MADV_NOHUGEPAGE);
-		atomic_fetch_add(&w->changes, 1);
-	}
+	usleep(200);
+	if (!map_zero_at(map, w->len))
+		return false;
+	expect_zero(w);
+	if (!map_fresh_at(map, w->len))
+		return false;
+	madvise(map, w->len, MADV_NOHUGEPAGE);
+	return true;
 }
 
 TEST_F_TIMEOUT(spf_race, stop_replace, TIMEOUT)
 {
-	run(_metadata, self, STOP_LEN, scribble, stop_replace);
+	stop_test(_metadata, self, STOP_LEN, stop_replace);
 }
 
 /*
  * The same, with an unmapped range in between.  Every other time it is part of
  * a larger mapping, which shrinks.
  */
-static void stop_munmap(struct world *w)
+static bool stop_munmap(struct world *w, __u64 dice)
 {
+	static bool part = true;
 	char *map = map_of(w);
-	bool part = true;
 
-	while (racing(w)) {
-		usleep(200);
-		if (munmap(map, w->len))
-			break;
-		if (!map_at(map, w->len, PROT_READ))
-			break;
-		expect_zero(w);
-		part = !part;
-		if (!part && madvise(map, w->len, MADV_DONTDUMP))
-			break;
-		if (mprotect(map, w->len, PROT_READ | PROT_WRITE))
-			break;
-		madvise(map, w->len, MADV_NOHUGEPAGE);
-		atomic_fetch_add(&w->changes, 1);
-	}
+	usleep(200);
+	if (munmap(map, w->len) || !map_zero_at(map, w->len))
+		return false;
+	expect_zero(w);
+	part = !part;
+	if (!part && madvise(map, w->len, MADV_DONTDUMP))
+		return false;
+	if (mprotect(map, w->len, PROT_READ | PROT_WRITE))
+		return false;
+	madvise(map, w->len, MADV_NOHUGEPAGE);
+	return true;
 }
 
 TEST_F_TIMEOUT(spf_race, stop_munmap, TIMEOUT)
 {
-	run(_metadata, self, STOP_LEN, scribble, stop_munmap);
+	stop_test(_metadata, self, STOP_LEN, stop_munmap);
 }
 
 /* The same with a mapping that has a page table to itself, which goes with it. */
-static void stop_munmap_table(struct world *w)
+static bool stop_munmap_table(struct world *w, __u64 dice)
 {
 	char *map = map_of(w);
 
-	while (racing(w)) {
-		usleep(200);
-		if (munmap(map, w->len))
-			break;
-		if (!map_at(map, w->len, PROT_READ | PROT_WRITE))
-			break;
-		madvise(map, w->len, MADV_NOHUGEPAGE);
-		atomic_fetch_add(&w->changes, 1);
-	}
+	usleep(200);
+	if (munmap(map, w->len) || !map_fresh_at(map, w->len))
+		return false;
+	madvise(map, w->len, MADV_NOHUGEPAGE);
+	return true;
 }
 
 TEST_F_TIMEOUT(spf_race, stop_munmap_table, TIMEOUT)
 {
-	run(_metadata, self, pmd_size(), scribble, stop_munmap_table);
+	stop_test(_metadata, self, pmd_size(), stop_munmap_table);
 }
 
 static __u64 sum(const char *map, size_t len)
@@ -764,31 +756,27 @@ static __u64 sum(const char *map, size_t len)
 }
 
 /* Read-only memory does not change. */
-static void stop_mprotect(struct world *w)
+static bool stop_mprotect(struct world *w, __u64 dice)
 {
 	char *map = map_of(w);
 	__u64 before;
 
-	while (racing(w)) {
-		/* Causes faults of fresh memory and of the zero page. */
-		if (madvise(map, w->len, MADV_DONTNEED))
-			break;
-		usleep(100);
-		if (mprotect(map, w->len, PROT_READ))
-			break;
-		before = sum(map, w->len);
-		usleep(500);
-		if (sum(map, w->len) != before)
-			atomic_fetch_add(&w->run.wrong, 1);
-		if (mprotect(map, w->len, PROT_READ | PROT_WRITE))
-			break;
-		atomic_fetch_add(&w->changes, 1);
-	}
+	/* Causes faults of fresh memory and of the zero page. */
+	if (madvise(map, w->len, MADV_DONTNEED))
+		return false;
+	usleep(100);
+	if (mprotect(map, w->len, PROT_READ))
+		return false;
+	before = sum(map, w->len);
+	usleep(500);
+	if (sum(map, w->len) != before)
+		atomic_fetch_add(&w->run.wrong, 1);
+	return !mprotect(map, w->len, PROT_READ | PROT_WRITE);
 }
 
 TEST_F_TIMEOUT(spf_race, stop_mprotect, TIMEOUT)
 {
-	run(_metadata, self, STOP_LEN, scribble, stop_mprotect);
+	stop_test(_metadata, self, STOP_LEN, stop_mprotect);
 }
 
 /* The number of populated pages: mapped or swapped out. */
@@ -810,27 +798,24 @@ static long pages_there(const char *map, size_t len)
 }
 
 /* Nothing gets mapped in a range that is registered with userfaultfd. */
-static void stop_userfaultfd(struct world *w)
+static bool stop_userfaultfd(struct world *w, __u64 dice)
 {
 	char *map = map_of(w);
-	int fd = uffd_open(0, NULL), i;
+	static int fd = -1;
+	int i;
 
-	while (fd >= 0 && racing(w)) {
-		usleep(200);
-		if (uffd_register(fd, map, w->len,
-				  UFFDIO_REGISTER_MODE_MISSING) ||
-		    madvise(map, w->len, MADV_DONTNEED))
-			break;
-		for (i = 0; i < 3; i++) {
-			if (pages_there(map, w->len))
-				atomic_fetch_add(&w->run.wrong, 1);
-			usleep(300);
-		}
-		if (uffd_unregister(fd, map, w->len))
-			break;
-		atomic_fetch_add(&w->changes, 1);
+	if (fd < 0)
+		fd = uffd_open(0, NULL);
+	usleep(200);
+	if (uffd_register(fd, map, w->len, UFFDIO_REGISTER_MODE_MISSING) ||
+	    madvise(map, w->len, MADV_DONTNEED))
+		return false;
+	for (i = 0; i < 3; i++) {
+		if (pages_there(map, w->len))
+			atomic_fetch_add(&w->run.wrong, 1);
+		usleep(300);
 	}
-	close(fd);
+	return !uffd_unregister(fd, map, w->len);
 }
 
 TEST_F_TIMEOUT(spf_race, stop_userfaultfd, TIMEOUT)
@@ -840,7 +825,7 @@ TEST_F_TIMEOUT(spf_race, stop_userfaultfd, TIMEOUT)
 	if (fd < 0)
 		SKIP(return, "this kernel has no userfaultfd");
 	close(fd);
-	run(_metadata, self, STOP_LEN, scribble, stop_userfaultfd);
+	stop_test(_metadata, self, STOP_LEN, stop_userfaultfd);
 }
 
 /* Huge pages come and go, and with them the page table that faults need. */
@@ -902,33 +887,27 @@ static void overlay_stop(void)
 	umount2(OVERLAY, MNT_DETACH);
 }
 
-static void stop_overlay(struct world *w)
+static bool stop_overlay(struct world *w, __u64 dice)
 {
-	char *map = map_of(w);
+	int fd = open(OVERLAY_FILE, O_RDONLY | O_CLOEXEC);
+	char *p = mmap(map_of(w), w->len, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_FIXED, fd, 0);
 
-	while (racing(w)) {
-		int fd = open(OVERLAY_FILE, O_RDONLY | O_CLOEXEC);
-		char *p = mmap(map, w->len, PROT_READ | PROT_WRITE,
-			       MAP_PRIVATE | MAP_FIXED, fd, 0);
-
-		if (fd < 0 || p == MAP_FAILED)
-			break;
-		close(fd);
-		/* Only the mapping uses the file; its pages can be copied. */
-		word_write(p, 0);
-		madvise(p, w->len, MADV_POPULATE_READ);
-		usleep(200);
-		if (!map_at(map, w->len, PROT_READ | PROT_WRITE))
-			break;
-		atomic_fetch_add(&w->changes, 1);
-	}
+	if (fd < 0 || p == MAP_FAILED)
+		return false;
+	close(fd);
+	/* Only the mapping uses the file; its pages can be copied. */
+	word_write(p, 0);
+	madvise(p, w->len, MADV_POPULATE_READ);
+	usleep(200);
+	return map_fresh_at(p, w->len);
 }
 
 TEST_F_TIMEOUT(spf_race, stop_overlay, TIMEOUT)
 {
 	if (!overlay_start(STOP_LEN))
 		SKIP(return, "this kernel has no overlayfs");
-	run(_metadata, self, STOP_LEN, scribble, stop_overlay);
+	stop_test(_metadata, self, STOP_LEN, stop_overlay);
 	overlay_stop();
 }
 
@@ -939,31 +918,28 @@ TEST_F_TIMEOUT(spf_race, stop_overlay, TIMEOUT)
  * range.  A fault that goes on with it maps a page of the old memory, or fails
  * with SIGBUS, as the file is gone.
  */
-static void stop_shared(struct world *w)
+static bool stop_shared(struct world *w, __u64 dice)
 {
+	static size_t edge;
 	char *map = map_of(w);
-	size_t edge = 0;
+	char *p = mmap(map - edge, w->len + edge, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 
-	while (racing(w)) {
-		char *p = mmap(map - edge, w->len + edge, PROT_READ | PROT_WRITE,
-			       MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-
-		if (p == MAP_FAILED)
-			break;
-		usleep(200);
-		if (edge && madvise(p, edge, MADV_DONTFORK))
-			break;
-		if (munmap(map, w->len) || !map_at(map, w->len, PROT_READ))
-			break;
-		expect_zero(w);
-		edge = page_size() - edge;
-		atomic_fetch_add(&w->changes, 1);
-	}
+	if (p == MAP_FAILED)
+		return false;
+	usleep(200);
+	if (edge && madvise(p, edge, MADV_DONTFORK))
+		return false;
+	if (munmap(map, w->len) || !map_zero_at(map, w->len))
+		return false;
+	expect_zero(w);
+	edge = page_size() - edge;
+	return true;
 }
 
 TEST_F_TIMEOUT(spf_race, stop_shared, TIMEOUT)
 {
-	run(_metadata, self, STOP_LEN, scribble, stop_shared);
+	stop_test(_metadata, self, STOP_LEN, stop_shared);
 }
 
 /*
@@ -974,7 +950,7 @@ TEST_F_TIMEOUT(spf_race, stop_munmap_slow_memory, TIMEOUT)
 {
 	if (!spf_fail_at_once(50))
 		SKIP(return, "this kernel has no fault injection");
-	run(_metadata, self, STOP_LEN, scribble, stop_munmap);
+	stop_test(_metadata, self, STOP_LEN, stop_munmap);
 	spf_fail_at_once(0);
 }
 
@@ -1033,32 +1009,28 @@ static void *do_nothing(void *arg)
 	return NULL;
 }
 
-static void stop_notifier(struct world *w)
+static bool stop_notifier(struct world *w, __u64 dice)
 {
-	__u64 seed = 4;
+	pid_t pid = fork();
 
-	while (racing(w)) {
-		__u64 dice = random_next(&seed);
-		pid_t pid = fork();
-
-		if (!pid)
-			_exit(notified_process(w, dice));
-		if (reap(pid))
-			break;
-		if (spf_torture_read("unnotified")) {
-			atomic_fetch_add(&w->run.wrong, 1);
-			spf_torture("unnotified", 0);
-		}
-		atomic_fetch_add(&w->changes, 1);
+	if (!pid)
+		_exit(notified_process(w, dice));
+	if (reap(pid))
+		return false;
+	if (spf_torture_read("unnotified")) {
+		atomic_fetch_add(&w->run.wrong, 1);
+		spf_torture("unnotified", 0);
 	}
+	return true;
 }
 
 TEST_F_TIMEOUT(spf_race, stop_notifier, TIMEOUT)
 {
 	if (spf_torture_read("unnotified") < 0)
 		SKIP(return, "this kernel has no MMU notifier for tests");
+	self->w->change = stop_notifier;
 	run(_metadata, self, 64 * page_size(), do_nothing,
-	    stop_notifier);
+	    changes_until_failure);
 }
 
 /*
@@ -1147,18 +1119,17 @@ static bool move_once(struct world *w, __u64 dice)
 static void stop_stale(struct world *w)
 {
 	long width = spf_torture_read("change_window_us");
-	__u64 seed = 6;
 
 	if (width > 0 && width < 10000)
 		spf_torture("change_window_us", 10000);
-	while (racing(w) && move_once(w, random_next(&seed)))
-		atomic_fetch_add(&w->changes, 1);
+	changes_until_failure(w);
 }
 
 TEST_F_TIMEOUT(spf_race, stop_stale, TIMEOUT)
 {
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 3)
 		SKIP(return, "this race needs three CPUs");
+	self->w->change = move_once;
 	run(_metadata, self, pmd_size(), do_nothing, stop_stale);
 }
 
