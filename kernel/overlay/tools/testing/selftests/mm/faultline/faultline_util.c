@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/swap.h>
 #include <sys/syscall.h>
@@ -526,6 +527,13 @@ long page_tables_kb(void)
 long meminfo_kb(const char *field)
 {
 	return proc_kb("/proc/meminfo", field);
+}
+
+long minor_faults(void)
+{
+	struct rusage usage;
+
+	return getrusage(RUSAGE_SELF, &usage) ? -1 : usage.ru_minflt;
 }
 
 #define ZRAM		"/dev/zram0"

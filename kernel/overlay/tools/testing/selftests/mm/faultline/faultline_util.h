@@ -184,6 +184,8 @@ long status_kb(const char *field);
  */
 long page_tables_kb(void);
 long meminfo_kb(const char *field);
+/* Minor page faults of this process so far. */
+long minor_faults(void);
 long vmstat_read(const char *name);
 int map_count(void);
 

@@ -11,7 +11,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -546,13 +545,6 @@ static char *map_file_in_memory(struct __test_metadata *_metadata,
 	return p;
 }
 
-static long faults_so_far(void)
-{
-	struct rusage usage;
-
-	return getrusage(RUSAGE_SELF, &usage) ? -1 : usage.ru_minflt;
-}
-
 /* A bitmap of the pages of [p, p + n pages) with an entry; n <= 64. */
 static __u64 entries(char *p, size_t n)
 {
@@ -597,10 +589,10 @@ TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 	ASSERT_EQ(0, madvise(p, len, MADV_DONTNEED));
 	EXPECT_EQ(0, status_kb("HugetlbPages"));
 	self->before = counters_read("hugetlb_");
-	faults = faults_so_far();
+	faults = minor_faults();
 	for (i = 0; i < FILE_PAGES; i++)
 		word_read(p + i * huge_size());
-	faults = faults_so_far() - faults;
+	faults = minor_faults() - faults;
 	TH_LOG("%ld faults for %d pages", faults, FILE_PAGES);
 	if (fast) {
 		EXPECT_GE(FILE_PAGES / 11, faults);
@@ -615,9 +607,9 @@ TEST_F_TIMEOUT(hugetlb, around, TIMEOUT)
 	}
 	EXPECT_EQ(0, huge_bad(p, FILE_PAGES));
 	/* Writing does not fault again. */
-	faults = faults_so_far();
+	faults = minor_faults();
 	huge_fill(p, FILE_PAGES);
-	EXPECT_GE(2, faults_so_far() - faults);
+	EXPECT_GE(2, minor_faults() - faults);
 	/* The switch takes effect at each fault. */
 	if (self->have) {
 		ASSERT_EQ(0, vm_sysctl_write(HUGETLB_KNOB, MODE_VMA_LOCK));

@@ -13,7 +13,6 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -33,6 +32,7 @@ static bool have_swap;
 FIXTURE(spf) {
 	struct counters before;
 	size_t ps;
+	size_t len;		/* of the map: PAGES */
 	char *map;
 };
 
@@ -70,6 +70,7 @@ FIXTURE_SETUP(spf)
 	if (why)
 		SKIP(return, "%s", why);
 	self->ps = page_size();
+	self->len = PAGES * self->ps;
 	self->map = map_ready(PAGES, PROT_READ | PROT_WRITE, -1);
 	ASSERT_NE(NULL, self->map);
 	/* Twice, to fault in the memory needed for reading /proc/vmstat. */
@@ -107,14 +108,6 @@ static long anon_pages(FIXTURE_DATA(spf) *self)
 			"Anonymous") / (long)(self->ps / KIB);
 }
 
-static long minor_faults(void)
-{
-	struct rusage usage;
-
-	getrusage(RUSAGE_SELF, &usage);
-	return usage.ru_minflt;
-}
-
 TEST_F(spf, read_maps_zero)
 {
 	long faults = minor_faults();
@@ -129,9 +122,8 @@ TEST_F(spf, read_maps_zero)
 	/* The zero page is not anonymous. */
 	EXPECT_EQ(1, anon_pages(self));
 	/* A write replaces it. */
-	for (i = 0; i < PAGES; i++)
-		word_write(page(self, i), page_word(TAG, i));
-	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+	fill_pages(self->map, self->len, TAG);
+	EXPECT_EQ(0, bad_pages(self->map, self->len, TAG));
 	EXPECT_COUNT("cow", PAGES);
 }
 
@@ -140,29 +132,27 @@ TEST_F(spf, write_maps_memory)
 	long faults = minor_faults();
 	size_t i, j;
 
-	for (i = 0; i < PAGES; i++)
-		word_write(page(self, i), page_word(TAG, i));
+	fill_pages(self->map, self->len, TAG);
 	faults = minor_faults() - faults;
 	EXPECT_LE(PAGES, faults);
 	EXPECT_GE(PAGES + SLACK, faults);
 	EXPECT_COUNT("anon", PAGES);
-	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+	EXPECT_EQ(0, bad_pages(self->map, self->len, TAG));
 	/* The rest of the pages is zero. */
 	for (i = 0; i < PAGES; i++)
 		for (j = sizeof(__u64); j < self->ps; j += sizeof(__u64))
 			ASSERT_EQ(0, word_read((char *)page(self, i) + j));
 	EXPECT_EQ(PAGES + 1, anon_pages(self));
-	EXPECT_EQ(0, munmap(self->map, PAGES * self->ps));
+	EXPECT_EQ(0, munmap(self->map, self->len));
 }
 
 /* The kernel writes to user memory; upstream takes mmap_lock for that. */
 TEST_F(spf, kernel_writes)
 {
 	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
-	ssize_t len = PAGES * self->ps;
 
 	ASSERT_LE(0, zero);
-	EXPECT_EQ(len, read(zero, self->map, len));
+	EXPECT_EQ((ssize_t)self->len, read(zero, self->map, self->len));
 	EXPECT_COUNT("anon", PAGES);
 	close(zero);
 }
@@ -190,30 +180,29 @@ TEST_F(spf, kernel_reads)
 /* Parent and child each see their own word in a page. */
 TEST_F(spf, fork_copies)
 {
-	size_t i, bad = 0;
+	size_t bad;
 	int pipes[2];
 	char byte = 0;
 	pid_t pid;
 
 	ASSERT_EQ(0, pipe(pipes));
-	fill_pages(self->map, PAGES * self->ps, TAG);
+	fill_pages(self->map, self->len, TAG);
 	pid = fork_bound();
 	ASSERT_LE(0, pid);
 	if (!pid) {
 		/* Until the parent has written. */
 		if (read(pipes[0], &byte, 1) != 1)
 			_exit(2);
-		bad = bad_pages(self->map, PAGES * self->ps, TAG);
-		fill_pages(self->map, PAGES * self->ps, TAG + 1);
-		_exit(bad || bad_pages(self->map, PAGES * self->ps, TAG + 1));
+		bad = bad_pages(self->map, self->len, TAG);
+		fill_pages(self->map, self->len, TAG + 1);
+		_exit(bad || bad_pages(self->map, self->len, TAG + 1));
 	}
 	self->before = counters_read("spf_");
-	for (i = 0; i < PAGES; i++)
-		word_write(page(self, i), page_word(TAG + 2, i));
+	fill_pages(self->map, self->len, TAG + 2);
 	EXPECT_COUNT("cow", PAGES);
 	ASSERT_EQ(1, write(pipes[1], &byte, 1));
 	EXPECT_EQ(0, reap(pid));
-	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG + 2));
+	EXPECT_EQ(0, bad_pages(self->map, self->len, TAG + 2));
 }
 
 /* The page to be copied cannot be read: one SIGBUS, and nothing else. */
@@ -223,13 +212,11 @@ TEST_F(spf, broken_memory)
 
 	if (!spf_torture("broken_rules", 0))
 		SKIP(return, "this kernel cannot simulate broken memory");
-	ASSERT_EQ(0, madvise(self->map, PAGES * self->ps, MADV_DONTDUMP));
-	fill_pages(self->map, PAGES * self->ps, TAG);
+	ASSERT_EQ(0, madvise(self->map, self->len, MADV_DONTDUMP));
+	fill_pages(self->map, self->len, TAG);
 	pid = fork_bound();
-	if (!pid) {
+	while (!pid)
 		pause();
-		_exit(0);
-	}
 	spf_torture("broken_rules", SPF_BAD_MEMORY);
 	self->before = counters_read("spf_");
 	EXPECT_EQ(variant->value ? SIGBUS : 0,
@@ -240,7 +227,7 @@ TEST_F(spf, broken_memory)
 	waitpid(pid, NULL, 0);
 	EXPECT_EQ(variant->value, counted(&self->before, "hwpoison"));
 	if (variant->value)
-		EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+		EXPECT_EQ(0, bad_pages(self->map, self->len, TAG));
 }
 
 /* After the child's exit, its parent's pages need no copy. */
@@ -248,16 +235,16 @@ TEST_F(spf, fork_and_reuse)
 {
 	pid_t pid;
 
-	fill_pages(self->map, PAGES * self->ps, TAG);
+	fill_pages(self->map, self->len, TAG);
 	pid = fork();
 	ASSERT_LE(0, pid);
 	if (!pid)
 		_exit(0);
 	ASSERT_EQ(pid, waitpid(pid, NULL, 0));
 	self->before = counters_read("spf_");
-	fill_pages(self->map, PAGES * self->ps, TAG + 1);
+	fill_pages(self->map, self->len, TAG + 1);
 	EXPECT_COUNT("reuse", PAGES);
-	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG + 1));
+	EXPECT_EQ(0, bad_pages(self->map, self->len, TAG + 1));
 }
 
 TEST_F(spf, private_file)
@@ -387,7 +374,7 @@ TEST_F(spf, first_write_falls_back)
 
 	/* There is a table, but no anon_vma. */
 	word_read(map);
-	ASSERT_EQ(0, mprotect(map, PAGES * self->ps, PROT_READ | PROT_WRITE));
+	ASSERT_EQ(0, mprotect(map, self->len, PROT_READ | PROT_WRITE));
 	word_write(map + self->ps, TAG);
 	EXPECT_COUNT("abort_no_anon_vma", 1);
 	EXPECT_EQ(TAG, word_read(map + self->ps));
@@ -410,32 +397,29 @@ TEST_F(spf, no_table_falls_back)
 
 TEST_F(spf, shared_falls_back)
 {
-	size_t len = PAGES * self->ps;
-	char *map = mmap(NULL, len, PROT_READ | PROT_WRITE,
-			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	char *map = map_shared(self->len);
 
-	ASSERT_NE(MAP_FAILED, map);
-	fill_pages(map, len, TAG);
-	EXPECT_EQ(0, bad_pages(map, len, TAG));
+	ASSERT_NE(NULL, map);
+	fill_pages(map, self->len, TAG);
+	EXPECT_EQ(0, bad_pages(map, self->len, TAG));
 	EXPECT_COUNT("abort_unsupported", PAGES);
 }
 
 /* An access that is denied after falling back leaves no lock behind. */
 TEST_F(spf, denied_in_shared_memory)
 {
-	size_t len = PAGES * self->ps;
-	char *map = mmap(NULL, len, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1,
-			 0);
+	char *map = mmap(NULL, self->len, PROT_READ,
+			 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
 	ASSERT_NE(MAP_FAILED, map);
 	EXPECT_EQ(SIGSEGV, access_signal(map, true, NULL));
 	EXPECT_EQ(0, word_read(map));
 	EXPECT_EQ(SIGSEGV, access_signal(map, true, NULL));
 	/* mprotect() and munmap() would hang. */
-	EXPECT_EQ(0, mprotect(map, len, PROT_READ | PROT_WRITE));
+	EXPECT_EQ(0, mprotect(map, self->len, PROT_READ | PROT_WRITE));
 	word_write(map, TAG);
 	EXPECT_EQ(TAG, word_read(map));
-	EXPECT_EQ(0, munmap(map, len));
+	EXPECT_EQ(0, munmap(map, self->len));
 	if (variant->value)
 		EXPECT_LE(3, counted(&self->before, "abort_unsupported"));
 }
@@ -448,12 +432,12 @@ TEST_F(spf, policy_falls_back)
 
 	if (access("/proc/self/numa_maps", F_OK))
 		SKIP(return, "this kernel has no memory policies");
-	ret = syscall(SYS_mbind, self->map, PAGES * self->ps, MPOL_BIND, &nodes,
+	ret = syscall(SYS_mbind, self->map, self->len, MPOL_BIND, &nodes,
 		      8 * sizeof(nodes), 0);
 	ASSERT_EQ(0, ret);
 	self->before = counters_read("spf_");
-	fill_pages(self->map, PAGES * self->ps, TAG);
-	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+	fill_pages(self->map, self->len, TAG);
+	EXPECT_EQ(0, bad_pages(self->map, self->len, TAG));
 	EXPECT_COUNT("abort_unsupported", PAGES);
 }
 
@@ -491,7 +475,7 @@ TEST_F(spf, userfaultfd_falls_back)
 
 	if (fd < 0)
 		SKIP(return, "this kernel has no userfaultfd");
-	ASSERT_EQ(0, uffd_register(fd, self->map, PAGES * self->ps,
+	ASSERT_EQ(0, uffd_register(fd, self->map, self->len,
 				   UFFDIO_REGISTER_MODE_MISSING));
 	self->before = counters_read("spf_");
 	ASSERT_EQ(0, pthread_create(&thread, NULL, fill_by_uffd, &fd));
@@ -510,10 +494,10 @@ TEST_F(spf, swap_falls_back)
 {
 	if (!have_swap)
 		SKIP(return, "no swap");
-	fill_pages(self->map, PAGES * self->ps, TAG);
-	ASSERT_EQ(0, madvise(self->map, PAGES * self->ps, MADV_PAGEOUT));
+	fill_pages(self->map, self->len, TAG);
+	ASSERT_EQ(0, madvise(self->map, self->len, MADV_PAGEOUT));
 	self->before = counters_read("spf_");
-	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+	EXPECT_EQ(0, bad_pages(self->map, self->len, TAG));
 	if (variant->value)
 		EXPECT_LT(0, counted(&self->before, "abort_pte"));
 }
@@ -585,7 +569,7 @@ TEST_F(spf, stack_grows)
  */
 TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 {
-	size_t limit = 32 * MIB, len = 24 * MIB, i;
+	size_t limit = 32 * MIB, len = 24 * MIB;
 	struct memory_group group;
 	struct counters delta;
 	char *map, *junk;
@@ -602,8 +586,7 @@ TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 		err = madvise(junk, limit - 2 * MIB, MADV_FREE);
 	self->before = counters_read("spf_");
 	if (!err)
-		for (i = 0; i < len / self->ps; i++)
-			word_write(map + i * self->ps, page_word(TAG, i));
+		fill_pages(map, len, TAG);
 	delta = counters_since(&self->before);
 	memory_group_leave(&group);
 	ASSERT_EQ(0, err);
@@ -620,15 +603,12 @@ TEST_F_TIMEOUT(spf, waits_for_memory, TIMEOUT)
 /* Non-sleeping allocations always fail: every fault takes the sleeping path. */
 TEST_F(spf, always_waits_for_memory)
 {
-	size_t i;
-
 	self->before = counters_read("spf_");
 	if (!spf_fail_at_once(100))
 		SKIP(return, "this kernel has no fault injection");
-	for (i = 0; i < PAGES; i++)
-		word_write(page(self, i), page_word(TAG, i));
+	fill_pages(self->map, self->len, TAG);
 	spf_fail_at_once(0);
-	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+	EXPECT_EQ(0, bad_pages(self->map, self->len, TAG));
 	if (variant->value) {
 		EXPECT_LE(PAGES, counted(&self->before, "sleep"));
 		EXPECT_LE(PAGES, counted(&self->before, "anon"));
@@ -707,17 +687,15 @@ TEST_F(spf, zone_reclaim_may_sleep)
 {
 	static const char mode[] = "/proc/sys/vm/zone_reclaim_mode";
 	char old[16];
-	size_t i;
 
 	if (read_text(mode, old, sizeof(old)) || write_text(mode, "1"))
 		SKIP(return, "this kernel has no vm.zone_reclaim_mode");
 	self->before = counters_read("spf_");
-	for (i = 0; i < PAGES; i++)
-		word_write(page(self, i), page_word(TAG, i));
+	fill_pages(self->map, self->len, TAG);
 	EXPECT_COUNT("sleep", PAGES);
 	EXPECT_COUNT("anon", PAGES);
 	write_text(mode, old);
-	EXPECT_EQ(0, bad_pages(self->map, PAGES * self->ps, TAG));
+	EXPECT_EQ(0, bad_pages(self->map, self->len, TAG));
 }
 
 #define THP_64K	"/sys/kernel/mm/transparent_hugepage/hugepages-64kB/"
