@@ -334,6 +334,28 @@ int reap(pid_t pid)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 }
 
+void meet(struct rendezvous *m, int stage)
+{
+	atomic_store(&m->stage, stage);
+}
+
+void wait_for(struct rendezvous *m, int stage)
+{
+	while (atomic_load(&m->stage) < stage)
+		usleep(1000);
+}
+
+char task_state(pid_t pid, pid_t tid)
+{
+	char path[64], text[512], *end;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", pid, tid);
+	if (read_text(path, text, sizeof(text)))
+		return 0;
+	end = strrchr(text, ')');
+	return end ? end[2] : 0;
+}
+
 static __thread struct {
 	bool expected;
 	sigjmp_buf env;

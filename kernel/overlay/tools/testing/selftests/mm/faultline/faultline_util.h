@@ -163,6 +163,18 @@ void memory_group_exit(const struct memory_group *g);
 /* The same, and removes the group. */
 void memory_group_leave(const struct memory_group *g);
 
+/* Steps that processes take in turn, in shared memory. */
+struct rendezvous {
+	atomic_int stage;
+	atomic_int tid;		/* of a thread that another process watches */
+};
+
+void meet(struct rendezvous *m, int stage);
+void wait_for(struct rendezvous *m, int stage);
+
+/* The state of a thread, such as 'D'; 0 if it is not there. */
+char task_state(pid_t pid, pid_t tid);
+
 struct fault_setting {
 	const char *file;
 	const char *text;

@@ -21,13 +21,6 @@
 #define TIMEOUT		120
 #define POOL		24
 
-/* Progress of parent and child, in shared memory. */
-struct rendezvous {
-	atomic_int stage;
-	atomic_int bad;
-	atomic_int tid;
-};
-
 FIXTURE(hugetlb) {
 	bool have;		/* the kernel has the switch */
 	struct hugetlb_usage usage;
@@ -71,15 +64,10 @@ FIXTURE_TEARDOWN(hugetlb)
 	EXPECT_TRUE(hugetlb_usage_returns(&self->usage));
 }
 
-static void meet(struct rendezvous *m, int stage)
+/* Page tables that are shared since the test began. */
+static long newly_shared(const FIXTURE_DATA(hugetlb) *self)
 {
-	atomic_store(&m->stage, stage);
-}
-
-static void wait_for(struct rendezvous *m, int stage)
-{
-	while (atomic_load(&m->stage) < stage)
-		usleep(1000);
+	return hugetlb_sysfs("pmd_tables_shared") - self->usage.tables_shared;
 }
 
 /* --- sharing */
@@ -108,8 +96,7 @@ TEST_F_TIMEOUT(hugetlb, tables, TIMEOUT)
 	}
 	wait_for(m, 1);
 	if (self->have) {
-		EXPECT_EQ(self->usage.tables_shared + shares,
-			  hugetlb_sysfs("pmd_tables_shared"));
+		EXPECT_EQ(shares, newly_shared(self));
 		EXPECT_EQ(self->usage.table_refs + 2 * shares,
 			  hugetlb_sysfs("pmd_table_refs"));
 		EXPECT_EQ(shares, counted(&self->before, "pmd_shared"));
@@ -123,8 +110,7 @@ TEST_F_TIMEOUT(hugetlb, tables, TIMEOUT)
 	meet(m, 2);
 	EXPECT_EQ(0, reap(pid));
 	if (self->have) {
-		EXPECT_EQ(self->usage.tables_shared,
-			  hugetlb_sysfs("pmd_tables_shared"));
+		EXPECT_EQ(0, newly_shared(self));
 		EXPECT_EQ(2 * shares, counted(&self->before,
 					      "pmd_unshared"));
 		EXPECT_EQ(2 * shares, counted(&self->before,
@@ -169,20 +155,16 @@ TEST_F_TIMEOUT(hugetlb, mapped_before_mode_0, TIMEOUT)
 	huge_write(p, second);
 	meet(m, 2);
 	wait_for(m, 3);
-	EXPECT_EQ(self->usage.tables_shared + 1,
-		  hugetlb_sysfs("pmd_tables_shared"));
+	EXPECT_EQ(1, newly_shared(self));
 	EXPECT_EQ(-EINVAL, vm_sysctl_write(HUGETLB_TRIGGER, 0));
 	EXPECT_EQ(-EINVAL, vm_sysctl_write(HUGETLB_TRIGGER, 2));
-	EXPECT_EQ(self->usage.tables_shared + 1,
-		  hugetlb_sysfs("pmd_tables_shared"));
+	EXPECT_EQ(1, newly_shared(self));
 	EXPECT_EQ(0, vm_sysctl_write(HUGETLB_TRIGGER, 1));
-	EXPECT_EQ(self->usage.tables_shared,
-		  hugetlb_sysfs("pmd_tables_shared"));
+	EXPECT_EQ(0, newly_shared(self));
 	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, 1));
 	EXPECT_TRUE(huge_good(p, second) && huge_good(p, second + 1));
 	/* The faults of the two checks above do not share either. */
-	EXPECT_EQ(self->usage.tables_shared,
-		  hugetlb_sysfs("pmd_tables_shared"));
+	EXPECT_EQ(0, newly_shared(self));
 	meet(m, 4);
 	EXPECT_EQ(0, reap(pid));
 	ASSERT_EQ(0, munmap(p, 2 * GIB));
@@ -250,15 +232,10 @@ static int hold_mmap_lock(struct rendezvous *m, int fd)
 /* Does the thread wait, and go on waiting? */
 static bool blocked(pid_t pid, int tid)
 {
-	char path[64], text[512], *state;
 	int i;
 
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/stat", pid, tid);
 	for (i = 0; i < 20; i++) {
-		if (read_text(path, text, sizeof(text)))
-			return false;
-		state = strrchr(text, ')');
-		if (!state || state[2] != 'D')
+		if (task_state(pid, tid) != 'D')
 			return false;
 		usleep(1000);
 	}
@@ -290,8 +267,7 @@ TEST_F_TIMEOUT(hugetlb, unshare_busy, TIMEOUT)
 		_exit(huge_bad(p, BUSY_PAGES) != 0);
 	}
 	wait_for(m, 1);
-	EXPECT_EQ(self->usage.tables_shared + 1,
-		  hugetlb_sysfs("pmd_tables_shared"));
+	EXPECT_EQ(1, newly_shared(self));
 	ASSERT_EQ(0, vm_sysctl_write(HUGETLB_KNOB, MODE_OFF));
 	busy = fork_bound();
 	ASSERT_LE(0, busy);
@@ -307,8 +283,7 @@ TEST_F_TIMEOUT(hugetlb, unshare_busy, TIMEOUT)
 	}
 	EXPECT_EQ(-EBUSY, vm_sysctl_write(HUGETLB_TRIGGER, 1));
 	/* The others were not left out. */
-	EXPECT_EQ(self->usage.tables_shared,
-		  hugetlb_sysfs("pmd_tables_shared"));
+	EXPECT_EQ(0, newly_shared(self));
 	EXPECT_EQ(0, write_text(FIND_WINDOW, "0"));
 	meet(m, 3);
 	EXPECT_EQ(0, reap(busy));
@@ -373,8 +348,7 @@ TEST_F_TIMEOUT(hugetlb, split, TIMEOUT)
 		ASSERT_EQ(0, vm_sysctl_write(HUGETLB_KNOB, MODE_OFF));
 	ASSERT_EQ(0, mprotect(p, 64 * huge_size(), PROT_READ));
 	if (self->have && variant->mode != MODE_OFF)
-		EXPECT_EQ(self->usage.tables_shared + 1,
-			  hugetlb_sysfs("pmd_tables_shared"));
+		EXPECT_EQ(1, newly_shared(self));
 	EXPECT_TRUE(huge_good(p, 0) && huge_good(p, second));
 	ASSERT_EQ(0, mprotect(p, 64 * huge_size(), PROT_READ | PROT_WRITE));
 	meet(m, 2);

@@ -1259,17 +1259,6 @@ static int unmap_passed(struct race *r)
 	return ret;
 }
 
-static char task_state(pid_t tid)
-{
-	char path[64], text[256], *end;
-
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", tid);
-	if (read_text(path, text, sizeof(text)))
-		return 0;
-	end = strrchr(text, ')');
-	return end ? end[2] : 0;
-}
-
 static void passed_racer(struct race *r, int id)
 {
 	struct passed *p = r->data;
@@ -1292,7 +1281,7 @@ static void passed_racer(struct race *r, int id)
 	run_on(0, p->cpu[1]);
 	while (!atomic_load(&r->done) && !atomic_load(&p->over) &&
 	       (!atomic_load(&p->waiter) ||
-		task_state(atomic_load(&p->waiter)) != 'D'))
+		task_state(getpid(), atomic_load(&p->waiter)) != 'D'))
 		;
 	ready = atomic_load(&p->waiter) && in_window(r);
 	if (ready)

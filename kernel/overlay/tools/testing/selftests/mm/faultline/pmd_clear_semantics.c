@@ -21,11 +21,6 @@
 #define AREAS		16
 #define TAG		0x70745f73796e6301ULL
 
-/* In memory shared by all processes of a test. */
-struct steps {
-	int now;
-};
-
 FIXTURE(pmd_clear) {
 	bool have;		/* the kernel has the switch */
 	long others;		/* CPUs that a broadcast interrupts */
@@ -33,7 +28,7 @@ FIXTURE(pmd_clear) {
 	struct counters before;
 	struct trace_session trace;
 	bool tracing;
-	struct steps *steps;
+	struct rendezvous *meet;
 };
 
 FIXTURE_VARIANT(pmd_clear) {
@@ -52,8 +47,8 @@ FIXTURE_SETUP(pmd_clear)
 		SKIP(return, "%s", why);
 	self->have = vm_sysctl_exists(PMD_CLEAR_KNOB);
 	self->others = sysconf(_SC_NPROCESSORS_ONLN) - 1;
-	self->steps = map_shared(sizeof(*self->steps));
-	ASSERT_NE(NULL, self->steps);
+	self->meet = map_shared(sizeof(*self->meet));
+	ASSERT_NE(NULL, self->meet);
 	self->tracing = !trace_start(&self->trace, "csd");
 	self->before = counters_read("pmd_clear_");
 	table_usage_read(&self->usage);
@@ -102,17 +97,6 @@ static void expect_waits(struct __test_metadata *_metadata,
 	} else {
 		TH_LOG("no csd trace events: IPIs are not counted");
 	}
-}
-
-static void step(struct steps *steps, int n)
-{
-	__atomic_store_n(&steps->now, n, __ATOMIC_RELEASE);
-}
-
-static void wait_step(struct steps *steps, int n)
-{
-	while (__atomic_load_n(&steps->now, __ATOMIC_ACQUIRE) < n)
-		usleep(1000);
 }
 
 /* --- a huge page replaces a table */
@@ -308,7 +292,7 @@ TEST_F_TIMEOUT(pmd_clear, unshare, TIMEOUT)
 	bool sent = variant->mode != MODE_IPI_FREE;
 	struct counters before;
 	const char *why = hugetlb_sharing_get(4);
-	struct steps *steps = self->steps;
+	struct rendezvous *m = self->meet;
 	pid_t pids[2];
 	char *p;
 	int fd, i;
@@ -325,23 +309,23 @@ TEST_F_TIMEOUT(pmd_clear, unshare, TIMEOUT)
 		pids[i] = fork_bound();
 		ASSERT_LE(0, pids[i]);
 		if (!pids[i]) {
-			wait_step(steps, 2 * i);
+			wait_for(m, 2 * i);
 			if (!huge_good(p, 0))
 				_exit(1);
-			step(steps, 2 * i + 1);
-			wait_step(steps, 4 + i);
+			meet(m, 2 * i + 1);
+			wait_for(m, 4 + i);
 			_exit(munmap(p, GIB) ? 2 : 0);
 		}
-		wait_step(steps, 2 * i + 1);
-		step(steps, 2 * i + 2);
+		wait_for(m, 2 * i + 1);
+		meet(m, 2 * i + 2);
 	}
 	EXPECT_EQ(2, counted(&before, "pmd_shared"));
-	/* Step 4 is reached, so the first child exits. */
+	/* Stage 4 is reached, so the first child exits. */
 	EXPECT_EQ(0, reap(pids[0]));
 	if (self->have)
 		EXPECT_EQ(0, counted(&self->before, sent ? "ipi_unshare" :
 							   "avoided_unshare"));
-	step(steps, 5);
+	meet(m, 5);
 	EXPECT_EQ(0, reap(pids[1]));
 	expect_waits(_metadata, self, sent, "unshare", 1);
 	EXPECT_TRUE(huge_good(p, 0));
