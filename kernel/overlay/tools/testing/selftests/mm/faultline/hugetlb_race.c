@@ -449,9 +449,7 @@ static bool act_punch(struct player *p)
 {
 	size_t n = any_page(p);
 
-	must(p, !fallocate(p->w->fd,
-			   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-			   page_offset(n), 7 * huge_size()));
+	must(p, hugetlb_punch(p->w->fd, page_offset(n), 7 * huge_size()));
 	return true;
 }
 
@@ -472,9 +470,7 @@ static bool act_punch_exact(struct player *p)
 	size_t n = any_page(p);
 
 	word_write(own_word(p, n), ++p->generation);
-	must(p, !fallocate(p->w->fd,
-			   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-			   page_offset(n), huge_size()));
+	must(p, hugetlb_punch(p->w->fd, page_offset(n), huge_size()));
 	if (word_read(own_word(p, n)))
 		atomic_fetch_add(&p->w->run.wrong, 1);
 	return true;
@@ -499,9 +495,7 @@ static bool act_punch_unmapped(struct player *p)
 	for (m = n; m < PAGES && page_offset(m) < end; m++)
 		word_write(own_word(p, m), ++p->generation);
 	must(p, !madvise(p->w->map, LENGTH, MADV_DONTNEED));
-	must(p, !fallocate(p->w->fd,
-			   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-			   page_offset(n), end - page_offset(n)));
+	must(p, hugetlb_punch(p->w->fd, page_offset(n), end - page_offset(n)));
 	for (m = n; m < PAGES && page_offset(m) < end; m++)
 		if (word_read(own_word(p, m)))
 			atomic_fetch_add(&p->w->run.wrong, 1);
@@ -702,9 +696,7 @@ static bool act_scan(struct player *p)
 	long n;
 
 	if (p->id) {
-		must(p, !fallocate(p->w->fd,
-				   FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-				   0, huge_size()));
+		must(p, hugetlb_punch(p->w->fd, 0, huge_size()));
 		q = mmap(NULL, huge_size(), PROT_READ | PROT_WRITE,
 			 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 		must(p, q != MAP_FAILED);
@@ -768,16 +760,6 @@ static bool act_move_fails(struct player *p)
 	return true;
 }
 
-#define PAGE_ALLOC	"fail_page_alloc"
-
-static const struct fault_setting page_tables_fail[] = {
-	{ "ignore-gfp-wait", "N" }, { "min-order", "0" }, { "verbose", "0" },
-};
-
-static const struct fault_setting page_tables_work[] = {
-	{ "ignore-gfp-wait", "Y" }, { "min-order", "1" },
-};
-
 TEST_F_TIMEOUT(hugetlb_race, move_fails, TIMEOUT)
 {
 	static const struct race_op op = {
@@ -787,12 +769,10 @@ TEST_F_TIMEOUT(hugetlb_race, move_fails, TIMEOUT)
 		.notified = true,
 	};
 
-	if (!fault_attr_set(PAGE_ALLOC, page_tables_fail,
-			    ARRAY_SIZE(page_tables_fail)))
+	if (!page_tables_fail(true))
 		SKIP(return, "needs debugfs, root and CONFIG_FAIL_PAGE_ALLOC");
 	race(_metadata, self, &op);
-	fault_attr_set(PAGE_ALLOC, page_tables_work,
-		       ARRAY_SIZE(page_tables_work));
+	page_tables_fail(false);
 }
 
 /* To the other node and back; use numa=fake=2 to get one. */

@@ -620,9 +620,7 @@ TEST_F_TIMEOUT(hugetlb, around_bounds, TIMEOUT)
 		EXPECT_EQ(huge_word(40 + i), word_read(q + i * huge_size()));
 	ASSERT_EQ(0, munmap(q, 10 * huge_size()));
 	/* A hole stays a hole. */
-	ASSERT_EQ(0, fallocate(self->fd,
-			       FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-			       5 * huge_size(), huge_size()));
+	ASSERT_TRUE(hugetlb_punch(self->fd, 5 * huge_size(), huge_size()));
 	EXPECT_TRUE(huge_good(p, 4));
 	EXPECT_EQ(fast ? 0xffffffdfULL : 1ULL << 4, entries(p, AROUND));
 	ASSERT_EQ(0, fstat(self->fd, &st));
@@ -779,9 +777,7 @@ TEST_F_TIMEOUT(hugetlb, hole, TIMEOUT)
 	huge_write(p, 0);
 	huge_write(p, 1);
 	huge_write(p, second);
-	ASSERT_EQ(0, fallocate(self->fd,
-			       FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-			       huge_size(), GIB));
+	ASSERT_TRUE(hugetlb_punch(self->fd, huge_size(), GIB));
 	EXPECT_TRUE(huge_good(p, 0));
 	EXPECT_EQ(0, (long)word_read(p + huge_size()));
 	EXPECT_EQ(0, (long)word_read(p + GIB));
@@ -896,8 +892,14 @@ TEST_F_TIMEOUT(hugetlb, fault_injection, TIMEOUT)
 	}
 }
 
-#define PAGE_ALLOC	"/sys/kernel/debug/fail_page_alloc/"
-#define FAILSLAB	"/sys/kernel/debug/failslab/"
+static bool slabs_fail(bool fail)
+{
+	const struct fault_setting settings[] = {
+		{ "ignore-gfp-wait", fail ? "N" : "Y" }, { "verbose", "0" },
+	};
+
+	return fault_attr_set("failslab", settings, ARRAY_SIZE(settings));
+}
 
 /*
  * Each allocation of a fault fails once: page tables and the file's own data.
@@ -905,30 +907,13 @@ TEST_F_TIMEOUT(hugetlb, fault_injection, TIMEOUT)
  */
 TEST_F_TIMEOUT(hugetlb, memory_short, TIMEOUT)
 {
-	static const char * const on[][2] = {
-		{ PAGE_ALLOC "ignore-gfp-wait", "N" },
-		{ PAGE_ALLOC "min-order", "0" },
-		{ PAGE_ALLOC "verbose", "0" },
-		{ FAILSLAB "ignore-gfp-wait", "N" },
-		{ FAILSLAB "verbose", "0" },
-	};
-	static const char * const off[][2] = {
-		{ PAGE_ALLOC "ignore-gfp-wait", "Y" },
-		{ PAGE_ALLOC "min-order", "1" },
-		{ FAILSLAB "ignore-gfp-wait", "Y" },
-	};
 	char *p = hugetlb_map(self->fd, 3 * GIB), text[16];
 	int nth, left, injected = 0, fd;
-	size_t i;
 
 	ASSERT_NE(NULL, p);
 	fd = open("/proc/thread-self/fail-nth", O_RDWR | O_CLOEXEC);
-	for (i = 0; fd >= 0 && i < ARRAY_SIZE(on); i++)
-		if (write_text(on[i][0], on[i][1])) {
-			close(fd);
-			fd = -1;
-		}
-	if (fd < 0) {
+	if (fd < 0 || !page_tables_fail(true) || !slabs_fail(true)) {
+		close(fd);
 		ASSERT_EQ(0, munmap(p, 3 * GIB));
 		SKIP(return, "needs debugfs, root, CONFIG_FAIL_PAGE_ALLOC and CONFIG_FAILSLAB");
 	}
@@ -954,8 +939,8 @@ TEST_F_TIMEOUT(hugetlb, memory_short, TIMEOUT)
 			break;
 		injected++;
 	}
-	for (i = 0; i < ARRAY_SIZE(off); i++)
-		write_text(off[i][0], off[i][1]);
+	page_tables_fail(false);
+	slabs_fail(false);
 	close(fd);
 	EXPECT_LT(0, injected);
 	EXPECT_GT(50, nth);

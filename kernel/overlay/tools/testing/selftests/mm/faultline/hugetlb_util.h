@@ -166,6 +166,21 @@ static inline bool hugetlb_inject(const char *what, int percent)
 	return fault_attr_set(what, settings, ARRAY_SIZE(settings));
 }
 
+/*
+ * Whether fail-nth of a thread also concerns page tables: allocations of single
+ * pages that may sleep.  Returns false if the kernel lacks CONFIG_FAIL_PAGE_ALLOC.
+ */
+static inline bool page_tables_fail(bool fail)
+{
+	const struct fault_setting settings[] = {
+		{ "ignore-gfp-wait", fail ? "N" : "Y" },
+		{ "min-order", fail ? "0" : "1" }, { "verbose", "0" },
+	};
+
+	return fault_attr_set("fail_page_alloc", settings,
+			      ARRAY_SIZE(settings));
+}
+
 static inline size_t huge_size(void)
 {
 	return pmd_size();
@@ -197,6 +212,13 @@ static inline char *hugetlb_map(int fd, size_t len)
 {
 	return hugetlb_map_at(free_huge_range(len), fd, len,
 			      PROT_READ | PROT_WRITE);
+}
+
+/* Removes pages from a file. */
+static inline bool hugetlb_punch(int fd, off_t offset, size_t len)
+{
+	return !fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			  offset, len);
 }
 
 /* The content of page @index of a file, unless it is 0. */
