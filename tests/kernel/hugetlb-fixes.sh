@@ -10,9 +10,10 @@ set -euo pipefail
 . tests/lib/vm.sh
 
 program=$BUILD/test/hugetlb_fixes
+selftests=kernel/overlay/tools/testing/selftests/mm/faultline
 mkdir -p "$BUILD/test"
-cc -D_GNU_SOURCE -O2 -Wall -Wextra -static -pthread -o "$program" \
-	tests/kernel/programs/hugetlb_fixes.c
+cc -D_GNU_SOURCE -O2 -Wall -Wextra -Wno-unused-parameter -static -pthread -I "$selftests" \
+	-o "$program" tests/kernel/programs/hugetlb_fixes.c "$selftests/faultline_util.c"
 
 # fixed FLAVOUR PARAMETERS WHAT: the exit status of the program in a fresh VM.
 fixed() {

@@ -21,11 +21,7 @@
 #include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,11 +30,10 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#define MIB		(1UL << 20)
-#define GIB		(1UL << 30)
+#include "faultline_util.h"
+
 #define HUGE		(2 * MIB)
 #define PAGES		16
 #define WORD		0x46617578UL
@@ -47,28 +42,19 @@
 
 static long pool(const char *name)
 {
-	char path[128];
-	long value = -1;
-	FILE *f;
+	char path[128], text[32];
 
 	snprintf(path, sizeof(path), POOL "%s", name);
-	f = fopen(path, "re");
-	if (!f)
-		return -1;
-	if (fscanf(f, "%ld", &value) != 1)
-		value = -1;
-	fclose(f);
-	return value;
+	return read_text(path, text, sizeof(text)) ? -1 : atol(text);
 }
 
 static bool pool_set(long pages)
 {
-	FILE *f = fopen(POOL "nr_hugepages", "we");
+	char text[32];
 
-	if (!f)
-		return false;
-	fprintf(f, "%ld\n", pages);
-	return !fclose(f) && pool("nr_hugepages") == pages;
+	snprintf(text, sizeof(text), "%ld\n", pages);
+	return !write_text(POOL "nr_hugepages", text) &&
+	       pool("nr_hugepages") == pages;
 }
 
 static int new_file(size_t size)
@@ -80,10 +66,7 @@ static int new_file(size_t size)
 
 static double seconds(void)
 {
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec + ts.tv_nsec / 1e9;
+	return now_ns() / 1e9;
 }
 
 static void run_on(int cpu)
@@ -99,34 +82,20 @@ static void run_on(int cpu)
 
 #define MOVE_SECONDS	60
 
-/* Address space for two mappings of 1 GiB, each aligned to 1 GiB. */
-static char *aligned_pair(void)
-{
-	char *p = mmap(NULL, 4 * GIB, PROT_NONE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	if (p == MAP_FAILED)
-		return NULL;
-	munmap(p, 4 * GIB);
-	return (char *)(((uintptr_t)p + GIB - 1) & ~(GIB - 1));
-}
-
 static int move_child(int fd)
 {
-	char *from = aligned_pair(), *to;
-	volatile unsigned long *word;
+	char *from = free_range(2 * GIB), *to;
 
 	if (!from || mmap(from, GIB, PROT_READ | PROT_WRITE,
 			  MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd,
 			  0) != from)
 		return 2;
-	*(volatile unsigned long *)(from + HUGE) = WORD;
+	word_write(from + HUGE, WORD);
 	to = mremap(from, GIB, GIB, MREMAP_MAYMOVE | MREMAP_FIXED,
 		    from + GIB);
 	if (to != from + GIB)
 		return 3;
-	word = (volatile unsigned long *)(to + HUGE);
-	return *word == WORD ? 0 : 4;
+	return word_read(to + HUGE) == WORD ? 0 : 4;
 }
 
 static int test_move(void)
@@ -168,12 +137,6 @@ static int test_move(void)
 static char *map;
 static atomic_bool stop, pause_all;
 static atomic_int parked, copied;
-static __thread sigjmp_buf past_end;
-
-static void on_bus(int sig)
-{
-	siglongjmp(past_end, sig);
-}
 
 static void park(void)
 {
@@ -185,9 +148,7 @@ static void park(void)
 
 static void *toucher(void *arg)
 {
-	volatile unsigned long *word;
-	/* volatile: used after longjmp() */
-	volatile size_t i = (uintptr_t)arg;
+	size_t i = (uintptr_t)arg;
 
 	while (!atomic_load(&stop)) {
 		if (atomic_load(&pause_all)) {
@@ -195,9 +156,8 @@ static void *toucher(void *arg)
 			continue;
 		}
 		i = (i + 1) % PAGES;
-		word = (volatile unsigned long *)(map + i * HUGE);
-		if (!sigsetjmp(past_end, 1))
-			*word = WORD;
+		/* SIGBUS: beyond the end. */
+		try_write(map + i * HUGE, WORD);
 	}
 	return NULL;
 }
@@ -208,19 +168,12 @@ static char *source;
 /* Opens a userfaultfd for @len bytes of map, and fills a page to copy from. */
 static bool copier_prepare(size_t len)
 {
-	struct uffdio_api api = { .api = UFFD_API };
-	struct uffdio_register range = {
-		.range = { (uintptr_t)map, len },
-		.mode = UFFDIO_REGISTER_MODE_MISSING,
-	};
-
-	uffd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	uffd = uffd_open(0, NULL);
 	source = malloc(HUGE);
 	if (uffd < 0 || !source)
 		return false;
 	memset(source, 1, HUGE);
-	return !ioctl(uffd, UFFDIO_API, &api) &&
-	       !ioctl(uffd, UFFDIO_REGISTER, &range);
+	return !uffd_register(uffd, map, len, UFFDIO_REGISTER_MODE_MISSING);
 }
 
 static void *copier(void *arg)
@@ -253,7 +206,6 @@ static void *copier(void *arg)
 /* Each thread adds pages to the file until it finds them beyond the end. */
 static int test_truncate(void *(*thread)(void *))
 {
-	struct sigaction sa = { .sa_handler = on_bus };
 	long rounds = 0, left = 0, reserved = pool("resv_hugepages");
 	pthread_t threads[TOUCHERS];
 	int i, fd = new_file(PAGES * HUGE);
@@ -269,7 +221,7 @@ static int test_truncate(void *(*thread)(void *))
 		return 2;
 	if (thread == copier && !copier_prepare(PAGES * HUGE))
 		return 2;
-	sigaction(SIGBUS, &sa, NULL);
+	catch_faults();
 	for (i = 0; i < TOUCHERS; i++)
 		if (pthread_create(&threads[i], NULL, thread,
 				   (void *)(uintptr_t)(i * PAGES / TOUCHERS)))
@@ -395,48 +347,36 @@ static void held_main(int fd)
 	}
 }
 
-/* Is @name in the kernel stack of the process? */
-static bool stack_has(pid_t pid, const char *name)
+/* The kernel stack of a process; valid until the next call. */
+static char *stack_of(pid_t pid)
 {
-	char path[64], line[256];
-	bool found = false;
-	FILE *f;
+	static char text[4096];
+	char path[64];
 
 	snprintf(path, sizeof(path), "/proc/%d/stack", pid);
-	f = fopen(path, "re");
-	while (f && !found && fgets(line, sizeof(line), f))
-		found = strstr(line, name);
-	if (f)
-		fclose(f);
-	return found;
+	if (read_text(path, text, sizeof(text)))
+		text[0] = '\0';
+	return text;
+}
+
+static bool stack_has(pid_t pid, const char *name)
+{
+	return strstr(stack_of(pid), name);
 }
 
 static void print_stack(pid_t pid)
 {
-	char path[64], line[256];
-	FILE *f;
+	char *line;
 
-	snprintf(path, sizeof(path), "/proc/%d/stack", pid);
-	f = fopen(path, "re");
-	while (f && fgets(line, sizeof(line), f))
-		printf("#   %s", line);
-	if (f)
-		fclose(f);
+	for (line = strtok(stack_of(pid), "\n"); line;
+	     line = strtok(NULL, "\n"))
+		printf("#   %s\n", line);
 }
 
 /* D: sleeps uninterruptibly, R: runs or could run */
 static char state_of(pid_t pid)
 {
-	char path[64], state = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	f = fopen(path, "re");
-	if (f && fscanf(f, "%*d %*s %c", &state) != 1)
-		state = 0;
-	if (f)
-		fclose(f);
-	return state;
+	return task_state(pid, pid);
 }
 
 static bool is_blocked(pid_t pid)
@@ -451,14 +391,6 @@ static bool has_ended(pid_t pid)
 
 	return !waitid(P_PID, pid, &info, WEXITED | WNOHANG | WNOWAIT) &&
 	       info.si_pid == pid;
-}
-
-static bool reap(pid_t pid)
-{
-	int status;
-
-	return waitpid(pid, &status, 0) == pid && WIFEXITED(status) &&
-	       !WEXITSTATUS(status);
 }
 
 #define WAIT_FOR(condition) ({						\
@@ -501,9 +433,8 @@ static bool hold_fault(int fd)
 	double end = seconds() + EVENT_SECONDS;
 
 	run_on(0);
-	shared_state = mmap(NULL, sizeof(*shared_state), PROT_READ | PROT_WRITE,
-			    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (shared_state == MAP_FAILED || pipe(hog_pipe))
+	shared_state = map_shared(sizeof(*shared_state));
+	if (!shared_state || pipe(hog_pipe))
 		return false;
 	hog = fork();
 	if (!hog)
@@ -529,7 +460,7 @@ static bool release_fault(void)
 	bool ended;
 
 	atomic_store(&shared_state->hold, true);
-	ended = hog_stop() && WAIT_FOR(has_ended(held)) && reap(held);
+	ended = hog_stop() && WAIT_FOR(has_ended(held)) && !reap(held);
 	kill(hog, SIGKILL);
 	waitpid(hog, NULL, 0);
 	return ended;
@@ -585,6 +516,23 @@ static pid_t truncate_beside_fault(int fd)
 	return truncation;
 }
 
+static bool ends(pid_t pid)
+{
+	return WAIT_FOR(has_ended(pid)) && !reap(pid);
+}
+
+/* The result: nothing was wrong, no page is left, no reservation lost. */
+static int truncated(int fd, long reserved, bool good)
+{
+	struct stat st;
+
+	if (fstat(fd, &st))
+		return 2;
+	printf("# %ld blocks are left; reserved pages: %ld before, %ld after\n",
+	       (long)st.st_blocks, reserved, pool("resv_hugepages"));
+	return !good || st.st_blocks || pool("resv_hugepages") != reserved;
+}
+
 /*
  * Truncation either waits for the page fault, or the page fault notices; so no
  * page is left.  While truncation waits, further faults do not wait with a fault
@@ -597,7 +545,6 @@ static int test_own(void)
 	int i, fd = new_file(FILE_PAGES * HUGE);
 	pid_t truncation, faults[2];
 	bool outside = true;
-	struct stat st;
 
 	truncation = truncate_beside_fault(fd);
 	if (truncation < 0)
@@ -620,17 +567,12 @@ static int test_own(void)
 		printf("# the page fault did not stay preempted\n");
 		return 2;
 	}
-	if (!release_fault() || !WAIT_FOR(has_ended(truncation)) ||
-	    !reap(truncation))
+	if (!release_fault() || !ends(truncation))
 		return 2;
 	for (i = 0; i < 2; i++)
-		if (!WAIT_FOR(has_ended(faults[i])) || !reap(faults[i]))
+		if (!ends(faults[i]))
 			return 2;
-	if (fstat(fd, &st))
-		return 2;
-	printf("# %ld blocks are left; reserved pages: %ld before, %ld after\n",
-	       (long)st.st_blocks, reserved, pool("resv_hugepages"));
-	return !outside || st.st_blocks || pool("resv_hugepages") != reserved;
+	return truncated(fd, reserved, outside);
 }
 
 /* A page fault of one file does not keep truncation of another one waiting. */
@@ -657,7 +599,7 @@ static int test_other(void)
 		printf("# ftruncate() waits, although the file has no page:\n");
 		print_stack(truncation);
 	}
-	if (!release_fault() || !reap(truncation))
+	if (!release_fault() || reap(truncation))
 		return 2;
 	return !returned;
 }
@@ -700,7 +642,6 @@ static int test_starved(pid_t (*start)(void))
 	long reserved = pool("resv_hugepages");
 	int fd = new_file(FILE_PAGES * HUGE);
 	pid_t truncation, fault;
-	struct stat st;
 	bool spins;
 
 	truncation = truncate_beside_fault(fd);
@@ -740,14 +681,9 @@ static int test_starved(pid_t (*start)(void))
 		return 2;
 	}
 	atomic_store(&shared_state->keep, false);
-	if (!release_fault() || !WAIT_FOR(has_ended(truncation)) ||
-	    !reap(truncation) || !WAIT_FOR(has_ended(fault)) || !reap(fault))
+	if (!release_fault() || !ends(truncation) || !ends(fault))
 		return 2;
-	if (fstat(fd, &st))
-		return 2;
-	printf("# %ld blocks are left; reserved pages: %ld before, %ld after\n",
-	       (long)st.st_blocks, reserved, pool("resv_hugepages"));
-	return spins || st.st_blocks || pool("resv_hugepages") != reserved;
+	return truncated(fd, reserved, !spins);
 }
 
 /* --- lazy */
@@ -776,20 +712,10 @@ static long tlb_interrupts(void)
 /* Waits until the thread on CPU 1 sleeps, up to a minute. */
 static bool sleeps(void)
 {
-	char path[64], text[512], *state;
 	double end = seconds() + 60;
-	FILE *f;
 
-	snprintf(path, sizeof(path), "/proc/self/task/%d/stat",
-		 atomic_load(&sleeper_tid));
 	while (seconds() < end) {
-		f = fopen(path, "re");
-		if (!f)
-			break;
-		state = fgets(text, sizeof(text), f) ? strrchr(text, ')') :
-						       NULL;
-		fclose(f);
-		if (state && state[2] == 'S')
+		if (task_state(getpid(), atomic_load(&sleeper_tid)) == 'S')
 			return true;
 		usleep(1000);
 	}
@@ -816,7 +742,7 @@ static void *sleeper(void *arg)
 static int test_lazy(void)
 {
 	int i, flushed = 0, fd = new_file(GIB);
-	char *place = aligned_pair(), c = 0;
+	char *place = free_range(2 * GIB), c = 0;
 	pthread_t thread;
 	int touched[2];
 	long before;

@@ -145,7 +145,7 @@ bool commit_limit_read(struct commit_limit *c)
 	       !vm_sysctl_read("overcommit_memory", &c->memory);
 }
 
-bool commit_limit_set(const struct commit_limit *c, long kb)
+bool commit_limit_set(long kb)
 {
 	/* Swap counts as well. */
 	kb += meminfo_kb("Committed_AS") - meminfo_kb("SwapTotal");

@@ -47,7 +47,7 @@ struct commit_limit {
 /* Notes the sysctls; false if there are none. */
 bool commit_limit_read(struct commit_limit *c);
 /* Leaves room for @kb more than is committed now. */
-bool commit_limit_set(const struct commit_limit *c, long kb);
+bool commit_limit_set(long kb);
 void commit_limit_lift(const struct commit_limit *c);
 
 /* --- a sysctl vm.NAME that switches a feature */

@@ -851,7 +851,7 @@ static bool limited_set(struct limited *l)
 	long room = MIB;
 
 	if (l->what->resource == COMMIT_LIMIT)
-		return commit_limit_set(&l->commit, race_range() / KIB / 2);
+		return commit_limit_set(race_range() / KIB / 2);
 	/* It counts what there is, not what it adds. */
 	if (l->limit == LIMIT_MLOCKALL)
 		room = -(long)race_range() / 2;

@@ -714,7 +714,7 @@ TEST_F_TIMEOUT(commit_limit, is_given_back, TIMEOUT)
 	ASSERT_NE(NULL, p);
 	committed = meminfo_kb("Committed_AS");
 	/* Room for half of the range. */
-	ASSERT_TRUE(commit_limit_set(&self->limit, BIG / KIB / 2));
+	ASSERT_TRUE(commit_limit_set(BIG / KIB / 2));
 	refused = map_anon_at(NULL, BIG, PROT_READ | PROT_WRITE, 0);
 	refused_errno = errno;
 	EXPECT_EQ(0, munmap(p, BIG));
