@@ -2,6 +2,7 @@
 /*
  * Common code of the guest programs of the benchmarks.
  */
+#include <err.h>
 #include <errno.h>
 #include <getopt.h>
 #include <sched.h>
@@ -18,30 +19,23 @@
 
 #define TRACING		"/sys/kernel/tracing"
 
-void die(const char *fmt, ...)
-{
-	va_list args;
-
-	va_start(args, fmt);
-	fprintf(stderr, "%s: ", bench_name);
-	vfprintf(stderr, fmt, args);
-	fputc('\n', stderr);
-	va_end(args);
-	exit(1);
-}
-
 /* --- arms */
 
 struct arm arms[ARMS_MAX];
 int nr_arms;
+long rounds = 5;
 
-void parse_arms(char *list)
+static const struct bench *program;
+static bool quiet;
+
+/* Parses names and values, separated by commas. */
+static void parse_arms(char *list)
 {
 	char *name, *end;
 
 	for (name = strtok(list, ","); name; name = strtok(NULL, ",")) {
 		if (nr_arms == ARMS_MAX)
-			die("--arms: at most %d", ARMS_MAX);
+			errx(1, "--arms: at most %d", ARMS_MAX);
 		arms[nr_arms].name = name;
 		arms[nr_arms].value = strtol(name, &end, 10);
 		if (*end)
@@ -49,34 +43,49 @@ void parse_arms(char *list)
 		nr_arms++;
 	}
 	if (!nr_arms)
-		die("--arms: no names given");
+		errx(1, "--arms: no names given");
 }
 
-void set_arm(int arm)
+static void set_arm(const struct arm *arm)
 {
-	char text[32];
+	const char *knob = program->knob;
+	int ret = 0;
 
-	if (arms[arm].value < 0)
-		return;
-	snprintf(text, sizeof(text), "%ld", arms[arm].value);
-	if (write_text(bench_knob, text))
-		die("%s: %s: %s; use --arms NAME on a kernel without it",
-		    bench_knob, text, strerror(errno));
+	if (knob && arm->value >= 0)
+		ret = vm_sysctl_write(knob, arm->value);
+	if (ret)
+		errx(1, "vm.%s: %ld: %s; use --arms NAME on a kernel without it",
+		     knob, arm->value, strerror(-ret));
 }
 
-int arm_of_turn(long round, int turn)
+static void run_round(bool odd, void (*turn)(int arm, void *arg), void *arg)
 {
-	return round % 2 ? nr_arms - 1 - turn : turn;
+	int i;
+
+	for (i = 0; i < nr_arms; i++) {
+		int arm = odd ? nr_arms - 1 - i : i;
+
+		set_arm(&arms[arm]);
+		turn(arm, arg);
+	}
+}
+
+void run_turns(long n, void (*turn)(int arm, void *arg), void *arg)
+{
+	long round;
+
+	for (round = 0; round < n; round++)
+		run_round(round % 2, turn, arg);
+}
+
+void warm_up(void (*turn)(int arm, void *arg), void *arg)
+{
+	quiet = true;
+	run_round(false, turn, arg);
+	quiet = false;
 }
 
 /* --- samples */
-
-static bool quiet;
-
-void report_quietly(bool on)
-{
-	quiet = on;
-}
 
 void report(int arm, const char *unit, double value, const char *metric, ...)
 {
@@ -196,7 +205,7 @@ void events_close(const struct event_count *events, int n)
 	}
 }
 
-/* --- CPUs */
+/* --- CPUs and threads */
 
 void pin_to(int cpu)
 {
@@ -205,83 +214,157 @@ void pin_to(int cpu)
 	CPU_ZERO(&set);
 	CPU_SET(cpu, &set);
 	if (sched_setaffinity(0, sizeof(set), &set))
-		die("CPU %d: %s", cpu, strerror(errno));
+		err(1, "CPU %d", cpu);
 }
 
-/* --- processes */
+void start_thread(pthread_t *thread, void *(*run)(void *), void *arg)
+{
+	if (pthread_create(thread, NULL, run, arg))
+		errx(1, "cannot start a thread");
+}
+
+/* --- processes, memory */
 
 void end_with(pid_t parent)
 {
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL))
-		die("prctl: %s", strerror(errno));
+		err(1, "prctl");
 	/* There is no signal if it has ended before that. */
 	if (getppid() != parent)
-		die("the process that started this one has ended");
+		errx(1, "the process that started this one has ended");
+}
+
+bool huge_pool(long pages)
+{
+	long n = 0;
+
+	return !vm_sysctl_write("nr_hugepages", pages) &&
+	       !vm_sysctl_read("nr_hugepages", &n) && n >= pages;
 }
 
 /* --- command line */
 
-static long parse_number(const struct bench_option *option, const char *text)
-{
-	long max = option->max ? option->max : OPTION_MAX;
-	char *end;
-	long n = strtol(text, &end, 10);
+static const struct bench_option rounds_option = {
+	"rounds", "how often each arm has its turn", .number = &rounds,
+};
 
-	if (end == text || *end || n < 1 || n > max)
-		die("--%s %s: must be a number from 1 to %ld", option->name,
-		    text, max);
-	return n;
+static void usage(FILE *to, const struct bench *bench)
+{
+	const struct bench_option *option;
+	const struct bench_scene *scene;
+
+	fprintf(to, "Usage: %s --arms ARM,... [--OPTION VALUE]... %s...\n",
+		program_invocation_short_name,
+		bench->scenes ? "SCENE" : "all|TEST");
+	if (bench->knob)
+		fprintf(to, "  %-18s  a value of vm.%s, or a name: nothing is set\n",
+			"ARM", bench->knob);
+	else
+		fprintf(to, "  %-18s  a name for the switches as they are\n",
+			"ARM");
+	fprintf(to, "  --%-16s  %s\n", rounds_option.name, rounds_option.about);
+	for (option = bench->options; option->name; option++)
+		fprintf(to, "  --%-16s  %s\n", option->name, option->about);
+	for (scene = bench->scenes; scene && scene->name; scene++)
+		fprintf(to, "  %-18s  %s\n", scene->name, scene->about);
+	if (bench->help)
+		bench->help(to);
 }
 
-int parse_options(int argc, char **argv, const struct bench_option *options,
-		  int n, bool scenes, void (*usage)(FILE *to))
+static void parse_option(const struct bench_option *option, const char *text)
 {
-	struct option known[n + 3];
-	int c, i, nr = 0;
-	bool more;
+	long max = option->max ? option->max : OPTION_MAX, n;
+	char *end;
 
-	for (i = 0; i < n; i++)
-		known[i] = (struct option){ options[i].name, required_argument,
-					    NULL, 'o' };
-	known[n] = (struct option){ "arms", required_argument, NULL, 'a' };
-	known[n + 1] = (struct option){ "help", no_argument, NULL, 'h' };
-	known[n + 2] = (struct option){ };
+	if (option->text) {
+		*option->text = text;
+		return;
+	}
+	n = strtol(text, &end, 10);
+	if (end == text || *end || n < 1 || n > max)
+		errx(1, "--%s %s: must be a number from 1 to %ld",
+		     option->name, text, max);
+	*option->number = n;
+}
 
+int bench_parse(int argc, char **argv, const struct bench *bench)
+{
+	static const struct option common[] = {
+		{ "arms", required_argument, NULL, 'a' },
+		{ "rounds", required_argument, NULL, 'r' },
+		{ "help", no_argument, NULL, 'h' },
+	};
+	struct option known[32] = { };
+	size_t i, n = 0;
+	int c, nr = 0;
+
+	for (; bench->options[n].name; n++)
+		known[n] = (struct option){ bench->options[n].name,
+					    required_argument, NULL, 'o' };
+	for (i = 0; i < ARRAY_SIZE(common); i++)
+		known[n + i] = common[i];
 	while ((c = getopt_long(argc, argv, "", known, &nr)) != -1) {
 		switch (c) {
 		case 'o':
-			if (options[nr].text)
-				*options[nr].text = optarg;
-			else
-				*options[nr].number = parse_number(&options[nr],
-								   optarg);
+			parse_option(&bench->options[nr], optarg);
+			break;
+		case 'r':
+			parse_option(&rounds_option, optarg);
 			break;
 		case 'a':
 			parse_arms(optarg);
 			break;
 		case 'h':
-			usage(stdout);
+			usage(stdout, bench);
 			exit(0);
 		default:
-			usage(stderr);
+			usage(stderr, bench);
 			exit(1);
 		}
 	}
-	more = optind < argc;
-	if (!nr_arms || more != scenes) {
-		usage(stderr);
+	if (!nr_arms || optind == argc) {
+		usage(stderr, bench);
 		exit(1);
 	}
+	program = bench;
 	return optind;
 }
 
-int find_name(const char *what, const char *text, const char * const *names,
-	      int n)
+int find_in_array(const char *what, const char *text, const void *array, int n,
+		  size_t size)
 {
+	const char *element = array;
 	int i;
 
-	for (i = 0; i < n; i++)
-		if (!strcmp(text, names[i]))
+	for (i = 0; i < n; i++, element += size)
+		if (!strcmp(text, *(const char * const *)element))
 			return i;
-	die("no %s '%s'; see --help", what, text);
+	errx(1, "no %s '%s'; see --help", what, text);
+}
+
+static void run_scene(const struct bench_scene *scene)
+{
+	if (scene->run) {
+		scene->run(scene->arg);
+		return;
+	}
+	warm_up(scene->turn, scene->arg);
+	run_turns(rounds, scene->turn, scene->arg);
+}
+
+void bench_scenes(int argc, char **argv, int first, const struct bench *bench)
+{
+	const struct bench_scene *scene;
+	int n = 0, i;
+
+	while (bench->scenes[n].name)
+		n++;
+	/* Check all names first, to detect a typo early. */
+	for (i = first; i < argc; i++)
+		find_in_array("scene", argv[i], bench->scenes, n,
+			      sizeof(*bench->scenes));
+	for (scene = bench->scenes; scene->name; scene++)
+		for (i = first; i < argc; i++)
+			if (!strcmp(argv[i], scene->name))
+				run_scene(scene);
 }

@@ -3,11 +3,9 @@
  * Micro-benchmarks under the names by which will-it-scale, pft and
  * vm-scalability know them: own code with the same metrics.
  *
- * Prints one line per measurement, as "sample METRIC UNIT ARM VALUE", and
- * "skipped: REASON" for a test that cannot run here.  An arm is only a name:
- * the caller sets the switches.
+ * Prints "skipped: REASON" for a test that cannot run here.  An arm is only a
+ * name: the caller sets the switches.
  */
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -27,9 +25,6 @@
 #define REGION		(16 * MIB)
 #define HUGE_PAGE	(2 * MIB)
 #define COW_REGION	(512 * KIB)
-
-const char bench_name[] = "micro";
-const char *bench_knob = "/proc/sys/vm/speculative_page_fault";
 
 /* --- tasks: threads, or processes with one thread each */
 
@@ -68,32 +63,13 @@ static void count(struct task *task, unsigned long n)
 
 /* --- the tests: one iteration each */
 
-static char *map_anon(size_t len, int flags)
+static char *map_small(size_t len, int flags)
 {
-	char *p = mmap(NULL, len, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+	char *p = map_memory(NULL, len, MAP_PRIVATE | MAP_ANONYMOUS | flags,
+			     -1);
 
-	if (p == MAP_FAILED)
-		die("mmap of %zu KiB: %s", len / KIB, strerror(errno));
-	if (!(flags & MAP_HUGETLB))
-		madvise(p, len, MADV_NOHUGEPAGE);
+	madvise(p, len, MADV_NOHUGEPAGE);
 	return p;
-}
-
-static char *map_file(struct task *task, int flags)
-{
-	char *p = mmap(NULL, REGION, PROT_READ | PROT_WRITE, flags, task->fd,
-		       0);
-
-	if (p == MAP_FAILED)
-		die("mmap of a file: %s", strerror(errno));
-	return p;
-}
-
-static void unmap(char *p, size_t len)
-{
-	if (munmap(p, len))
-		die("munmap: %s", strerror(errno));
 }
 
 static void write_pages(struct task *task, char *p, size_t len, size_t step)
@@ -108,10 +84,18 @@ static void write_pages(struct task *task, char *p, size_t len, size_t step)
 
 static void fault_anon(struct task *task, size_t len)
 {
-	char *p = map_anon(len, 0);
+	char *p = map_small(len, 0);
 
 	write_pages(task, p, len, PAGE);
 	unmap(p, len);
+}
+
+static void fault_file(struct task *task, int flags)
+{
+	char *p = map_memory(NULL, REGION, flags, task->fd);
+
+	write_pages(task, p, REGION, PAGE);
+	unmap(p, REGION);
 }
 
 static void page_fault1(struct task *task)
@@ -121,34 +105,23 @@ static void page_fault1(struct task *task)
 
 static void page_fault2(struct task *task)
 {
-	char *p = map_file(task, MAP_PRIVATE);
-
-	write_pages(task, p, REGION, PAGE);
-	unmap(p, REGION);
+	fault_file(task, MAP_PRIVATE);
 }
 
 static void page_fault3(struct task *task)
 {
-	char *p = map_file(task, MAP_SHARED);
-
-	write_pages(task, p, REGION, PAGE);
-	unmap(p, REGION);
+	fault_file(task, MAP_SHARED);
 }
 
 static void mmap1(struct task *task)
 {
-	char *p = mmap(NULL, REGION, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (p == MAP_FAILED)
-		die("mmap: %s", strerror(errno));
-	unmap(p, REGION);
+	unmap(map_anon(REGION), REGION);
 	count(task, 1);
 }
 
 static void mmap2(struct task *task)
 {
-	unmap(map_file(task, MAP_SHARED), REGION);
+	unmap(map_memory(NULL, REGION, MAP_SHARED, task->fd), REGION);
 	count(task, 1);
 }
 
@@ -157,7 +130,7 @@ static void malloc_free(struct task *task, size_t len)
 	char *p = malloc(len);
 
 	if (!p)
-		die("malloc of %zu bytes: %s", len, strerror(errno));
+		err(1, "malloc of %zu bytes", len);
 	touch(p);
 	free(p);
 	count(task, 1);
@@ -178,19 +151,19 @@ static void brk1(struct task *task)
 	char *p = sbrk(PAGE);
 
 	if (p == (void *)-1)
-		die("sbrk: %s", strerror(errno));
+		err(1, "sbrk");
 	touch(p);
 	if (sbrk(-(long)PAGE) == (void *)-1)
-		die("sbrk: %s", strerror(errno));
+		err(1, "sbrk");
 	count(task, 1);
 }
 
 static void unmap_pages(struct task *task)
 {
-	char *p = map_anon(MIB, 0);
+	char *p = map_small(MIB, 0);
 
 	if (madvise(p, MIB, MADV_POPULATE_WRITE))
-		die("MADV_POPULATE_WRITE: %s", strerror(errno));
+		err(1, "MADV_POPULATE_WRITE");
 	unmap(p, MIB);
 	count(task, 1);
 }
@@ -206,7 +179,7 @@ static void threadspawn1(struct task *task)
 
 	if (pthread_create(&thread, NULL, nothing, NULL) ||
 	    pthread_join(thread, NULL))
-		die("cannot start a thread");
+		errx(1, "cannot start a thread");
 	count(task, 1);
 }
 
@@ -238,28 +211,27 @@ static void anon_w_seq_mt(struct task *task)
 {
 	write_pages(task, task->area, REGION, PAGE);
 	if (madvise(task->area, REGION, MADV_DONTNEED))
-		die("MADV_DONTNEED: %s", strerror(errno));
+		err(1, "MADV_DONTNEED");
 }
 
 /* The child writes to each page that it shares with its parent. */
 static void anon_cow_seq(struct task *task)
 {
-	char *p = map_anon(COW_REGION, MAP_POPULATE);
-	int status;
+	char *p = map_small(COW_REGION, MAP_POPULATE);
 	size_t off;
 	pid_t pid;
 
 	while (!stopped()) {
 		pid = fork();
 		if (pid < 0)
-			die("fork: %s", strerror(errno));
+			err(1, "fork");
 		if (!pid) {
 			for (off = 0; off < COW_REGION; off += PAGE)
 				touch(p + off);
 			_exit(0);
 		}
-		if (waitpid(pid, &status, 0) != pid || status)
-			die("a child failed: is there too little memory?");
+		if (reap(pid))
+			errx(1, "a child failed: is there too little memory?");
 		count(task, COW_REGION / PAGE);
 	}
 	unmap(p, COW_REGION);
@@ -267,7 +239,8 @@ static void anon_cow_seq(struct task *task)
 
 static void hugetlb(struct task *task)
 {
-	char *p = map_anon(HUGE_PAGE, MAP_HUGETLB);
+	char *p = map_memory(NULL, HUGE_PAGE,
+			     MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1);
 
 	write_pages(task, p, HUGE_PAGE, HUGE_PAGE);
 	unmap(p, HUGE_PAGE);
@@ -308,7 +281,9 @@ static const struct test {
 /* --- a turn */
 
 static const struct test *running;
-static long nr_tasks = 1, turn_ms = 1000, warm_ms = 200, rounds = 3;
+static long nr_tasks = 1, turn_ms = 1000;
+/* Until operations count. */
+#define WARM_MS		200
 static bool processes;
 static int cpus[TASKS_MAX], nr_cpus;
 
@@ -318,7 +293,7 @@ static void find_cpus(void)
 	int cpu;
 
 	if (sched_getaffinity(0, sizeof(set), &set))
-		die("cannot read which CPUs are allowed: %s", strerror(errno));
+		err(1, "cannot read which CPUs are allowed");
 	for (cpu = 0; cpu < CPU_SETSIZE && nr_cpus < TASKS_MAX; cpu++)
 		if (CPU_ISSET(cpu, &set))
 			cpus[nr_cpus++] = cpu;
@@ -387,28 +362,24 @@ static void wait_ms(long ms)
 				continue;
 			pids[i] = 0;
 			kill_tasks();
-			die("%s: a task ended early", running->name);
+			errx(1, "%s: a task ended early", running->name);
 		}
 	} while (now_ns() < end);
 }
 
 static void start_task(struct task *task, pthread_t *thread)
 {
-	pid_t parent = getpid();
-
 	if (!processes) {
-		if (pthread_create(thread, NULL, task_main, task))
-			die("cannot start a thread");
+		start_thread(thread, task_main, task);
 		return;
 	}
-	pids[task->nr] = fork();
+	/* Also when this program is killed, no task is left. */
+	pids[task->nr] = fork_bound();
 	if (pids[task->nr] < 0) {
 		kill_tasks();
-		die("fork: %s", strerror(errno));
+		err(1, "fork");
 	}
 	if (!pids[task->nr]) {
-		/* Also when this program is killed, no task is left. */
-		end_with(parent);
 		task_main(task);
 		_exit(0);
 	}
@@ -416,19 +387,17 @@ static void start_task(struct task *task, pthread_t *thread)
 
 static void end_task(int nr, pthread_t thread)
 {
-	int status;
-
 	if (!processes) {
 		pthread_join(thread, NULL);
-	} else if (waitpid(pids[nr], &status, 0) != pids[nr] || status) {
+	} else if (reap(pids[nr])) {
 		pids[nr] = 0;
 		kill_tasks();
-		die("%s: a task failed", running->name);
+		errx(1, "%s: a task failed", running->name);
 	}
 	pids[nr] = 0;
 }
 
-static void one_turn(int arm)
+static void one_turn(int arm, void *unused)
 {
 	unsigned long ops;
 	double rate;
@@ -439,7 +408,7 @@ static void one_turn(int arm)
 
 	memset(shared, 0, sizeof(*shared));
 	if (running->needs & AREA)
-		area = map_anon(REGION * nr_tasks, MAP_NORESERVE);
+		area = map_small(REGION * nr_tasks, MAP_NORESERVE);
 	for (i = 0; i < nr_tasks; i++) {
 		struct task *task = &shared->tasks[i];
 
@@ -450,13 +419,13 @@ static void one_turn(int arm)
 			continue;
 		task->fd = memfd_create("bench", MFD_CLOEXEC);
 		if (task->fd < 0 || ftruncate(task->fd, REGION))
-			die("memfd: %s", strerror(errno));
+			err(1, "memfd");
 	}
 	for (i = 0; i < nr_tasks; i++)
 		start_task(&shared->tasks[i], &threads[i]);
 	while (atomic_load(&shared->ready) < nr_tasks)
 		wait_ms(1);
-	wait_ms(warm_ms);
+	wait_ms(WARM_MS);
 	ops = sum_ops();
 	from = now_ns();
 	atomic_store(&shared->warm, true);
@@ -473,8 +442,8 @@ static void one_turn(int arm)
 	if (area)
 		unmap(area, REGION * nr_tasks);
 	if (rate <= 0)
-		die("%s: no operation in %ld ms; use a longer --ms",
-		    running->name, turn_ms);
+		errx(1, "%s: no operation in %ld ms; use a longer --ms",
+		     running->name, turn_ms);
 	report(arm, running->unit, rate, "%s_%s_%ld", running->name,
 	       processes ? "processes" : "threads", nr_tasks);
 }
@@ -501,8 +470,6 @@ static const char *reason_to_skip(const struct test *test)
 static void run_test(const struct test *test)
 {
 	const char *reason = reason_to_skip(test);
-	long round;
-	int turn;
 
 	if (reason) {
 		printf("skipped: %s: %s\n", test->name, reason);
@@ -510,68 +477,56 @@ static void run_test(const struct test *test)
 		return;
 	}
 	running = test;
-	for (round = 0; round < rounds; round++)
-		for (turn = 0; turn < nr_arms; turn++)
-			one_turn(arm_of_turn(round, turn));
+	run_turns(rounds, one_turn, NULL);
 }
 
 /* --- command line */
 
-static void usage(FILE *f)
+static void list_tests(FILE *to)
 {
 	size_t i;
 
-	fprintf(f,
-		"Usage: micro --arms ARM,... [--mode threads|processes] [--tasks N]\n"
-		"             [--seconds N | --ms N] [--rounds N] [--parent PID]\n"
-		"             all|TEST...\n"
-		"  ARM  a name for the switches as they are\n"
-		"  PID  the process that started this one, which ends with it\n"
-		"A turn lasts N seconds (default 1) after 0.2 s of warm-up. Tests:\n");
 	for (i = 0; i < ARRAY_SIZE(tests); i++)
-		fprintf(f, "  %-18s  %s\n", tests[i].name, tests[i].about);
+		fprintf(to, "  %-18s  %s\n", tests[i].name, tests[i].about);
 }
 
 int main(int argc, char **argv)
 {
-	static long seconds;
+	static const char *mode = "threads";
 	static long parent;
-	static const char *mode;
 	static const struct bench_option options[] = {
-		{ "mode", .text = &mode },
-		{ "parent", &parent, PID_MAX },
-		{ "tasks", &nr_tasks, TASKS_MAX },
-		{ "seconds", &seconds, 3600 },
-		{ "ms", &turn_ms },
-		{ "rounds", &rounds },
+		{ "mode", "what tasks are: threads (default) or processes",
+		  .text = &mode },
+		{ "parent", "the process that started this one, which ends with it",
+		  .number = &parent, .max = PID_MAX },
+		{ "tasks", "how many (1)", .number = &nr_tasks,
+		  .max = TASKS_MAX },
+		{ "ms", "duration of a turn (1000), after 0.2 s of warm-up",
+		  .number = &turn_ms, .max = 3600 * 1000 },
+		{ }
+	};
+	static const struct bench bench = {
+		.options = options, .help = list_tests,
 	};
 	static const char * const modes[] = { "threads", "processes" };
-	const char *names[ARRAY_SIZE(tests)];
 	bool wanted[ARRAY_SIZE(tests)] = { };
 	size_t i;
-	int n = parse_options(argc, argv, options, ARRAY_SIZE(options), true,
-			      usage);
+	int n;
 
-	for (i = 0; i < ARRAY_SIZE(tests); i++)
-		names[i] = tests[i].name;
-	for (; n < argc; n++) {
+	rounds = 3;
+	for (n = bench_parse(argc, argv, &bench); n < argc; n++) {
 		if (!strcmp(argv[n], "all"))
 			memset(wanted, true, sizeof(wanted));
 		else
-			wanted[find_name("test", argv[n], names,
-					 ARRAY_SIZE(tests))] = true;
+			wanted[find_name("test", argv[n], tests)] = true;
 	}
-	if (mode)
-		processes = find_name("mode", mode, modes, ARRAY_SIZE(modes));
-	if (seconds)
-		turn_ms = seconds * 1000;
+	processes = find_name("mode", mode, modes);
 	/* faultline-bench puts the switches back, even when it is killed. */
 	end_with(parent ? parent : getppid());
 	find_cpus();
-	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE,
-		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (shared == MAP_FAILED)
-		die("no memory for tasks");
+	shared = map_shared(sizeof(*shared));
+	if (!shared)
+		errx(1, "no memory for tasks");
 	for (i = 0; i < ARRAY_SIZE(tests); i++)
 		if (wanted[i])
 			run_test(&tests[i]);

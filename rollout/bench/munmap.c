@@ -2,16 +2,8 @@
 /*
  * The cost of a large munmap for the calling process and its other threads.
  *
- * Runs in the guest and prints one line per measurement:
- *
- *	sample METRIC UNIT ARM VALUE
- *
- * An arm is a value of vm.munmap_section_kbytes, or a name for the kernel as
- * it is (see --arms).  The arms take turns within a round, in alternating
- * order, so that any drift on the host affects all of them equally.  The program
- * that starts this one computes medians, tables and verdicts.
+ * The arms are values of vm.munmap_section_kbytes or vm.madvise_section_kbytes.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,11 +16,6 @@
 
 #include "bench_util.h"
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ	22
-#define MADV_POPULATE_WRITE	23
-#endif
-
 #define FAULT_PLACES	128
 /* After a call: RCU frees the page tables, and what the probe has freed. */
 #define SETTLE_US	50000
@@ -37,8 +24,10 @@
 /* Measurements of a round, until all threads have run beside it. */
 #define TRIES		20
 
-const char bench_name[] = "munmap";
-const char *bench_knob = "/proc/sys/vm/munmap_section_kbytes";
+static struct {
+	const char *call, *fill, *metric;
+	long mib;
+} opt = { .call = "munmap", .fill = "4k", .mib = 1024 };
 
 /* --- memory */
 
@@ -54,25 +43,25 @@ static const char * const fill_names[NR_FILLS] = {
 	[FILL_SPARSE]	= "sparse",
 };
 
-static int file_fd = -1;
+/* Of all scenes but cost. */
+static enum fill fill;
 
 static void *map(enum fill fill, size_t len)
 {
+	static int file_fd = -1;
 	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, fd = -1;
-	void *p;
 
 	if (fill == FILL_FILE) {
 		if (file_fd < 0)
 			file_fd = memfd_create("bench", MFD_CLOEXEC);
 		if (file_fd < 0 || ftruncate(file_fd, len))
-			die("memfd of %zu MiB: %s", len / MIB, strerror(errno));
+			err(1, "memfd of %zu MiB", len / MIB);
 		flags = MAP_SHARED;
 		fd = file_fd;
 	} else if (fill == FILL_HUGETLB) {
 		flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
 	}
-	p = mmap(NULL, len, PROT_READ | PROT_WRITE, flags, fd, 0);
-	return p == MAP_FAILED ? NULL : p;
+	return map_memory(NULL, len, flags, fd);
 }
 
 static bool populate(void *p, size_t len, enum fill fill)
@@ -96,9 +85,9 @@ static void *map_populated(enum fill fill, size_t len)
 {
 	void *p = map(fill, len);
 
-	if (!p || !populate(p, len, fill))
-		die("%zu MiB of %s: %s; the guest needs more memory", len / MIB,
-		    fill_names[fill], strerror(errno));
+	if (!populate(p, len, fill))
+		err(1, "the guest needs more memory: %zu MiB of %s", len / MIB,
+		    fill_names[fill]);
 	return p;
 }
 
@@ -125,11 +114,7 @@ static atomic_int probes_ready;
 
 static void act_mmap(struct probe *probe)
 {
-	void *p = mmap(NULL, 4096, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	if (p == MAP_FAILED || munmap(p, 4096))
-		die("mmap of a page: %s", strerror(errno));
+	unmap(map_anon(4096), 4096);
 }
 
 static void act_maps(struct probe *probe)
@@ -138,7 +123,7 @@ static void act_maps(struct probe *probe)
 	int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
 
 	if (fd < 0)
-		die("/proc/self/maps: %s", strerror(errno));
+		err(1, "/proc/self/maps");
 	while (read(fd, buf, sizeof(buf)) > 0)
 		;
 	close(fd);
@@ -157,15 +142,16 @@ static void fault_places(struct probe *probe)
 {
 	long i;
 
+	probe->limit = FAULT_PLACES;
 	probe->size = FAULT_PLACES * 2 * 4096;
 	probe->place = mmap(NULL, probe->size, PROT_NONE,
 			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (probe->place == MAP_FAILED)
-		die("places to fault: %s", strerror(errno));
+		err(1, "places to fault");
 	for (i = 0; i < FAULT_PLACES; i++)
 		if (mprotect(probe->place + i * 2 * 4096, 4096,
 			     PROT_READ | PROT_WRITE))
-			die("places to fault: %s", strerror(errno));
+			err(1, "places to fault");
 }
 
 static void *probe_main(void *arg)
@@ -191,7 +177,7 @@ static struct op *new_ops(void)
 	struct op *ops = calloc(SAMPLES_MAX, sizeof(*ops));
 
 	if (!ops)
-		die("no memory for samples");
+		errx(1, "no memory for samples");
 	return ops;
 }
 
@@ -212,14 +198,14 @@ static const struct call *call = &calls[0];
 static void do_call(void *p, size_t len)
 {
 	if (call->advice < 0 ? munmap(p, len) : madvise(p, len, call->advice))
-		die("%s: %s", call->name, strerror(errno));
+		err(1, "%s", call->name);
 }
 
 /* After do_call(), not measured. */
 static void clean_up(void *p, size_t len)
 {
-	if (call->advice >= 0 && munmap(p, len))
-		die("munmap: %s", strerror(errno));
+	if (call->advice >= 0)
+		unmap(p, len);
 }
 
 static bool overlaps(const struct op *op, __u64 from, __u64 to)
@@ -246,7 +232,7 @@ static void report_probe(const char *what, const char *name,
 	long i, n = 0;
 
 	if (!ms)
-		die("no memory for samples");
+		errx(1, "no memory for samples");
 	for (i = 0; i < probe->n; i++)
 		if (overlaps(&probe->ops[i], from, to))
 			ms[n++] = (probe->ops[i].end - probe->ops[i].start) /
@@ -260,59 +246,29 @@ static void report_probe(const char *what, const char *name,
 	free(ms);
 }
 
-enum scene {
-	SCENE_STALL,		/* one writer of mmap_lock */
-	SCENE_STEADY,		/* one that pauses */
-	SCENE_CONVOY,		/* a writer, a reader and a fault */
-	SCENE_HAMMER,		/* three writers; only the munmap is measured */
-	SCENE_ALONE,		/* no other; only the munmap is measured */
-	NR_SCENES,
+#define PROBES_MAX	3
+
+struct scene {
+	const char *name;
+	int n;
+	struct probe probes[PROBES_MAX];
+	bool waits;		/* of the probes are measured */
+	bool control;		/* also without the call */
 };
 
-static const char * const scene_names[NR_SCENES] = {
-	[SCENE_STALL]	= "stall",
-	[SCENE_STEADY]	= "steady",
-	[SCENE_CONVOY]	= "convoy",
-	[SCENE_HAMMER]	= "hammer",
-	[SCENE_ALONE]	= "alone",
-};
-
-static struct op *op_buffers[3];
+static struct op *op_buffers[PROBES_MAX];
 
 /* Returns false, with nothing reported, if the host left a probe no time. */
-static bool try_munmap(enum scene scene, enum fill fill, size_t len, int arm,
-		       const char *what)
+static bool try_munmap(const struct scene *scene, int arm, const char *what)
 {
-	struct probe probes[3] = { };
+	size_t len = opt.mib * MIB;
+	struct probe probes[PROBES_MAX];
 	__u64 from, to, quiet = 0;
+	int i, n = scene->n;
 	bool ran = true;
-	int i, n = 0;
 	void *p;
 
-	set_arm(arm);
-	switch (scene) {
-	case SCENE_CONVOY:
-		probes[n++] = (struct probe){ .name = "maps", .act = act_maps };
-		probes[n] = (struct probe){ .name = "fault", .act = act_fault,
-					    .pause_us = 2000 };
-		fault_places(&probes[n++]);
-		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap };
-		break;
-	case SCENE_HAMMER:
-		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap };
-		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap };
-		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap };
-		break;
-	case SCENE_STALL:
-		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap };
-		break;
-	case SCENE_STEADY:
-		probes[n++] = (struct probe){ .name = "mmap", .act = act_mmap,
-					      .pause_us = STEADY_PAUSE_US };
-		break;
-	default:
-		break;
-	}
+	memcpy(probes, scene->probes, sizeof(probes));
 	p = map_populated(fill, len);
 	atomic_store(&probes_stop, false);
 	atomic_store(&probes_ready, 0);
@@ -320,10 +276,10 @@ static bool try_munmap(enum scene scene, enum fill fill, size_t len, int arm,
 		if (!op_buffers[i])
 			op_buffers[i] = new_ops();
 		probes[i].ops = op_buffers[i];
-		probes[i].limit = probes[i].place ? FAULT_PLACES : SAMPLES_MAX;
-		if (pthread_create(&probes[i].thread, NULL, probe_main,
-				   &probes[i]))
-			die("cannot start a thread");
+		probes[i].limit = SAMPLES_MAX;
+		if (probes[i].act == act_fault)
+			fault_places(&probes[i]);
+		start_thread(&probes[i].thread, probe_main, &probes[i]);
 	}
 	while (atomic_load(&probes_ready) < n)
 		usleep(100);
@@ -333,7 +289,7 @@ static bool try_munmap(enum scene scene, enum fill fill, size_t len, int arm,
 	to = now_ns();
 	/* A blocked operation may last a little longer. */
 	usleep(n ? 2000 : 0);
-	if (scene == SCENE_STALL || scene == SCENE_STEADY) {
+	if (scene->control) {
 		/* The control: as long, but with no call. */
 		usleep(SETTLE_US);
 		quiet = now_ns();
@@ -345,9 +301,9 @@ static bool try_munmap(enum scene scene, enum fill fill, size_t len, int arm,
 	clean_up(p, len);
 	for (i = 0; i < n; i++)
 		if (probes[i].place)
-			munmap(probes[i].place, probes[i].size);
+			unmap(probes[i].place, probes[i].size);
 
-	for (i = 0; i < n && scene != SCENE_HAMMER; i++)
+	for (i = 0; i < n && scene->waits; i++)
 		ran = ran && probe_ran(&probes[i], from, to);
 	if (quiet)
 		ran = ran && probe_ran(&probes[0], quiet, quiet + to - from);
@@ -355,7 +311,7 @@ static bool try_munmap(enum scene scene, enum fill fill, size_t len, int arm,
 		return false;
 	report(arm, "ms", (to - from) / 1e6, "%s_%s", what,
 	       call->advice < 0 ? "munmap" : "time");
-	for (i = 0; i < n && scene != SCENE_HAMMER; i++)
+	for (i = 0; i < n && scene->waits; i++)
 		report_probe(what, probes[i].name, &probes[i], arm, from, to);
 	if (quiet)
 		report_probe(what, "quiet", &probes[0], arm, quiet,
@@ -367,31 +323,54 @@ static bool try_munmap(enum scene scene, enum fill fill, size_t len, int arm,
  * A probe that waits for the call has run beside it.  If one has not run at
  * all, its CPU was taken away, and the round says nothing: measure again.
  */
-static void one_munmap(enum scene scene, enum fill fill, size_t len, int arm)
+static void one_munmap(int arm, void *arg)
 {
+	const struct scene *scene = arg;
 	char what[64];
 	int tries;
 
-	snprintf(what, sizeof(what), "%s_%zum_%s%s%s", scene_names[scene],
-		 len / MIB, fill_names[fill], call->advice < 0 ? "" : "_",
+	snprintf(what, sizeof(what), "%s_%ldm_%s%s%s", scene->name, opt.mib,
+		 fill_names[fill], call->advice < 0 ? "" : "_",
 		 call->advice < 0 ? "" : call->name);
 	for (tries = 0; tries < TRIES; tries++) {
-		if (try_munmap(scene, fill, len, arm, what))
+		if (try_munmap(scene, arm, what))
 			return;
 		printf("# %s: a thread did not run beside it, again\n", what);
 	}
-	die("%s: a thread did not run beside it, %d times: too few CPUs?", what,
-	    TRIES);
+	errx(1, "%s: a thread did not run beside it, %d times: too few CPUs?",
+	     what, TRIES);
 }
 
-static void run_scene(enum scene scene, enum fill fill, size_t len, int rounds)
+static void run_scene(void *scene)
 {
-	int round, turn;
-
-	for (round = 0; round < rounds; round++)
-		for (turn = 0; turn < nr_arms; turn++)
-			one_munmap(scene, fill, len, arm_of_turn(round, turn));
+	run_turns(rounds, one_munmap, scene);
 }
+
+static struct scene stall = {
+	"stall", 1, { { .name = "mmap", .act = act_mmap } },
+	.waits = true, .control = true,
+};
+
+static struct scene steady = {
+	"steady", 1, { { .name = "mmap", .act = act_mmap,
+			 .pause_us = STEADY_PAUSE_US } },
+	.waits = true, .control = true,
+};
+
+static struct scene convoy = {
+	"convoy", 3, { { .name = "maps", .act = act_maps },
+		       { .name = "fault", .act = act_fault, .pause_us = 2000 },
+		       { .name = "mmap", .act = act_mmap } },
+	.waits = true,
+};
+
+static struct scene hammer = {
+	.name = "hammer", .n = 3,
+	.probes = { { .act = act_mmap }, { .act = act_mmap },
+		    { .act = act_mmap } },
+};
+
+static struct scene alone = { .name = "alone" };
 
 /* --- cost: the work of the calling thread, in ticks */
 
@@ -402,160 +381,121 @@ static void *sleep_forever(void *arg)
 	return NULL;
 }
 
-static void cost_once(const char *metric, enum fill fill, size_t len, int arm,
-		      bool warm)
+struct cost {
+	const char *metric;
+	enum fill fill;
+	size_t len;
+	void (*turn)(int arm, void *cost);
+};
+
+static void cost_once(int arm, void *arg)
 {
-	void *p = map_populated(fill, len);
+	const struct cost *cost = arg;
+	void *p = map_populated(cost->fill, cost->len);
 	__u64 from, to;
 
 	from = ticks();
-	do_call(p, len);
+	do_call(p, cost->len);
 	to = ticks();
-	clean_up(p, len);
-	if (!warm)
-		report(arm, "ticks", to - from, "%s", metric);
+	clean_up(p, cost->len);
+	report(arm, "ticks", to - from, "%s", cost->metric);
 }
 
 /*
  * Many small ones, each with its first page touched.  Take the median: now and
  * then one of them pays for a batch of freed pages or for a timer.
  */
-static void cost_small(const char *metric, size_t len, int arm, bool warm)
+static void cost_small(int arm, void *arg)
 {
-	static double cost[2001];
+	const struct cost *cost = arg;
+	static double found[2001];
 	__u64 from;
 	size_t i;
 
-	for (i = 0; i < ARRAY_SIZE(cost); i++) {
-		char *p = map(FILL_4K, len);
+	for (i = 0; i < ARRAY_SIZE(found); i++) {
+		char *p = map(FILL_4K, cost->len);
 
-		if (!p)
-			die("mmap: %s", strerror(errno));
 		touch(p);
 		from = ticks();
-		do_call(p, len);
-		cost[i] = ticks() - from;
-		clean_up(p, len);
+		do_call(p, cost->len);
+		found[i] = ticks() - from;
+		clean_up(p, cost->len);
 	}
-	sort_samples(cost, ARRAY_SIZE(cost));
-	if (!warm)
-		report(arm, "ticks", cost[ARRAY_SIZE(cost) / 2], "%s", metric);
+	sort_samples(found, ARRAY_SIZE(found));
+	report(arm, "ticks", found[ARRAY_SIZE(found) / 2], "%s", cost->metric);
 }
 
-static const struct cost {
-	const char *metric;
-	enum fill fill;
-	size_t len;
-	bool small;
-} costs[] = {
-	{ "cost_256m_4k", FILL_4K, 256 * MIB },
-	{ "cost_512m_thp", FILL_THP, 512 * MIB },
-	{ "cost_512m_zero", FILL_ZERO, 512 * MIB },
-	{ "cost_1t_sparse", FILL_SPARSE, 1024 * GIB },
-	{ "cost_256m_file", FILL_FILE, 256 * MIB },
-	{ "cost_256m_hugetlb", FILL_HUGETLB, 256 * MIB },
-	{ "cost_4k_small", FILL_4K, 4 * KIB, true },
-	{ "cost_64k_small", FILL_4K, 64 * KIB, true },
-	{ "cost_1m_small", FILL_4K, MIB, true },
+static struct cost costs[] = {
+	{ "cost_256m_4k", FILL_4K, 256 * MIB, cost_once },
+	{ "cost_512m_thp", FILL_THP, 512 * MIB, cost_once },
+	{ "cost_512m_zero", FILL_ZERO, 512 * MIB, cost_once },
+	{ "cost_1t_sparse", FILL_SPARSE, 1024 * GIB, cost_once },
+	{ "cost_256m_file", FILL_FILE, 256 * MIB, cost_once },
+	{ "cost_256m_hugetlb", FILL_HUGETLB, 256 * MIB, cost_once },
+	{ "cost_4k_small", FILL_4K, 4 * KIB, cost_small },
+	{ "cost_64k_small", FILL_4K, 64 * KIB, cost_small },
+	{ "cost_1m_small", FILL_4K, MIB, cost_small },
 };
 
-static bool reserve_hugetlb(size_t len)
+static void run_costs(void *unused)
 {
-	FILE *f = fopen("/proc/sys/vm/nr_hugepages", "r+");
-	long n = 0;
-
-	if (!f)
-		return false;
-	fprintf(f, "%zu\n", len / (2 * MIB));
-	rewind(f);
-	if (fscanf(f, "%ld", &n) != 1)
-		n = 0;
-	fclose(f);
-	return n >= (long)(len / (2 * MIB));
-}
-
-static void run_costs(int rounds, const char *only)
-{
-	bool hugetlb = reserve_hugetlb(256 * MIB);
+	bool hugetlb = huge_pool(256 * MIB / (2 * MIB));
 	pthread_t idle;
 	size_t i;
-	int round, turn;
 
 	/* Sections require a process with at least two threads. */
-	if (pthread_create(&idle, NULL, sleep_forever, NULL))
-		die("cannot start a thread");
+	start_thread(&idle, sleep_forever, NULL);
 	for (i = 0; i < ARRAY_SIZE(costs); i++) {
-		const struct cost *c = &costs[i];
+		struct cost *cost = &costs[i];
 
-		if (only && strcmp(only, c->metric))
+		if (opt.metric && strcmp(opt.metric, cost->metric))
 			continue;
-		if (c->fill == FILL_HUGETLB && !hugetlb) {
-			fprintf(stderr, "munmap: no 2 MiB huge pages: %s is left out\n",
-				c->metric);
+		if (cost->fill == FILL_HUGETLB && !hugetlb) {
+			warnx("no 2 MiB huge pages: %s is left out",
+			      cost->metric);
 			continue;
 		}
-		/* The first round of each is a warm-up. */
-		for (round = 0; round <= rounds; round++) {
-			for (turn = 0; turn < nr_arms; turn++) {
-				int arm = arm_of_turn(round, turn);
-
-				set_arm(arm);
-				if (c->small)
-					cost_small(c->metric, c->len, arm,
-						   !round);
-				else
-					cost_once(c->metric, c->fill, c->len,
-						  arm, !round);
-			}
-		}
+		warm_up(cost->turn, cost);
+		run_turns(rounds, cost->turn, cost);
 	}
-}
-
-/* --- command line */
-
-static void usage(FILE *f)
-{
-	fprintf(f,
-		"Usage: munmap --arms ARM,... [--rounds N] cost [METRIC]\n"
-		"       munmap --arms ARM,... [--rounds N] [--size MIB] [--fill KIND] SCENE\n"
-		"  ARM    a value of the knob, or a name to leave it alone\n"
-		"  SCENE  stall (one thread maps and unmaps), steady (with pauses), convoy\n"
-		"         (another one reads /proc/self/maps, and one faults), hammer (three\n"
-		"         threads map and unmap), alone\n"
-		"  KIND   4k, zero, thp, file (default 4k)\n"
-		"--call CALL measures munmap (the default; knob vm.munmap_section_kbytes), or\n"
-		"madvise with dontneed, free or cold (knob vm.madvise_section_kbytes).\n");
 }
 
 int main(int argc, char **argv)
 {
-	static long rounds = 5, size = 1024;
-	static const char *kind, *name;
 	static const struct bench_option options[] = {
-		{ "rounds", &rounds },
-		{ "size", &size },
-		{ "fill", .text = &kind },
-		{ "call", .text = &name },
+		{ "call", "munmap (default), or madvise: dontneed, free, cold",
+		  .text = &opt.call },
+		{ "size", "MiB, of all scenes but cost (1024)",
+		  .number = &opt.mib },
+		{ "fill", "4k (default), zero, thp or file, of these scenes",
+		  .text = &opt.fill },
+		{ "metric", "a single one of cost", .text = &opt.metric },
+		{ }
 	};
-	const char *names[ARRAY_SIZE(calls)];
-	size_t i;
-	int first = parse_options(argc, argv, options, ARRAY_SIZE(options),
-				  true, usage);
-	enum fill fill = FILL_4K;
+	static const struct bench_scene scenes[] = {
+		{ "stall", "another thread maps and unmaps", .run = run_scene,
+		  .arg = &stall },
+		{ "steady", "the same with pauses", .run = run_scene,
+		  .arg = &steady },
+		{ "convoy", "another one reads /proc/self/maps, and one faults",
+		  .run = run_scene, .arg = &convoy },
+		{ "hammer", "three threads map and unmap", .run = run_scene,
+		  .arg = &hammer },
+		{ "alone", "there is no other thread", .run = run_scene,
+		  .arg = &alone },
+		{ "cost", "the work of the calling thread", .run = run_costs },
+		{ }
+	};
+	static struct bench bench = {
+		"munmap_section_kbytes", options, .scenes = scenes,
+	};
+	int first = bench_parse(argc, argv, &bench);
 
-	for (i = 0; i < ARRAY_SIZE(calls); i++)
-		names[i] = calls[i].name;
-	if (name)
-		call = &calls[find_name("call", name, names, ARRAY_SIZE(calls))];
+	call = &calls[find_name("call", opt.call, calls)];
 	if (call->advice >= 0)
-		bench_knob = "/proc/sys/vm/madvise_section_kbytes";
-	if (kind)
-		fill = find_name("kind", kind, fill_names, FILL_HUGETLB);
-	if (!strcmp(argv[first], "cost"))
-		run_costs(rounds, argv[first + 1]);
-	else
-		run_scene(find_name("scene", argv[first], scene_names,
-				    NR_SCENES),
-			  fill, size * MIB, rounds);
+		bench.knob = "madvise_section_kbytes";
+	fill = find_in_array("kind", opt.fill, fill_names, FILL_HUGETLB,
+			     sizeof(fill_names[0]));
+	bench_scenes(argc, argv, first, &bench);
 	return 0;
 }

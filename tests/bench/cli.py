@@ -7,7 +7,8 @@ import argparse
 import dataclasses
 import sys
 from pathlib import Path
-from typing import NoReturn
+from types import ModuleType
+from typing import Any, NoReturn
 
 from faultline.flavour import FLAVOURS
 from . import hugetlb, micro, munmap, pmd_clear, spf, workloads
@@ -61,14 +62,10 @@ examples:
   lab bench workloads --scenes redis_bgsave --virtual-time --ms 5000 --mib 128
 """
 
-_BENCHMARKS = {
-    "munmap": munmap,
-    "hugetlb": hugetlb,
-    "pmd_clear": pmd_clear,
-    "spf": spf,
-    "micro": micro,
-    "workloads": workloads,
-}
+# Each has a Plan, a smaller one, QUICK, and run().
+_BENCHMARKS: dict[str, ModuleType] = {
+    module.__name__.rpartition(".")[2]: module
+    for module in (munmap, hugetlb, pmd_clear, spf, micro, workloads)}
 
 # Fields of a Plan that the command line can change.
 _SIZES = {
@@ -109,12 +106,10 @@ def _parser() -> argparse.ArgumentParser:
                         const=FLAVOURS["microvm-peer"].image,
                         help="the newest upstream kernel as another arm (without IMAGE: "
                         "microvm-peer)")
-    parser.add_argument("--config-n", metavar="IMAGE", type=Path,
-                        help="munmap, spf: our tree with CONFIG_FAULTLINE=n")
+    scenes = "; ".join(f"{name}: {', '.join(module.SCENES)}"
+                       for name, module in _BENCHMARKS.items() if hasattr(module, "SCENES"))
     parser.add_argument("--scenes", metavar="SCENE,...", type=lambda text: tuple(text.split(",")),
-                        help=f"only some; spf: {', '.join(spf.SCENES)}; "
-                        f"micro: {', '.join(micro.SCENES)}; "
-                        f"workloads: {', '.join(workloads.SCENES)}")
+                        help=f"only some; {scenes}")
     parser.add_argument("--rounds", metavar="N", type=_numbers, help="rounds of each measurement")
     for name, (metavar, text) in _SIZES.items():
         parser.add_argument(f"--{name}", metavar=metavar, type=_numbers, help=text)
@@ -133,14 +128,13 @@ def _kernels(options: argparse.Namespace) -> Kernels:
         if stock is None:
             print("# no stock kernel (--stock): comparisons with it are left out",
                   file=sys.stderr)
-    for kernel in (options.kernel, stock, options.peer, options.config_n):
+    for kernel in (options.kernel, stock, options.peer):
         if kernel is not None and not kernel.is_file():
             raise BenchError(f"no kernel {kernel}; build it with make kernel, or name another one")
-    return Kernels(options.kernel, stock, options.config_n, options.peer)
+    return Kernels(options.kernel, stock, options.peer)
 
 
-def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | micro.Plan |
-            workloads.Plan, options: argparse.Namespace) -> None:
+def _resize(plan: Any, options: argparse.Namespace) -> None:
     """Change the fields of PLAN given on the command line."""
     fields = {field.name for field in dataclasses.fields(plan)}
     for option in ("rounds", *_SIZES):
@@ -159,20 +153,20 @@ def _resize(plan: munmap.Plan | hugetlb.Plan | pmd_clear.Plan | spf.Plan | micro
             raise BenchError(f"--{option} takes one number for {options.benchmark}")
         setattr(plan, name, values[0])
     if options.scenes is not None:
-        if not isinstance(plan, (spf.Plan, micro.Plan, workloads.Plan)):
+        if "scenes" not in fields:
             raise BenchError(f"--scenes is not for {options.benchmark}")
         unknown = [scene for scene in options.scenes if scene not in plan.scenes]
         if unknown:
             raise BenchError(f"--scenes: no '{unknown[0]}' in {', '.join(plan.scenes)}")
         plan.scenes = tuple(scene for scene in plan.scenes if scene in options.scenes)
     if options.virtual_time:
-        if not isinstance(plan, workloads.Plan):
+        if "virtual_time" not in fields:
             raise BenchError(f"--virtual-time is not for {options.benchmark}")
         if options.cpus is not None:
             raise BenchError("--virtual-time uses one CPU and takes no --cpus")
         plan.virtual_time = True
     if options.rounds is not None and "cost_rounds" in fields:
-        setattr(plan, "cost_rounds", plan.rounds)
+        plan.cost_rounds = plan.rounds
 
 
 def main() -> None:
@@ -181,8 +175,6 @@ def main() -> None:
     benchmark = _BENCHMARKS[options.benchmark]
     plan = benchmark.QUICK if options.quick else benchmark.Plan()
     _resize(plan, options)
-    if options.config_n and benchmark not in (munmap, spf):
-        raise BenchError(f"--config-n is not for {options.benchmark}")
     report = benchmark.run(_kernels(options), plan)
     if options.quick:
         # One small round does not allow a verdict.

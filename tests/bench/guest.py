@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -42,7 +42,6 @@ class Kernels:
 
     ours: Path
     stock: Path | None
-    config_n: Path | None
     # The newest upstream kernel.
     peer: Path | None = None
 
@@ -50,6 +49,10 @@ class Kernels:
         """Arm and image of the kernels without our switches that are there."""
         return [(arm, kernel) for arm, kernel in ((STOCK, self.stock), (PEER, self.peer))
                 if kernel]
+
+    def boots(self, arms: str) -> list[tuple[str, Path, str]]:
+        """Arms, image and end of the name of each boot: ours with ARMS, then the others."""
+        return [(arms, self.ours, ""), *((arm, kernel, f"-{arm}") for arm, kernel in self.others())]
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Sample:
 
 @dataclass
 class Boot:
-    """The results of one boot."""
+    """The results of one boot, and the release of its kernel."""
 
     samples: list[Sample] = field(default_factory=list)
     release: str = ""
@@ -107,6 +110,13 @@ def compile_main() -> int:
     args = parser.parse_args()
     print(compile_program(args.source, find(args.flavour).arch))
     return 0
+
+
+def command(program: str, arms: str, rounds: int, *scenes: str, **options: str | int) -> list[str]:
+    """The words of a guest program; options have a dash for each underscore of their name."""
+    given = [word for name, value in options.items()
+             for word in (f"--{name.replace('_', '-')}", str(value))]
+    return [program, "--arms", arms, "--rounds", str(rounds), *given, *scenes]
 
 
 def parse_samples(text: str) -> list[Sample]:
@@ -168,7 +178,6 @@ def boot(machine: Machine, program: Path, commands: list[list[str]], name: str) 
 OFF, ON = "off", "on"
 STOCK = "stock"
 PEER = "peer"
-CONFIG_N = "config-n"
 ALONE = "alone_"
 
 
@@ -178,17 +187,26 @@ def switched(arm: str) -> list[str]:
     return [switches.parameters(values)] if values else []
 
 
-def with_stock(kernels: Kernels, arms: str, off: str,
-               booted: Callable[[Path, str, str], Boot]) -> list[Sample]:
-    """Return samples of all ARMS in one boot, and of OFF and stock in a separate boot each.
+def prefixed(prefix: str, samples: Iterable[Sample]) -> list[Sample]:
+    """The samples under metrics of their own, which do not mix with those of other boots."""
+    return [replace(sample, metric=prefix + sample.metric) for sample in samples]
 
-    BOOTED takes the kernel, the arms and the suffix of the boot's name.  The second kind has its
-    own metrics, which must not be mixed with those of the first boot.
+
+def with_stock(kernels: Kernels, arms: str, alone: tuple[str, ...],
+               booted: Callable[[Path, str, str], Boot]) -> list[Boot]:
+    """Boot with all ARMS, then with each of ALONE and each other kernel, if there is one.
+
+    BOOTED takes the kernel, the arms and the end of the boot's name.  The samples of the second
+    kind are prefixed.
     """
-    samples = booted(kernels.ours, arms, "").samples
+    boots = [booted(kernels.ours, arms, "")]
     others = kernels.others()
-    if others:
-        for arm, kernel in ((off, kernels.ours), *others):
-            samples += [replace(sample, metric=ALONE + sample.metric)
-                        for sample in booted(kernel, arm, f"-{arm}").samples]
-    return samples
+    for arm, kernel in [*((arm, kernels.ours) for arm in alone), *others] if others else []:
+        boots.append(booted(kernel, arm, f"-{arm}"))
+        boots[-1].samples = prefixed(ALONE, boots[-1].samples)
+    return boots
+
+
+def samples_of(boots: Iterable[Boot]) -> list[Sample]:
+    """The samples of all boots."""
+    return [sample for boot in boots for sample in boot.samples]

@@ -2,15 +2,6 @@
 /*
  * Costs and benefits of the modes of vm.hugetlb_pmd_sharing.
  *
- * Runs in the guest and prints one line per measurement:
- *
- *	sample METRIC UNIT ARM VALUE
- *
- * An arm is a value of vm.hugetlb_pmd_sharing, or a name for the kernel as it
- * is (see --arms).  The arms take turns within a round, in alternating order,
- * so that any drift on the host affects all of them equally.  The host side,
- * `lab bench`, computes medians, tables and verdicts.
- *
  * A mapping keeps the mode that it was created with, so each turn makes new
  * mappings; the file and its pages stay.
  *
@@ -18,7 +9,6 @@
  * the same offset within a GiB of address space.  So "shared" maps the file at
  * a multiple of 1 GiB in all processes, and "unshared" 2 MiB further in each.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
 #include <pthread.h>
@@ -29,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -41,7 +30,6 @@
 #define TABLE		GIB		/* mapped by one page table */
 #define PER_TABLE	(TABLE / HUGE)
 
-#define POOL		"/proc/sys/vm/nr_hugepages"
 #define GATES		2
 
 #define ATTACH_LEN	GIB		/* for attach */
@@ -49,28 +37,12 @@
 /* A multiple of 1 GiB, far from the mappings of a small program. */
 #define BASE		((char *)(16 * KIB * GIB))
 
-const char bench_name[] = "hugetlb";
-const char *bench_knob = "/proc/sys/vm/hugetlb_pmd_sharing";
-
-/* The command line. */
+/* The command line: see main(). */
 static struct {
-	long rounds;
-	long procs;		/* in shared, unshared and tables */
-	long gib;		/* of their file */
-	long ms;		/* duration of a turn of theirs */
-	long storm_procs;
-	long storm_gib;
-	long span;		/* GiB from which interfere removes pages */
-	long ops;		/* how often it does so per turn */
+	long procs, gib, ms, storm_procs, storm_gib, span, ops;
 } opt = {
-	.rounds		= 5,
-	.procs		= 8,
-	.gib		= 4,
-	.ms		= 1000,
-	.storm_procs	= 100,
-	.storm_gib	= 512,
-	.span		= 256,
-	.ops		= 10,
+	.procs = 8, .gib = 4, .ms = 1000, .storm_procs = 100, .storm_gib = 512,
+	.span = 256, .ops = 10,
 };
 
 /* --- time */
@@ -120,21 +92,12 @@ static const struct event_count lock_waits[] = {
 
 static void need_pool(unsigned long pages)
 {
-	unsigned long n = 0;
-	char text[32];
-	FILE *f;
+	static unsigned long most;
 
-	snprintf(text, sizeof(text), "%lu", pages);
-	if (write_text(POOL, text))
-		die(POOL ": %s", strerror(errno));
-	f = fopen(POOL, "r");
-	if (!f || fscanf(f, "%lu", &n) != 1)
-		n = 0;
-	if (f)
-		fclose(f);
-	if (n < pages)
-		die("%lu huge pages of %lu: the guest needs more memory, or smaller sizes",
-		    n, pages);
+	if (pages > most)
+		most = pages;
+	if (!huge_pool(most))
+		errx(1, "no %lu huge pages: the guest needs more memory", most);
 }
 
 static int new_file(size_t len)
@@ -143,10 +106,10 @@ static int new_file(size_t len)
 	struct stat st;
 
 	if (fd < 0 || ftruncate(fd, len))
-		die("hugetlb memfd of %zu GiB: %s", len / GIB, strerror(errno));
+		err(1, "hugetlb memfd of %zu GiB", len / GIB);
 	if (fstat(fd, &st) || st.st_blksize != HUGE)
-		die("huge pages have %ld kB, not 2048",
-		    (long)(st.st_blksize / KIB));
+		errx(1, "huge pages have %ld kB, not 2048",
+		     (long)(st.st_blksize / KIB));
 	return fd;
 }
 
@@ -156,19 +119,8 @@ static int new_file(size_t len)
  */
 static char *map_file(int fd, size_t len, long phase)
 {
-	char *place = BASE + phase * HUGE;
-	char *p = mmap(place, len, PROT_READ | PROT_WRITE,
-		       MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd, 0);
-
-	if (p != place)
-		die("mmap of %zu GiB: %s", len / GIB, strerror(errno));
-	return p;
-}
-
-static void unmap_file(char *p, size_t len)
-{
-	if (munmap(p, len))
-		die("munmap: %s", strerror(errno));
+	return map_memory(BASE + phase * HUGE, len,
+			  MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd);
 }
 
 static void touch_all(char *p, size_t len, size_t step)
@@ -182,17 +134,30 @@ static void touch_all(char *p, size_t len, size_t step)
 /* A file with a page at each multiple of STEP. */
 static int new_filled_file(size_t len, size_t step)
 {
-	int fd = new_file(len);
-	char *p = map_file(fd, len, 0);
+	char *p;
+	int fd;
+
+	need_pool(len / step);
+	fd = new_file(len);
+	p = map_file(fd, len, 0);
 
 	touch_all(p, len, step);
-	unmap_file(p, len);
+	unmap(p, len);
 	return fd;
 }
 
 /* --- processes that start together */
 
+/* Their file, and whether they may share page tables. */
+struct loop {
+	const char *name;
+	int fd;
+	size_t len;
+	bool shared;
+};
+
 struct worker {
+	pid_t pid;
 	__u64 touches, faults;
 	struct timing mmap, touch, munmap;
 };
@@ -212,7 +177,7 @@ static void gates_open(void)
 
 	for (i = 0; i < GATES; i++)
 		if (pipe2(gates[i], O_CLOEXEC))
-			die("pipe: %s", strerror(errno));
+			err(1, "pipe");
 }
 
 /* A child waits here until the parent releases all of them. */
@@ -232,42 +197,42 @@ static void gate_pass(int gate)
 	gates[gate][1] = -1;
 }
 
-/* Start N children that run WORK with ARG and a number each. */
-static pid_t *start_all(long n, void (*work)(long nr, void *arg), void *arg)
+/* Start N children that run WORK with LOOP and a number each. */
+static void start_all(long n, void (*work)(long nr, const struct loop *loop),
+		      const struct loop *loop)
 {
-	pid_t *pids = calloc(n, sizeof(*pids));
-	long i;
 	int gate;
+	long i;
 
-	if (!pids)
-		die("no memory");
 	memset(stage->workers, 0, n * sizeof(*stage->workers));
 	atomic_store(&stage->ready, 0);
 	atomic_store(&stage->stop, false);
 	gates_open();
 	for (i = 0; i < n; i++) {
-		pids[i] = fork_bound();
-		if (pids[i] < 0)
-			die("cannot start process %ld: %s", i, strerror(errno));
-		if (pids[i])
+		pid_t pid = fork_bound();
+
+		if (pid < 0)
+			err(1, "cannot start process %ld", i);
+		if (pid) {
+			stage->workers[i].pid = pid;
 			continue;
+		}
 		for (gate = 0; gate < GATES; gate++)
 			close(gates[gate][1]);
-		work(i, arg);
+		work(i, loop);
 		_exit(0);
 	}
 	for (gate = 0; gate < GATES; gate++)
 		close(gates[gate][0]);
-	return pids;
 }
 
 static void check_child(int status)
 {
 	if (WIFSIGNALED(status))
-		die("a process was killed by signal %d%s", WTERMSIG(status),
-		    WTERMSIG(status) == SIGBUS ? ": too few huge pages" : "");
+		errx(1, "a process was killed by signal %d%s", WTERMSIG(status),
+		     WTERMSIG(status) == SIGBUS ? ": too few huge pages" : "");
 	if (status)
-		die("a process failed");
+		errx(1, "a process failed");
 }
 
 /* Wait until all N children have reached their next gate. */
@@ -278,7 +243,7 @@ static void wait_ready(long n)
 	while (atomic_load(&stage->ready) < n) {
 		if (waitpid(-1, &status, WNOHANG) > 0) {
 			check_child(status);
-			die("a process ended too early");
+			errx(1, "a process ended too early");
 		}
 		usleep(500);
 	}
@@ -293,27 +258,28 @@ static void wait_gone(long n)
 		gate_pass(gate);
 	for (; n; n--) {
 		if (wait(&status) < 0)
-			die("wait: %s", strerror(errno));
+			err(1, "wait");
 		check_child(status);
 	}
 }
 
 /* --- shared, unshared: all processes map, touch everything and unmap */
 
-struct loop {
-	int fd;
-	size_t len;
-	bool shared;
-};
+static __u64 minor_faults(void)
+{
+	struct rusage usage;
 
-static void loop_work(long nr, void *arg)
+	getrusage(RUSAGE_SELF, &usage);
+	return usage.ru_minflt;
+}
+
+static void loop_work(long nr, const struct loop *loop)
 {
 	struct worker *w = &stage->workers[nr];
-	const struct loop *loop = arg;
-	struct rusage before, after;
+	__u64 before;
 
 	gate_wait(0);
-	getrusage(RUSAGE_SELF, &before);
+	before = minor_faults();
 	do {
 		__u64 from = now_ns(), to;
 		size_t off;
@@ -333,11 +299,27 @@ static void loop_work(long nr, void *arg)
 		if (off >= loop->len)
 			timing_add(&w->touch, to - from);
 		from = to;
-		unmap_file(p, loop->len);
+		unmap(p, loop->len);
 		timing_add(&w->munmap, now_ns() - from);
 	} while (!atomic_load(&stage->stop));
-	getrusage(RUSAGE_SELF, &after);
-	w->faults = after.ru_minflt - before.ru_minflt;
+	w->faults = minor_faults() - before;
+}
+
+/* Returns the seconds that all processes ran. */
+static double loop_run(const struct loop *loop)
+{
+	double seconds;
+	__u64 from;
+
+	start_all(opt.procs, loop_work, loop);
+	wait_ready(opt.procs);
+	from = now_ns();
+	gate_pass(0);
+	usleep(opt.ms * 1000);
+	atomic_store(&stage->stop, true);
+	seconds = (now_ns() - from) / 1e9;
+	wait_gone(opt.procs);
+	return seconds;
 }
 
 static void report_timing(const char *what, const char *call, int arm,
@@ -350,23 +332,14 @@ static void report_timing(const char *what, const char *call, int arm,
 	report(arm, "ms", timing->max / 1e6, "%s_%s_max", what, call);
 }
 
-static void loop_turn(struct loop *loop, const char *what, int arm)
+static void loop_turn(int arm, void *arg)
 {
+	const struct loop *loop = arg;
+	struct counters before = counters_read("hugetlb_");
+	const char *what = loop->name;
+	double seconds = loop_run(loop);
 	struct worker all = { };
-	struct counters before;
-	double seconds;
-	__u64 from;
 	long i;
-
-	before = counters_read("hugetlb_");
-	free(start_all(opt.procs, loop_work, loop));
-	wait_ready(opt.procs);
-	from = now_ns();
-	gate_pass(0);
-	usleep(opt.ms * 1000);
-	atomic_store(&stage->stop, true);
-	seconds = (now_ns() - from) / 1e9;
-	wait_gone(opt.procs);
 
 	for (i = 0; i < opt.procs; i++) {
 		const struct worker *w = &stage->workers[i];
@@ -386,45 +359,32 @@ static void loop_turn(struct loop *loop, const char *what, int arm)
 }
 
 /* A separate pass: tracing takes time. */
-static void loop_waits(struct loop *loop, const char *what, int arm)
+static void loop_waits(int arm, void *arg)
 {
 	const int kinds = ARRAY_SIZE(lock_waits);
+	const struct loop *loop = arg;
 	int i;
 
 	if (!events_open(lock_waits, kinds))
 		return;
-	free(start_all(opt.procs, loop_work, loop));
-	wait_ready(opt.procs);
-	gate_pass(0);
-	usleep(opt.ms * 1000);
-	atomic_store(&stage->stop, true);
-	wait_gone(opt.procs);
+	loop_run(loop);
 	for (i = 0; i < kinds; i++)
 		report(arm, "per_s",
 		       events_counted(&lock_waits[i]) * 1000.0 / opt.ms,
-		       "%s_waits_%s", what, lock_waits[i].name);
+		       "%s_waits_%s", loop->name, lock_waits[i].name);
 	events_close(lock_waits, kinds);
 }
 
-static void run_loop(const char *what, int fd, bool shared)
+static void run_loop(void *arg)
 {
-	struct loop loop = { fd, opt.gib * GIB, shared };
-	long round;
-	int turn;
+	struct loop loop = *(const struct loop *)arg;
 
+	loop.len = opt.gib * GIB;
+	loop.fd = new_filled_file(loop.len, HUGE);
 	/* Two turns per round, in both orders: this scene varies most. */
-	for (round = 0; round < opt.rounds * 2; round++) {
-		for (turn = 0; turn < nr_arms; turn++) {
-			int arm = arm_of_turn(round, turn);
-
-			set_arm(arm);
-			loop_turn(&loop, what, arm);
-		}
-	}
-	for (turn = 0; turn < nr_arms; turn++) {
-		set_arm(turn);
-		loop_waits(&loop, what, turn);
-	}
+	run_turns(2 * rounds, loop_turn, &loop);
+	run_turns(1, loop_waits, &loop);
+	close(loop.fd);
 }
 
 /* --- tables: memory for page tables while all processes map everything */
@@ -433,9 +393,8 @@ static void run_loop(const char *what, int fd, bool shared)
  * One after the other: two at once may both find nothing to share and allocate
  * a table each.
  */
-static void tables_work(long nr, void *arg)
+static void tables_work(long nr, const struct loop *loop)
 {
-	const struct loop *loop = arg;
 	char *p;
 
 	gate_wait(0);
@@ -446,24 +405,24 @@ static void tables_work(long nr, void *arg)
 	gate_wait(1);
 }
 
-static void tables_turn(struct loop *loop, const char *what, int arm)
+static void tables_report(const struct loop *loop, const char *what, int arm)
 {
 	unsigned long before, after, vmpte = 0;
 	struct counters counters = counters_read("hugetlb_");
-	pid_t *pids = start_all(opt.procs, tables_work, loop);
 	char path[64];
 	long i;
 
+	start_all(opt.procs, tables_work, loop);
 	wait_ready(opt.procs);
 	before = all_page_tables_kb();
 	gate_pass(0);
 	wait_ready(opt.procs);
 	after = all_page_tables_kb();
 	for (i = 0; i < opt.procs; i++) {
-		snprintf(path, sizeof(path), "/proc/%d/status", pids[i]);
+		snprintf(path, sizeof(path), "/proc/%d/status",
+			 stage->workers[i].pid);
 		vmpte += proc_kb(path, "VmPTE");
 	}
-	free(pids);
 	gate_pass(1);
 	wait_gone(opt.procs);
 
@@ -477,23 +436,23 @@ static void tables_turn(struct loop *loop, const char *what, int arm)
 	report_counters(what, arm, &counters);
 }
 
-static void run_tables(int fd)
+static void tables_turn(int arm, void *arg)
 {
-	struct loop loop = { .fd = fd, .len = opt.gib * GIB };
-	long round;
-	int turn;
+	struct loop *loop = arg;
 
-	for (round = 0; round < opt.rounds; round++) {
-		for (turn = 0; turn < nr_arms; turn++) {
-			int arm = arm_of_turn(round, turn);
+	loop->shared = true;
+	tables_report(loop, "tables_shared", arm);
+	loop->shared = false;
+	tables_report(loop, "tables_unshared", arm);
+}
 
-			set_arm(arm);
-			loop.shared = true;
-			tables_turn(&loop, "tables_shared", arm);
-			loop.shared = false;
-			tables_turn(&loop, "tables_unshared", arm);
-		}
-	}
+static void run_tables(void *unused)
+{
+	struct loop loop = { .len = opt.gib * GIB };
+
+	loop.fd = new_filled_file(loop.len, HUGE);
+	run_turns(rounds, tables_turn, &loop);
+	close(loop.fd);
 }
 
 /* --- exit_storm: many processes with a large, nearly empty mapping exit */
@@ -502,9 +461,8 @@ static void run_tables(int fd)
  * All of them touch the same page of the file in each GiB, so that one huge
  * page per GiB is enough; each process has its own page table for it.
  */
-static void storm_work(long nr, void *arg)
+static void storm_work(long nr, const struct loop *loop)
 {
-	const struct loop *loop = arg;
 	char *p;
 
 	gate_wait(0);
@@ -513,12 +471,12 @@ static void storm_work(long nr, void *arg)
 	gate_wait(1);
 }
 
-static void storm_turn(struct loop *loop, int arm)
+static void storm_turn(int arm, void *loop)
 {
 	struct counters before = counters_read("hugetlb_");
 	__u64 from;
 
-	free(start_all(opt.storm_procs, storm_work, loop));
+	start_all(opt.storm_procs, storm_work, loop);
 	wait_ready(opt.storm_procs);
 	from = now_ns();
 	gate_pass(0);
@@ -531,21 +489,12 @@ static void storm_turn(struct loop *loop, int arm)
 	report_counters("exit_storm", arm, &before);
 }
 
-static void run_storm(void)
+static void run_storm(void *unused)
 {
 	struct loop loop = { .len = opt.storm_gib * GIB };
-	long round;
-	int turn;
 
 	loop.fd = new_filled_file(loop.len, TABLE);
-	for (round = 0; round < opt.rounds; round++) {
-		for (turn = 0; turn < nr_arms; turn++) {
-			int arm = arm_of_turn(round, turn);
-
-			set_arm(arm);
-			storm_turn(&loop, arm);
-		}
-	}
+	run_turns(rounds, storm_turn, &loop);
 	close(loop.fd);
 }
 
@@ -574,19 +523,19 @@ static void act_punch(struct interfere *in)
 {
 	if (fallocate(in->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
 		      TABLE, in->len - TABLE))
-		die("punching a hole: %s", strerror(errno));
+		err(1, "punching a hole");
 }
 
 static void act_dontneed(struct interfere *in)
 {
 	if (madvise(in->p + TABLE, in->len - TABLE, MADV_DONTNEED))
-		die("MADV_DONTNEED: %s", strerror(errno));
+		err(1, "MADV_DONTNEED");
 }
 
 static void act_truncate(struct interfere *in)
 {
 	if (ftruncate(in->fd, TABLE))
-		die("ftruncate: %s", strerror(errno));
+		err(1, "ftruncate");
 }
 
 static const struct act {
@@ -618,12 +567,12 @@ static void *fault_main(void *arg)
 			continue;
 		i = 0;
 		if (madvise(in->p, FAULT_PAGES * HUGE, MADV_DONTNEED))
-			die("MADV_DONTNEED: %s", strerror(errno));
+			err(1, "MADV_DONTNEED");
 	}
 	return NULL;
 }
 
-static void interfere_turn(struct interfere *in, const struct act *act, int arm)
+static void interfere_act(struct interfere *in, const struct act *act, int arm)
 {
 	struct counters before = counters_read("hugetlb_");
 	struct timing ops = { };
@@ -634,8 +583,7 @@ static void interfere_turn(struct interfere *in, const struct act *act, int arm)
 
 	in->n = 0;
 	atomic_store(&stage->stop, false);
-	if (pthread_create(&thread, NULL, fault_main, in))
-		die("cannot start a thread");
+	start_thread(&thread, fault_main, in);
 	usleep(5000);
 	for (i = 0; i < opt.ops; i++) {
 		__u64 from = now_ns();
@@ -645,7 +593,7 @@ static void interfere_turn(struct interfere *in, const struct act *act, int arm)
 		atomic_fetch_add(&in->op, 1);
 		timing_add(&ops, now_ns() - from);
 		if (ftruncate(in->fd, in->len))
-			die("ftruncate: %s", strerror(errno));
+			err(1, "ftruncate");
 		touch_all(in->p + TABLE, in->len - TABLE, REFILL_EVERY * TABLE);
 		usleep(2000);
 	}
@@ -667,59 +615,56 @@ static void interfere_turn(struct interfere *in, const struct act *act, int arm)
 	report_counters(what, arm, &before);
 }
 
-static void run_interfere(void)
+static void interfere_turn(int arm, void *arg)
 {
-	struct interfere in = { .len = (opt.span + 1) * GIB };
-	long round;
-	int turn;
+	struct interfere *in = arg;
 	size_t i;
 
+	in->p = map_file(in->fd, in->len, 0);
+	touch_all(in->p, FAULT_PAGES * HUGE, HUGE);
+	touch_all(in->p + TABLE, in->len - TABLE, TABLE);
+	for (i = 0; i < ARRAY_SIZE(acts); i++)
+		interfere_act(in, &acts[i], arm);
+	unmap(in->p, in->len);
+}
+
+static void run_interfere(void *unused)
+{
+	struct interfere in = { .len = (opt.span + 1) * GIB };
+
+	need_pool(FAULT_PAGES + opt.span);
 	in.us = calloc(SAMPLES_MAX, sizeof(*in.us));
 	if (!in.us)
-		die("no memory for samples");
+		errx(1, "no memory for samples");
 	in.fd = new_file(in.len);
 	pin_to(0);
-	for (round = 0; round < opt.rounds; round++) {
-		for (turn = 0; turn < nr_arms; turn++) {
-			int arm = arm_of_turn(round, turn);
-
-			set_arm(arm);
-			in.p = map_file(in.fd, in.len, 0);
-			touch_all(in.p, FAULT_PAGES * HUGE, HUGE);
-			touch_all(in.p + TABLE, in.len - TABLE, TABLE);
-			for (i = 0; i < ARRAY_SIZE(acts); i++)
-				interfere_turn(&in, &acts[i], arm);
-			unmap_file(in.p, in.len);
-		}
-	}
+	run_turns(rounds, interfere_turn, &in);
 	free(in.us);
 	close(in.fd);
 }
 
 /* --- attach: a process maps a file that is in memory and touches all of it */
 
-static void attach_work(long nr, void *arg)
+static void attach_work(long nr, const struct loop *loop)
 {
 	struct worker *w = &stage->workers[nr];
-	const struct loop *loop = arg;
-	struct rusage before, after;
+	__u64 before;
 	char *p;
 
 	gate_wait(0);
 	p = map_file(loop->fd, loop->len, 0);
-	/* The program's own pages are faulted in by now. */
-	getrusage(RUSAGE_SELF, &before);
-	getrusage(RUSAGE_SELF, &after);
+	/* The second time, the program's own pages are faulted in. */
+	minor_faults();
+	before = minor_faults();
 	touch_all(p, loop->len, HUGE);
-	getrusage(RUSAGE_SELF, &after);
-	w->faults = after.ru_minflt - before.ru_minflt;
+	w->faults = minor_faults() - before;
 }
 
-static void attach_turn(struct loop *loop, int arm)
+static void attach_turn(int arm, void *loop)
 {
 	struct counters before = counters_read("hugetlb_");
 
-	free(start_all(1, attach_work, loop));
+	start_all(1, attach_work, loop);
 	wait_ready(1);
 	gate_pass(0);
 	wait_gone(1);
@@ -727,21 +672,12 @@ static void attach_turn(struct loop *loop, int arm)
 	report_counters("attach", arm, &before);
 }
 
-static void run_attach(void)
+static void run_attach(void *unused)
 {
 	struct loop loop = { .len = ATTACH_LEN };
-	long round;
-	int turn;
 
 	loop.fd = new_filled_file(loop.len, HUGE);
-	for (round = 0; round < opt.rounds; round++) {
-		for (turn = 0; turn < nr_arms; turn++) {
-			int arm = arm_of_turn(round, turn);
-
-			set_arm(arm);
-			attach_turn(&loop, arm);
-		}
-	}
+	run_turns(rounds, attach_turn, &loop);
 	close(loop.fd);
 }
 
@@ -750,9 +686,8 @@ static void run_attach(void)
 #define COST_LEN	GIB
 
 /* Has the page tables that the other process may share. */
-static void cost_work(long nr, void *arg)
+static void cost_work(long nr, const struct loop *loop)
 {
-	const struct loop *loop = arg;
 	char *p = map_file(loop->fd, loop->len, 0);
 
 	(void)nr;
@@ -760,25 +695,23 @@ static void cost_work(long nr, void *arg)
 	gate_wait(0);
 }
 
-static void cost_turn(struct loop *loop, int arm, bool warm)
+static void cost_report(const struct loop *loop, int arm)
 {
 	const char *what = loop->shared ? "shared" : "unshared";
 	__u64 start_at, mapped, touched, unmapped;
 	char *p;
 
-	free(start_all(1, cost_work, loop));
+	start_all(1, cost_work, loop);
 	wait_ready(1);
 	start_at = ticks();
 	p = map_file(loop->fd, loop->len, loop->shared ? 0 : 1);
 	mapped = ticks();
 	touch_all(p, loop->len, HUGE);
 	touched = ticks();
-	unmap_file(p, loop->len);
+	unmap(p, loop->len);
 	unmapped = ticks();
 	gate_pass(0);
 	wait_gone(1);
-	if (warm)
-		return;
 	report(arm, "ticks", mapped - start_at, "cost_%s_mmap", what);
 	report(arm, "ticks", (double)(touched - mapped) / PER_TABLE,
 	       "cost_%s_touch", what);
@@ -786,151 +719,70 @@ static void cost_turn(struct loop *loop, int arm, bool warm)
 	report(arm, "ticks", unmapped - start_at, "cost_%s", what);
 }
 
-static void run_cost(void)
+static void cost_turn(int arm, void *arg)
+{
+	struct loop *loop = arg;
+
+	loop->shared = true;
+	cost_report(loop, arm);
+	loop->shared = false;
+	cost_report(loop, arm);
+}
+
+static void run_cost(void *unused)
 {
 	struct loop loop = { .len = COST_LEN };
-	long round;
-	int turn;
 
 	loop.fd = new_filled_file(loop.len, HUGE);
-	/* The first round is a warm-up. */
-	for (round = 0; round <= opt.rounds; round++) {
-		for (turn = 0; turn < nr_arms; turn++) {
-			int arm = arm_of_turn(round, turn);
-
-			set_arm(arm);
-			loop.shared = true;
-			cost_turn(&loop, arm, !round);
-			loop.shared = false;
-			cost_turn(&loop, arm, !round);
-		}
-	}
+	warm_up(cost_turn, &loop);
+	run_turns(rounds, cost_turn, &loop);
 	close(loop.fd);
-}
-
-/* --- command line */
-
-enum scene {
-	SCENE_SHARED,
-	SCENE_UNSHARED,
-	SCENE_TABLES,
-	SCENE_STORM,
-	SCENE_INTERFERE,
-	SCENE_ATTACH,
-	SCENE_COST,
-	NR_SCENES,
-};
-
-static const char * const scene_names[NR_SCENES] = {
-	[SCENE_SHARED]		= "shared",
-	[SCENE_UNSHARED]	= "unshared",
-	[SCENE_TABLES]		= "tables",
-	[SCENE_STORM]		= "exit_storm",
-	[SCENE_INTERFERE]	= "interfere",
-	[SCENE_ATTACH]		= "attach",
-	[SCENE_COST]		= "cost",
-};
-
-static void usage(FILE *f)
-{
-	fprintf(f,
-		"Usage: hugetlb --arms ARM,... [OPTION...] SCENE...\n"
-		"  ARM    a value of vm.hugetlb_pmd_sharing, or a name to leave the knob alone\n"
-		"  SCENE  shared, unshared (all processes map, touch and unmap one file, at\n"
-		"         addresses where page tables can or cannot be shared), tables (memory\n"
-		"         for them), exit_storm (many sparse mappings exit at once), interfere\n"
-		"         (faults while pages are removed), attach (faults of a process that\n"
-		"         touches a file in memory), cost (instructions of one)\n"
-		"Options, each with a number:\n"
-		"  --rounds          of each scene (5)\n"
-		"  --procs --gib     in shared, unshared, tables: processes (8), GiB (4)\n"
-		"  --ms              duration of a turn of shared and unshared (1000)\n"
-		"  --storm-procs --storm-gib  processes (100, at most 512), GiB of each (512)\n"
-		"  --span --ops      in interfere: GiB to remove (256), how often (10)\n"
-		"The pool of 2 MiB huge pages is set to what the scenes need: 512 for each\n"
-		"GiB of --gib, one for each of --storm-gib, %lu and one for each of --span,\n"
-		"512 for attach and cost; the largest of these.\n", FAULT_PAGES);
-}
-
-static unsigned long pages_of_scene(enum scene scene)
-{
-	switch (scene) {
-	case SCENE_STORM:
-		return opt.storm_gib;
-	case SCENE_INTERFERE:
-		return FAULT_PAGES + opt.span;
-	case SCENE_ATTACH:
-		return ATTACH_LEN / HUGE;
-	case SCENE_COST:
-		return COST_LEN / HUGE;
-	default:
-		return opt.gib * PER_TABLE;
-	}
-}
-
-static void run_scenes(char **names, int n)
-{
-	unsigned long pages, most = 0;
-	bool wanted[NR_SCENES] = { };
-	long workers = opt.procs > opt.storm_procs ? opt.procs :
-						     opt.storm_procs;
-	int i, fd;
-
-	for (i = 0; i < n; i++) {
-		enum scene scene = find_name("scene", names[i], scene_names,
-					     NR_SCENES);
-
-		wanted[scene] = true;
-		pages = pages_of_scene(scene);
-		if (pages > most)
-			most = pages;
-	}
-	need_pool(most);
-	stage = map_shared(sizeof(*stage) + workers * sizeof(struct worker));
-	if (!stage)
-		die("mmap: %s", strerror(errno));
-
-	/* These share a file, as filling it takes longest. */
-	if (wanted[SCENE_SHARED] || wanted[SCENE_UNSHARED] ||
-	    wanted[SCENE_TABLES]) {
-		fd = new_filled_file(opt.gib * GIB, HUGE);
-		if (wanted[SCENE_SHARED])
-			run_loop("shared", fd, true);
-		if (wanted[SCENE_UNSHARED])
-			run_loop("unshared", fd, false);
-		if (wanted[SCENE_TABLES])
-			run_tables(fd);
-		close(fd);
-	}
-	if (wanted[SCENE_STORM])
-		run_storm();
-	if (wanted[SCENE_ATTACH])
-		run_attach();
-	if (wanted[SCENE_COST])
-		run_cost();
-	/* Last, as it pins its threads to CPUs. */
-	if (wanted[SCENE_INTERFERE])
-		run_interfere();
 }
 
 int main(int argc, char **argv)
 {
 	static const struct bench_option options[] = {
-		{ "rounds", &opt.rounds },
-		{ "procs", &opt.procs },
-		{ "gib", &opt.gib },
-		{ "ms", &opt.ms },
-		{ "storm-procs", &opt.storm_procs },
-		{ "storm-gib", &opt.storm_gib },
-		{ "span", &opt.span },
-		{ "ops", &opt.ops },
+		{ "procs", "processes in shared, unshared and tables (8)",
+		  .number = &opt.procs, .max = PER_TABLE },
+		{ "gib", "size of their file (4)", .number = &opt.gib },
+		{ "ms", "duration of a turn of shared and unshared (1000)",
+		  .number = &opt.ms },
+		{ "storm-procs", "processes in exit_storm (100)",
+		  .number = &opt.storm_procs, .max = PER_TABLE },
+		{ "storm-gib", "GiB of each (512)", .number = &opt.storm_gib },
+		{ "span", "GiB from which interfere removes pages (256)",
+		  .number = &opt.span },
+		{ "ops", "how often it does so in a turn (10)",
+		  .number = &opt.ops },
+		{ }
 	};
-	int first = parse_options(argc, argv, options, ARRAY_SIZE(options),
-				  true, usage);
+	static struct loop shared = { .name = "shared", .shared = true };
+	static struct loop unshared = { .name = "unshared" };
+	static const struct bench_scene scenes[] = {
+		{ "shared", "all processes map, touch and unmap one file",
+		  .run = run_loop, .arg = &shared },
+		{ "unshared", "the same where page tables cannot be shared",
+		  .run = run_loop, .arg = &unshared },
+		{ "tables", "memory for page tables", .run = run_tables },
+		{ "exit_storm", "many sparse mappings exit at once",
+		  .run = run_storm },
+		{ "attach", "faults of a process that touches a file in memory",
+		  .run = run_attach },
+		{ "cost", "its instructions", .run = run_cost },
+		/* Last, as it pins its threads to CPUs. */
+		{ "interfere", "faults while pages are removed",
+		  .run = run_interfere },
+		{ }
+	};
+	static const struct bench bench = {
+		"hugetlb_pmd_sharing", options, .scenes = scenes,
+	};
+	int first = bench_parse(argc, argv, &bench);
+	long most = opt.procs > opt.storm_procs ? opt.procs : opt.storm_procs;
 
-	/* With more, two would have the same offset within a GiB. */
-	if (opt.procs > (long)PER_TABLE || opt.storm_procs > (long)PER_TABLE)
-		die("at most %lu processes", PER_TABLE);
-	run_scenes(argv + first, argc - first);
+	stage = map_shared(sizeof(*stage) + most * sizeof(struct worker));
+	if (!stage)
+		err(1, "mmap");
+	bench_scenes(argc, argv, first, &bench);
 	return 0;
 }

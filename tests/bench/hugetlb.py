@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +10,7 @@ from pathlib import Path
 from faultline.common import ROOT
 from faultline.vm.qemu import Machine
 from . import guest
-from .report import Report, rows_of
+from .report import Report
 
 OFF, VMA_LOCK, REVALIDATE = "0", "1", "2"
 STOCK = guest.STOCK
@@ -56,10 +54,9 @@ QUICK = Plan(rounds=1, cost_rounds=1, cpus=2, mem=2048, procs=2, gib=1, ms=200, 
 
 
 def _command(arms: str, rounds: int, plan: Plan, *scenes: str) -> list[str]:
-    sizes = {"procs": plan.procs, "gib": plan.gib, "ms": plan.ms, "storm-procs": plan.storm_procs,
-             "storm-gib": plan.storm_gib, "span": plan.span, "ops": plan.ops}
-    options = [word for name, size in sizes.items() for word in (f"--{name}", str(size))]
-    return ["hugetlb", "--arms", arms, "--rounds", str(rounds), *options, *scenes]
+    return guest.command("hugetlb", arms, rounds, *scenes, procs=plan.procs, gib=plan.gib,
+                         ms=plan.ms, storm_procs=plan.storm_procs, storm_gib=plan.storm_gib,
+                         span=plan.span, ops=plan.ops)
 
 
 def _fast_scenes(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Boot]:
@@ -71,15 +68,12 @@ def _fast_scenes(kernels: guest.Kernels, program: Path, plan: Plan) -> list[gues
     boots = []
     for number in range(plan.rounds):
         even = number % 2 == 0
-        turns = [(kernels.ours, ",".join(_MODES if even else _MODES[::-1]))]
-        turns += [(kernel, arm) for arm, kernel in kernels.others()]
-        for kernel, arms in turns if even else turns[::-1]:
-            command = _command(arms, 1, plan, "shared", "unshared", "tables", "exit_storm",
-                               "attach", "interfere")
-            name = f"hugetlb-scenes-{number + 1}" + (
-                "" if kernel == kernels.ours else f"-{arms}")
-            machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem)
-            boots.append(guest.boot(machine, program, [command], name))
+        turns = kernels.boots(",".join(_MODES if even else _MODES[::-1]))
+        for arms, kernel, end in turns if even else turns[::-1]:
+            boots.append(guest.boot(
+                Machine(kernel, cpus=plan.cpus, mem=plan.mem), program,
+                [_command(arms, 1, plan, "shared", "unshared", "tables", "exit_storm", "attach",
+                          "interfere")], f"hugetlb-scenes-{number + 1}{end}"))
     return boots
 
 
@@ -113,15 +107,11 @@ def _wait_vm(kernel: Path, plan: Plan) -> Machine:
 def _waits(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Sample]:
     # It is slow and hardly varies.
     plan = replace(plan, ops=(plan.ops + 1) // 2)
-    samples = guest.boot(_wait_vm(kernels.ours, plan), program,
-                         [_command(_ALL_MODES, plan.rounds, plan, "interfere")],
-                         "hugetlb-waits").samples
-    for arm, kernel in kernels.others():
-        samples += guest.boot(_wait_vm(kernel, plan), program,
-                              [_command(arm, plan.rounds, plan, "interfere")],
-                              f"hugetlb-waits-{arm}").samples
-    return [replace(sample, metric=_VIRTUAL + sample.metric) for sample in samples
-            if sample.unit in ("us", "faults")]
+    boots = [guest.boot(_wait_vm(kernel, plan), program,
+                        [_command(arms, plan.rounds, plan, "interfere")], f"hugetlb-waits{end}")
+             for arms, kernel, end in kernels.boots(_ALL_MODES)]
+    return guest.prefixed(_VIRTUAL, (sample for sample in guest.samples_of(boots)
+                                     if sample.unit in ("us", "faults")))
 
 
 def _cost(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Sample]:
@@ -130,21 +120,19 @@ def _cost(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Sampl
         return guest.boot(guest.counting(kernel, 1536), program,
                           [_command(arms, plan.cost_rounds, plan, "cost")], f"hugetlb-cost{name}")
 
-    return guest.with_stock(kernels, _ALL_MODES, VMA_LOCK, booted)
+    return guest.samples_of(guest.with_stock(kernels, _ALL_MODES, (VMA_LOCK,), booted))
 
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
     program = guest.compile_program(_SOURCE)
     boots = _fast_scenes(kernels, program, plan)
-    samples = [sample for boot in boots for sample in boot.samples]
+    samples = guest.samples_of(boots)
     for metric in ("shared_touches", "unshared_touches"):
         samples += _ratios(boots, metric)
     samples += _waits(kernels, program, plan)
     samples += _cost(kernels, program, plan)
-    machine = (f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {boots[0].accel.upper()}; "
-               "virtual and cost: TCG that counts instructions")
-    report = Report(boots[0].release, machine, rows_of(samples))
+    report = Report.of(boots[0], samples, "; virtual and cost: TCG that counts instructions")
     _aims(report)
     return report
 

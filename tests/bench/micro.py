@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from faultline.common import ROOT
 from faultline.vm.qemu import Machine
 from . import guest
 from .guest import OFF, ON, STOCK
-from .report import Report, rows_of
+from .report import Report
 
 THROUGHPUT, INSTRUCTIONS = "throughput", "cost"
 SCENES = (THROUGHPUT, INSTRUCTIONS)
@@ -44,8 +42,7 @@ QUICK = Plan(rounds=1, ms=100, turns=1, cost_ms=20)
 
 
 def _commands(arm: str, turns: int, ms: int, *tasks: int) -> list[list[str]]:
-    return [["micro", "--arms", arm, "--rounds", str(turns), "--ms", str(ms),
-             "--mode", mode, "--tasks", str(count), "all"]
+    return [guest.command("micro", arm, turns, "all", ms=ms, mode=mode, tasks=count)
             for mode in ("threads", "processes") for count in dict.fromkeys(tasks)]
 
 
@@ -62,22 +59,18 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
     program = guest.compile_program(_SOURCE)
     turns = [*kernels.others(), (OFF, kernels.ours), (ON, kernels.ours)]
-    samples: list[guest.Sample] = []
-    ours = guest.Boot()
+    boots: list[tuple[str, guest.Boot]] = []
     for number in range(plan.rounds if THROUGHPUT in plan.scenes else 0):
         for arm, kernel in turns if number % 2 == 0 else turns[::-1]:
             vm = Machine(kernel, cpus=plan.cpus, mem=plan.mem,
                          append=[f"hugepages={4 * plan.cpus}", *guest.switched(arm)])
-            boot = guest.boot(vm, program, _commands(arm, plan.turns, plan.ms, 1, plan.cpus),
-                              f"micro-{number + 1}-{arm}")
-            samples += boot.samples
-            ours = boot if kernel == kernels.ours else ours
-    for arm, kernel in turns if INSTRUCTIONS in plan.scenes else []:
-        boot = _cost(arm, kernel, program, plan)
-        samples += boot.samples
-        ours = boot if kernel == kernels.ours else ours
-    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {ours.accel.upper()}"
-    report = Report(ours.release, machine, rows_of(samples))
+            boots.append((arm, guest.boot(
+                vm, program, _commands(arm, plan.turns, plan.ms, 1, plan.cpus),
+                f"micro-{number + 1}-{arm}")))
+    boots += [(arm, _cost(arm, kernel, program, plan))
+              for arm, kernel in (turns if INSTRUCTIONS in plan.scenes else [])]
+    samples = guest.samples_of(boot for _, boot in boots)
+    report = Report.of(dict(boots)[ON], samples)
     for metric in dict.fromkeys(sample.metric for sample in samples):
         if metric.endswith(COST):
             report.aim_ratio(metric, ON, STOCK, MOST_ON)

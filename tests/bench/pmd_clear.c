@@ -2,19 +2,10 @@
 /*
  * Benefits and costs of vm.pmd_clear_ipi_free.
  *
- * Runs in the guest and prints one line per measurement:
- *
- *	sample METRIC UNIT ARM VALUE
- *
- * An arm is a value of vm.pmd_clear_ipi_free, or a name for the kernel as it
- * is (see --arms).  The arms take turns within a round, in alternating order.
- * The host side, `lab bench`, computes medians, tables and verdicts.
- *
  * Broadcasts are counted by the kernel function that they run on other CPUs
  * (trace event csd:csd_queue_cpu), and interrupts by /proc/interrupts.  These
  * counts do not depend on how fast the machine is.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -31,29 +22,15 @@
 
 #include "bench_util.h"
 
-#define POOL		"/proc/sys/vm/nr_hugepages"
 #define CPUS_MAX	64
 
 /* A multiple of 1 GiB, far from the mappings of a small program. */
 #define BASE		((char *)(16 * KIB * GIB))
 
-const char bench_name[] = "pmd_clear";
-const char *bench_knob = "/proc/sys/vm/pmd_clear_ipi_free";
-
-/* The command line. */
+/* The command line: see main(). */
 static struct {
-	long rounds;
-	long areas;		/* huge pages' worth of memory per turn */
-	long forks;		/* children in unshare */
-	long isolated;		/* an otherwise unused CPU */
-} opt = {
-	.rounds		= 5,
-	.areas		= 64,
-	.forks		= 30,
-	.isolated	= -1,
-};
-
-static size_t huge;		/* size of a huge page */
+	long areas, forks, isolated;
+} opt = { .areas = 64, .forks = 30, .isolated = -1 };
 
 /* --- broadcasts and interrupts */
 
@@ -96,7 +73,7 @@ static void find_functions(void)
 				calls[i].filter
 			};
 	if (!nr_events)
-		die("/proc/kallsyms has none of the functions: run this as root");
+		errx(1, "/proc/kallsyms has no function: run this as root");
 }
 
 /* The number of interrupts on each CPU. */
@@ -145,7 +122,7 @@ struct count {
 static void count_start(struct count *count)
 {
 	if (!events_open(events, nr_events))
-		die("cannot count csd:csd_queue_cpu: is tracefs mounted?");
+		errx(1, "cannot count csd:csd_queue_cpu: is tracefs mounted?");
 	count->counters = counters_read("pmd_clear_");
 	count->cal = read_interrupts("CAL:");
 	count->tlb = read_interrupts("TLB:");
@@ -187,13 +164,10 @@ static void count_stop(struct count *count, const char *what, int arm, long ops)
 /* Base pages where huge pages would be possible. */
 static char *map_small(size_t len)
 {
-	size_t off, step = sysconf(_SC_PAGESIZE);
-	char *p = mmap(BASE, len, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1,
-		       0);
+	size_t off, step = page_size();
+	char *p = map_memory(BASE, len, MAP_PRIVATE | MAP_ANONYMOUS |
+			     MAP_FIXED_NOREPLACE, -1);
 
-	if (p != BASE)
-		die("mmap of %zu MiB: %s", len / MIB, strerror(errno));
 	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
 	for (off = 0; off < len; off += step)
 		touch(p + off);
@@ -204,13 +178,7 @@ static char *map_small(size_t len)
 static void collapse(char *p, size_t len)
 {
 	if (madvise(p, len, MADV_COLLAPSE))
-		die("MADV_COLLAPSE of %zu MiB: %s", len / MIB, strerror(errno));
-}
-
-static void unmap(char *p, size_t len)
-{
-	if (munmap(p, len))
-		die("munmap: %s", strerror(errno));
+		err(1, "MADV_COLLAPSE of %zu MiB", len / MIB);
 }
 
 /* --- threads and a process that keep CPUs busy */
@@ -241,8 +209,7 @@ static int spinners_start(pthread_t *threads)
 	atomic_store(&stop, false);
 	atomic_store(&busy, 0);
 	for (cpu = 1; cpu < online() && n < CPUS_MAX; cpu++, n++)
-		if (pthread_create(&threads[n], NULL, spin, (void *)cpu))
-			die("pthread_create: %s", strerror(errno));
+		start_thread(&threads[n], spin, (void *)cpu);
 	while (atomic_load(&busy) < n)
 		sched_yield();
 	return n;
@@ -260,9 +227,9 @@ static void spinners_stop(pthread_t *threads, int n)
 /* --- scenes */
 
 /* MADV_COLLAPSE; one operation is one huge page. */
-static void collapse_turn(int arm, const char *what, bool spinners)
+static void collapse_as(int arm, const char *what, bool spinners)
 {
-	size_t len = opt.areas * huge;
+	size_t len = opt.areas * pmd_size();
 	pthread_t threads[CPUS_MAX];
 	struct count count;
 	char *p = map_small(len);
@@ -275,23 +242,23 @@ static void collapse_turn(int arm, const char *what, bool spinners)
 	unmap(p, len);
 }
 
-static void scene_collapse(int arm)
+static void collapse_turn(int arm, void *unused)
 {
-	collapse_turn(arm, "collapse", false);
+	collapse_as(arm, "collapse", false);
 }
 
-static void scene_collapse_busy(int arm)
+static void collapse_busy_turn(int arm, void *unused)
 {
-	collapse_turn(arm, "collapse_busy", true);
+	collapse_as(arm, "collapse_busy", true);
 }
 
 /*
  * munmap() of huge pages, with the other CPUs running the same process:
  * otherwise a powerpc CPU flushes only its own TLB.
  */
-static void scene_zap(int arm)
+static void zap_turn(int arm, void *unused)
 {
-	size_t len = opt.areas * huge;
+	size_t len = opt.areas * pmd_size();
 	pthread_t threads[CPUS_MAX];
 	struct count count;
 	char *p = map_small(len);
@@ -306,22 +273,20 @@ static void scene_zap(int arm)
 }
 
 /* A child shares its parent's page table and exits. */
-static void scene_unshare(int arm)
+static void unshare_turn(int arm, void *unused)
 {
 	struct count count;
 	char *p;
 	long i;
 	int fd;
 
-	if (write_text(POOL, "4"))
-		die(POOL ": %s", strerror(errno));
+	if (!huge_pool(4))
+		errx(1, "there are no 4 huge pages");
 	fd = memfd_create("bench", MFD_CLOEXEC | MFD_HUGETLB);
 	if (fd < 0 || ftruncate(fd, GIB))
-		die("hugetlb memfd: %s", strerror(errno));
-	p = mmap(BASE, GIB, PROT_READ | PROT_WRITE,
-		 MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd, 0);
-	if (p != BASE)
-		die("mmap of 1 GiB: %s", strerror(errno));
+		err(1, "hugetlb memfd");
+	p = map_memory(BASE, GIB,
+		       MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, fd);
 	touch(p);
 	count_start(&count);
 	for (i = 0; i < opt.forks; i++) {
@@ -333,7 +298,7 @@ static void scene_unshare(int arm)
 			_exit(0);
 		}
 		if (reap(pid))
-			die("a child could not start, or failed");
+			errx(1, "a child could not start, or failed");
 	}
 	count_stop(&count, "unshare", arm, opt.forks);
 	unmap(p, GIB);
@@ -341,16 +306,16 @@ static void scene_unshare(int arm)
 }
 
 /* Another process runs on the isolated CPU and must not be interrupted. */
-static void scene_isolated(int arm)
+static void isolated_turn(int arm, void *unused)
 {
 	pid_t pid;
 	int fds[2];
 	char c;
 
 	if (opt.isolated < 0)
-		die("isolated needs --isolated CPU");
+		errx(1, "isolated needs --isolated CPU");
 	if (pipe(fds))
-		die("pipe: %s", strerror(errno));
+		err(1, "pipe");
 	pid = fork_bound();
 	if (!pid) {
 		pin_to(opt.isolated);
@@ -360,10 +325,10 @@ static void scene_isolated(int arm)
 			;
 	}
 	if (pid < 0 || read(fds[0], &c, 1) != 1)
-		die("fork: %s", strerror(errno));
-	collapse_turn(arm, "isolated", false);
+		err(1, "fork");
+	collapse_as(arm, "isolated", false);
 	if (kill(pid, SIGKILL) || waitpid(pid, NULL, 0) != pid)
-		die("the busy process is gone");
+		errx(1, "the busy process is gone");
 	close(fds[0]);
 	close(fds[1]);
 }
@@ -386,119 +351,75 @@ struct gup_test {
 #define PIN_FAST_BENCHMARK	_IOWR('g', 2, struct gup_test)
 #define GUP_PAGES		512UL
 
-static void gup_turn(int arm, int fd, const char *what, unsigned long cmd,
-		     long per_call, char *p)
+static void gup(int arm, int fd, const char *what, unsigned long cmd,
+		long per_call, char *p)
 {
-	struct gup_test gup = {
+	struct gup_test test = {
 		.addr = (unsigned long)p,
-		.size = GUP_PAGES * sysconf(_SC_PAGESIZE),
+		.size = GUP_PAGES * page_size(),
 		.nr_pages_per_call = per_call,
 	};
 	__u64 from = ticks();
 
-	if (ioctl(fd, cmd, &gup))
-		die("gup_test: %s", strerror(errno));
+	if (ioctl(fd, cmd, &test))
+		err(1, "gup_test");
 	report(arm, "ticks", (double)(ticks() - from) * per_call / GUP_PAGES,
 	       "%s", what);
 }
 
-static void scene_gup(int arm)
+static void gup_turn(int arm, void *unused)
 {
-	size_t len = 2 * huge;
+	size_t len = 2 * pmd_size();
 	int fd = open("/sys/kernel/debug/gup_test", O_RDWR | O_CLOEXEC);
 	char *p = map_small(len);
 
 	if (fd < 0)
-		die("/sys/kernel/debug/gup_test: %s", strerror(errno));
+		err(1, "/sys/kernel/debug/gup_test");
 	/* Calls for one page, and for the maximum number of pages. */
-	gup_turn(arm, fd, "gup_get_1", GUP_FAST_BENCHMARK, 1, p);
-	gup_turn(arm, fd, "gup_pin_1", PIN_FAST_BENCHMARK, 1, p);
-	gup_turn(arm, fd, "gup_get_512", GUP_FAST_BENCHMARK, GUP_PAGES, p);
+	gup(arm, fd, "gup_get_1", GUP_FAST_BENCHMARK, 1, p);
+	gup(arm, fd, "gup_pin_1", PIN_FAST_BENCHMARK, 1, p);
+	gup(arm, fd, "gup_get_512", GUP_FAST_BENCHMARK, GUP_PAGES, p);
 	unmap(p, len);
 	close(fd);
 }
 
 /* --- the program */
 
-static const char * const scene_names[] = {
-	"collapse", "collapse_busy", "zap", "unshare", "isolated", "gup",
-};
-
-static void (* const scenes[])(int arm) = {
-	scene_collapse, scene_collapse_busy, scene_zap, scene_unshare,
-	scene_isolated, scene_gup,
-};
-
-static void run_scene(void (*scene)(int arm))
-{
-	long round;
-	int turn;
-
-	/* A warm-up: the memory layout settles after the first time. */
-	for (round = -1; round < opt.rounds; round++) {
-		for (turn = 0; turn < nr_arms; turn++) {
-			int arm = arm_of_turn(round < 0 ? 0 : round, turn);
-
-			set_arm(arm);
-			if (round < 0)
-				report_quietly(true);
-			scene(arm);
-			report_quietly(false);
-		}
-	}
-}
-
-static size_t huge_page_size(void)
-{
-	FILE *f = fopen("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size",
-			"r");
-	unsigned long size = 0;
-
-	if (f && fscanf(f, "%lu", &size) != 1)
-		size = 0;
-	if (f)
-		fclose(f);
-	if (!size)
-		die("this kernel has no transparent huge pages");
-	return size;
-}
-
-static void usage(FILE *to)
-{
-	size_t i;
-
-	fputs("pmd_clear --arms LIST [OPTION...] SCENE...\n"
-	      "  --arms LIST    values of vm.pmd_clear_ipi_free, or a name for the kernel\n"
-	      "                 as it is, separated by commas\n"
-	      "  --rounds N     turns of each arm\n"
-	      "  --areas N      huge pages to collapse or unmap per turn\n"
-	      "  --forks N      children of unshare per turn\n"
-	      "  --isolated CPU an otherwise unused CPU (isolcpus=CPU)\n"
-	      "scenes:", to);
-	for (i = 0; i < ARRAY_SIZE(scene_names); i++)
-		fprintf(to, " %s", scene_names[i]);
-	fputc('\n', to);
-}
-
 int main(int argc, char **argv)
 {
 	static const struct bench_option options[] = {
-		{ "rounds", &opt.rounds },
-		{ "areas", &opt.areas },
-		{ "forks", &opt.forks },
-		{ "isolated", &opt.isolated },
+		{ "areas", "huge pages to collapse or unmap per turn (64)",
+		  .number = &opt.areas },
+		{ "forks", "children of unshare per turn (30)",
+		  .number = &opt.forks },
+		{ "isolated", "an otherwise unused CPU (isolcpus=CPU)",
+		  .number = &opt.isolated },
+		{ }
 	};
-	int first = parse_options(argc, argv, options, ARRAY_SIZE(options),
-				  true, usage);
+	/* With a warm-up: the memory layout settles after the first time. */
+	static const struct bench_scene scenes[] = {
+		{ "collapse", "make huge pages of base pages",
+		  .turn = collapse_turn },
+		{ "collapse_busy", "the same, with the other CPUs in the process",
+		  .turn = collapse_busy_turn },
+		{ "zap", "unmap huge pages", .turn = zap_turn },
+		{ "unshare", "a child shares a hugetlb page table and exits",
+		  .turn = unshare_turn },
+		{ "isolated", "collapse beside a process on the isolated CPU",
+		  .turn = isolated_turn },
+		{ "gup", "cost of get_user_pages_fast()", .turn = gup_turn },
+		{ }
+	};
+	static const struct bench bench = {
+		"pmd_clear_ipi_free", options, .scenes = scenes,
+	};
+	int first = bench_parse(argc, argv, &bench);
 
 	if (online() > CPUS_MAX || opt.isolated >= online())
-		die("CPUs: at most %d, and --isolated must be one of them",
-		    CPUS_MAX);
-	huge = huge_page_size();
+		errx(1, "CPUs: at most %d, and --isolated must be one of them",
+		     CPUS_MAX);
 	find_functions();
 	pin_to(0);
-	for (; first < argc; first++)
-		run_scene(scenes[find_name("scene", argv[first], scene_names,
-					   ARRAY_SIZE(scene_names))]);
+	bench_scenes(argc, argv, first, &bench);
 	return 0;
 }

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import os
-import platform
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from faultline.common import ROOT
 from faultline.vm.qemu import Machine
 from . import guest
-from .report import Report, rows_of
+from .report import Report
 
 OFF, ON = "0", "1"
 STOCK = guest.STOCK
@@ -38,54 +36,43 @@ class Plan:
 QUICK = Plan(rounds=1, cost_rounds=1, cpu_counts=(2,), areas=8, forks=3, mem=1024)
 
 
-def _command(arms: str, rounds: int, plan: Plan, *words: str) -> list[str]:
-    return ["pmd_clear", "--arms", arms, "--rounds", str(rounds), "--areas", str(plan.areas),
-            "--forks", str(plan.forks), *words]
+def _command(arms: str, rounds: int, plan: Plan, *scenes: str, **options: int) -> list[str]:
+    return guest.command("pmd_clear", arms, rounds, *scenes, areas=plan.areas, forks=plan.forks,
+                         **options)
 
 
-def _broadcasts(kernels: guest.Kernels, plan: Plan) -> tuple[list[guest.Sample], guest.Boot]:
+def _broadcasts(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Boot]:
     """Count interruptions of other CPUs, on machines of several sizes.
 
     The last CPU is isolated.  The CPUs take turns on one host thread: counts are reproducible,
     and QEMU can patch code (trace events, the switch) that other CPUs are about to run.
     """
-    program = guest.compile_program(_SOURCE)
-    samples = []
     boots = []
     for cpus in plan.cpu_counts:
         last = cpus - 1
-        turns = [(kernels.ours, _ARMS)]
-        turns += [(kernel, arm) for arm, kernel in kernels.others()]
-        for kernel, arms in turns:
-            commands = [_command(arms, plan.rounds, plan, "--isolated", str(last), "collapse",
-                                 "collapse_busy", "zap", "unshare", "isolated")]
-            name = f"pmd_clear-{cpus}-cpus" + ("" if kernel == kernels.ours else f"-{arms}")
+        for arms, kernel, end in kernels.boots(_ARMS):
             machine = Machine(kernel, icount=4, cpus=cpus, mem=plan.mem,
                               append=[f"isolcpus={last}"])
-            boots.append(guest.boot(machine, program, commands, name))
-            samples += [replace(sample, metric=f"cpus{cpus}_{sample.metric}")
-                        for sample in boots[-1].samples]
-    return samples, boots[0]
-
-
-def _cost(kernels: guest.Kernels, plan: Plan) -> list[guest.Sample]:
-    """Count instructions: both values in one boot; off and stock in a separate boot each."""
-    program = guest.compile_program(_SOURCE)
-
-    def booted(kernel: Path, arms: str, name: str) -> guest.Boot:
-        return guest.boot(guest.counting(kernel, 1024), program,
-                          [_command(arms, plan.cost_rounds, plan, "gup")], f"pmd_clear-cost{name}")
-
-    return guest.with_stock(kernels, _ARMS, OFF, booted)
+            command = _command(arms, plan.rounds, plan, "collapse", "collapse_busy", "zap",
+                               "unshare", "isolated", isolated=last)
+            boots.append(guest.boot(machine, program, [command], f"pmd_clear-{cpus}-cpus{end}"))
+            boots[-1].samples = guest.prefixed(f"cpus{cpus}_", boots[-1].samples)
+    return boots
 
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
-    samples, first = _broadcasts(kernels, plan)
-    samples += _cost(kernels, plan)
-    machine = (f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {first.accel.upper()}; "
-               "cost: TCG that counts instructions")
-    report = Report(first.release, machine, rows_of(samples))
+    program = guest.compile_program(_SOURCE)
+
+    def booted(kernel: Path, arms: str, end: str) -> guest.Boot:
+        return guest.boot(guest.counting(kernel, 1024), program,
+                          [_command(arms, plan.cost_rounds, plan, "gup")], f"pmd_clear-cost{end}")
+
+    boots = _broadcasts(kernels, program, plan)
+    # Instructions: both values in one boot; off and stock in a separate boot each.
+    boots += guest.with_stock(kernels, _ARMS, (OFF,), booted)
+    report = Report.of(boots[0], guest.samples_of(boots),
+                       "; cost: TCG that counts instructions")
     _aims(report, plan)
     return report
 

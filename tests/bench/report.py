@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import json
+import os
+import platform
 import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from .guest import Sample
+from .guest import Boot, Sample
 
 # The unit of kernel counters, which get a separate table.
 EVENTS = "events"
@@ -82,6 +84,12 @@ class Report:
     machine: str
     rows: list[Row]
     aims: list[Aim] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, boot: Boot, samples: Iterable[Sample], note: str = "") -> Report:
+        """The report of a run; BOOT is one of our kernel."""
+        machine = f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {boot.accel.upper()}{note}"
+        return cls(boot.release, machine, rows_of(samples))
 
     def median(self, metric: str, arm: str) -> float | None:
         """Return the median of METRIC in ARM, or None if it was not measured."""

@@ -1,15 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * Benefits and costs of vm.speculative_page_fault.
- *
- * Runs in the guest and prints one line per measurement:
- *
- *	sample METRIC UNIT ARM VALUE
- *
- * An arm is a value of vm.speculative_page_fault, or a name for the kernel as
- * it is (see --arms).  The arms take turns within a round, in alternating
- * order.  The host side, `lab bench`, computes medians, tables and
- * verdicts.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -38,23 +29,12 @@
 #define ZRAM		"/dev/zram0"
 #define ZRAM_SYS	"/sys/block/zram0/"
 #define CGROUPS		"/sys/fs/cgroup/"
-#define CGROUP		CGROUPS "bench-spf/"
+#define CGROUP		CGROUPS "bench-spf"
 
-const char bench_name[] = "spf";
-const char *bench_knob = "/proc/sys/vm/speculative_page_fault";
-
-/* The command line. */
+/* The command line: see main(). */
 static struct {
-	long rounds;
-	long ms;		/* duration of a turn */
-	long mib;		/* memory that all threads fault in */
-	long threads;		/* in locks and throughput */
-} opt = {
-	.rounds		= 5,
-	.ms		= 2000,
-	.mib		= 32,
-	.threads	= 4,
-};
+	long ms, mib, threads;
+} opt = { .ms = 2000, .mib = 32, .threads = 4 };
 
 /* --- memory */
 
@@ -69,22 +49,22 @@ static char *map_area(size_t len)
 	size_t off;
 
 	if (p == MAP_FAILED)
-		die("%zu MiB: %s", len / MIB, strerror(errno));
+		err(1, "%zu MiB", len / MIB);
 	p += PAGE;
 	if (mprotect(p, len, PROT_READ | PROT_WRITE))
-		die("mprotect: %s", strerror(errno));
+		err(1, "mprotect");
 	madvise(p, len, MADV_NOHUGEPAGE);
 	for (off = 0; off < len; off += TABLE)
 		touch(p + off);
 	touch(p + len - PAGE);
 	if (madvise(p, len, MADV_DONTNEED))
-		die("MADV_DONTNEED: %s", strerror(errno));
+		err(1, "MADV_DONTNEED");
 	return p;
 }
 
 static void unmap_area(char *p, size_t len)
 {
-	munmap(p - PAGE, len + 2 * PAGE);
+	unmap(p - PAGE, len + 2 * PAGE);
 }
 
 /* --- threads that fault */
@@ -109,7 +89,7 @@ static void set_policy(int policy)
 	struct sched_param param = { .sched_priority = policy == SCHED_FIFO };
 
 	if (sched_setscheduler(0, policy, &param))
-		die("scheduling policy %d: %s", policy, strerror(errno));
+		err(1, "scheduling policy %d", policy);
 }
 
 /*
@@ -128,7 +108,7 @@ static void drop(const struct worker *w, size_t len)
 		if (piece > len - off)
 			piece = len - off;
 		if (madvise(w->start + off, piece, MADV_DONTNEED))
-			die("MADV_DONTNEED: %s", strerror(errno));
+			err(1, "MADV_DONTNEED");
 		if (w->gentle)
 			usleep(200);
 	}
@@ -141,8 +121,8 @@ static void worker_begins(const struct worker *w)
 	if (w->cpu >= 0)
 		pin_to(w->cpu);
 	/* 0 is the calling thread; the others stay in their cgroup. */
-	if (w->throttled && write_text(CGROUP "cgroup.threads", "0"))
-		die(CGROUP "cgroup.threads: %s", strerror(errno));
+	if (w->throttled && write_text(CGROUP "/cgroup.threads", "0"))
+		err(1, CGROUP "/cgroup.threads");
 	set_policy(w->policy);
 }
 
@@ -175,8 +155,7 @@ static void *hog_main(void *arg)
 static void start_worker(struct worker *w, void *(*run)(void *))
 {
 	w->done = 0;
-	if (pthread_create(&w->thread, NULL, run, w))
-		die("cannot start a thread");
+	start_thread(&w->thread, run, w);
 }
 
 /* Returns the total work of all threads. */
@@ -214,7 +193,7 @@ static size_t change_vma(char *page)
 		for (i = 0; i < ARRAY_SIZE(advice); i++) {
 			from = now_ns();
 			if (madvise(page, PAGE, advice[i]))
-				die("madvise: %s", strerror(errno));
+				err(1, "madvise");
 			write_us[n++] = (now_ns() - from) / 1e3;
 		}
 		usleep(WRITE_PAUSE_US);
@@ -252,9 +231,9 @@ static size_t change_vma_outside(char *page)
 			  CLONE_VM | SIGCHLD, &outsider);
 
 	if (pid < 0)
-		die("clone: %s", strerror(errno));
+		err(1, "clone");
 	if (waitpid(pid, &status, 0) != pid || status)
-		die(CGROUPS ": the writer cannot leave the cgroup");
+		errx(1, CGROUPS ": the writer cannot leave the cgroup");
 	return outsider.n;
 }
 
@@ -304,35 +283,27 @@ enum why {
 	WHY_IDLE,		/* SCHED_IDLE: their CPUs run other threads */
 	WHY_MEMCG,		/* their process has a memory.max */
 	WHY_CPU_MAX,		/* they, not the writer, have a cpu.max */
-	NR_WHYS
 };
 
-static const char * const why_names[NR_WHYS] = {
+static const char * const why_names[] = {
 	[WHY_IDLE]	= "idle",
 	[WHY_MEMCG]	= "memcg",
 	[WHY_CPU_MAX]	= "cpu_max",
 };
 
-/* How often threads of the cgroup have been throttled so far. */
-static unsigned long count_throttled(void)
-{
-	FILE *f = fopen(CGROUP "cpu.stat", "r");
-	unsigned long n = 0;
-	char line[128];
+static const struct memory_group group = { CGROUPS, CGROUP };
 
-	while (f && fgets(line, sizeof(line), f))
-		if (sscanf(line, "nr_throttled %lu", &n) == 1)
-			break;
-	if (f)
-		fclose(f);
-	return n;
+/* How often threads of the cgroup have been throttled so far. */
+static long count_throttled(void)
+{
+	return memory_group_read(&group, "cpu.stat", "nr_throttled");
 }
 
 /*
  * The writer's page is the last one in the VMA of the faulting threads (@same),
  * which they do not touch, or in a separate VMA.
  */
-static void latency_turn(enum why why, bool same, int arm)
+static void latency(enum why why, bool same, int arm)
 {
 	size_t part = opt.mib * MIB / FAULTERS *
 		      (why == WHY_MEMCG ? MEMCG_TIMES : 1);
@@ -340,12 +311,12 @@ static void latency_turn(enum why why, bool same, int arm)
 	char *area = map_area(len), *other = map_area(3 * PAGE);
 	char *page = same ? area + len - PAGE : other + PAGE;
 	const char *what = same ? "same" : "other", *scene = why_names[why];
-	unsigned long faults, throttled = count_throttled();
+	long throttled = count_throttled();
 	struct counters before;
+	unsigned long faults;
 	int i, nr = 0;
 
 	touch(page);
-	set_arm(arm);
 	before = counters_read("spf_");
 	for (i = 0; i < FAULTERS; i++, nr++) {
 		workers[nr] = (struct worker){
@@ -375,29 +346,24 @@ static void latency_turn(enum why why, bool same, int arm)
 	unmap_area(other, 3 * PAGE);
 }
 
-static void latency_round(enum why why, long round)
+static void latency_turn(int arm, void *why)
 {
-	int turn;
-
-	for (turn = 0; turn < nr_arms; turn++) {
-		latency_turn(why, true, arm_of_turn(round, turn));
-		latency_turn(why, false, arm_of_turn(round, turn));
-	}
+	latency(*(const enum why *)why, true, arm);
+	latency(*(const enum why *)why, false, arm);
 }
 
 static void need_cpus(const char *scene)
 {
 	if (sysconf(_SC_NPROCESSORS_ONLN) < FAULTERS)
-		die("%s: needs %d CPUs", scene, FAULTERS);
+		errx(1, "%s: needs %d CPUs", scene, FAULTERS);
 }
 
-static void scene_idle(void)
+static void run_idle(void *unused)
 {
-	long round;
+	enum why why = WHY_IDLE;
 
 	need_cpus("idle");
-	for (round = 0; round < opt.rounds; round++)
-		latency_round(WHY_IDLE, round);
+	run_turns(rounds, latency_turn, &why);
 }
 
 /* The same as mkswap. */
@@ -433,16 +399,13 @@ static void make_cgroup(const char *controller)
 {
 	if (write_text(CGROUPS "cgroup.subtree_control", controller) ||
 	    (mkdir(CGROUP, 0755) && errno != EEXIST))
-		die(CGROUP ": %s: is cgroup2 mounted there?", strerror(errno));
+		err(1, "is cgroup2 mounted? " CGROUP);
 }
 
 static void set_cgroup(const char *file, const char *text)
 {
-	char path[64];
-
-	snprintf(path, sizeof(path), CGROUP "%s", file);
-	if (write_text(path, text))
-		die("%s: %s: %s", path, text, strerror(errno));
+	if (memory_group_write(&group, file, text))
+		err(1, CGROUP "/%s: %s", file, text);
 }
 
 /* Per 100 ms, on all CPUs together. */
@@ -452,49 +415,43 @@ static void set_cgroup(const char *file, const char *text)
  * The faulting threads may use a tenth of one CPU.  Once they have used it up,
  * they are throttled at once, with any lock they hold, until the next period.
  */
-static void scene_cpu_max(void)
+static void run_cpu_max(void *unused)
 {
-	long round;
+	enum why why = WHY_CPU_MAX;
 
 	need_cpus("cpu_max");
 	make_cgroup("+cpu");
 	/* Allows threads of one process to be in different cgroups. */
 	set_cgroup("cgroup.type", "threaded");
 	set_cgroup("cpu.max", CPU_MAX);
-	for (round = 0; round < opt.rounds; round++)
-		latency_round(WHY_CPU_MAX, round);
+	run_turns(rounds, latency_turn, &why);
 	rmdir(CGROUP);
 }
 
 /* The threads fault in more memory than allowed, so they have to reclaim. */
-static void scene_memcg(void)
+static void run_memcg(void *unused)
 {
 	size_t len = opt.mib * MIB;
+	enum why why = WHY_MEMCG;
 	char limit[32];
-	long round;
+	pid_t pid;
 
 	if (!make_swap(2 * MEMCG_TIMES * len)) {
-		fprintf(stderr, "spf: " ZRAM ": %s: memcg is left out\n",
-			strerror(errno));
+		warn(ZRAM " fails: memcg is left out");
 		return;
 	}
 	make_cgroup("+memory");
 	snprintf(limit, sizeof(limit), "%zu", len / 2);
 	set_cgroup("memory.max", limit);
-	for (round = 0; round < opt.rounds; round++) {
-		/* All threads of a process are in the same cgroup. */
-		pid_t pid = fork();
-
-		if (pid < 0)
-			die("fork: %s", strerror(errno));
-		if (!pid) {
-			set_cgroup("cgroup.procs", "0");
-			latency_round(WHY_MEMCG, round);
-			exit(0);
-		}
-		if (reap(pid))
-			die("memcg: the process in the cgroup failed");
+	/* All threads of a process are in the same cgroup. */
+	pid = fork_bound();
+	if (!pid) {
+		set_cgroup("cgroup.procs", "0");
+		run_turns(rounds, latency_turn, &why);
+		exit(0);
 	}
+	if (reap(pid))
+		errx(1, "memcg: the process in the cgroup failed");
 	rmdir(CGROUP);
 	swapoff(ZRAM);
 	write_text(ZRAM_SYS "reset", "1");
@@ -530,11 +487,11 @@ static void *read_main(void *arg)
 	size_t off, chunk = 64 * KIB;
 
 	if (fd < 0)
-		die("/dev/zero: %s", strerror(errno));
+		err(1, "/dev/zero");
 	pthread_barrier_wait(&barrier);
 	for (off = 0; off < w->len; off += chunk)
 		if (read(fd, w->start + off, chunk) != (ssize_t)chunk)
-			die("/dev/zero: %s", strerror(errno));
+			err(1, "/dev/zero");
 	pthread_barrier_wait(&barrier);
 	close(fd);
 	return NULL;
@@ -566,7 +523,7 @@ static void report_locks(const char *what, int arm, unsigned long faults,
 	       "%s_lock_free", what);
 }
 
-static void locks_turn(const char *what, void *(*run)(void *), int arm)
+static void locks(const char *what, void *(*run)(void *), int arm)
 {
 	size_t part = opt.mib * MIB / opt.threads & ~(64 * KIB - 1);
 	size_t len = part * opt.threads;
@@ -575,7 +532,6 @@ static void locks_turn(const char *what, void *(*run)(void *), int arm)
 	unsigned long faults;
 	int i;
 
-	set_arm(arm);
 	pthread_barrier_init(&barrier, NULL, opt.threads + 1);
 	for (i = 0; i < opt.threads; i++) {
 		workers[i] = (struct worker){
@@ -584,7 +540,7 @@ static void locks_turn(const char *what, void *(*run)(void *), int arm)
 		start_worker(&workers[i], run);
 	}
 	if (!events_open(&mmap_lock_read, 1))
-		die("cannot count mmap_lock:*: is tracefs mounted?");
+		errx(1, "cannot count mmap_lock:*: is tracefs mounted?");
 	spf = counters_read("spf_");
 	vma_lock = counters_read("vma_lock_");
 	faults = count_faults();
@@ -605,19 +561,15 @@ static void locks_turn(const char *what, void *(*run)(void *), int arm)
 	unmap_area(area, len);
 }
 
-static void scene_locks(void)
+static void locks_turn(int arm, void *unused)
 {
-	long round;
-	int turn;
+	locks("user", touch_main, arm);
+	locks("kernel", read_main, arm);
+}
 
-	for (round = 0; round < opt.rounds; round++) {
-		for (turn = 0; turn < nr_arms; turn++) {
-			int arm = arm_of_turn(round, turn);
-
-			locks_turn("user", touch_main, arm);
-			locks_turn("kernel", read_main, arm);
-		}
-	}
+static void run_locks(void *unused)
+{
+	run_turns(rounds, locks_turn, NULL);
 }
 
 /* --- throughput */
@@ -634,24 +586,17 @@ static void fill_records(void)
 	for (i = 0; i < RECORD_CHUNKS; i++) {
 		record_chunks[i] = malloc(RECORD_CHUNK);
 		if (!record_chunks[i])
-			die("no memory for records");
+			errx(1, "no memory for records");
 		for (j = 0; j < n; j++)
 			record_chunks[i][j] = j;
 	}
 }
 
-static bool search(const __u32 *chunk, size_t n, __u32 key)
+static int compare_records(const void *a, const void *b)
 {
-	size_t low = 0, high = n, middle;
+	__u32 x = *(const __u32 *)a, y = *(const __u32 *)b;
 
-	while (low < high) {
-		middle = (low + high) / 2;
-		if (chunk[middle] < key)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return low < n && chunk[low] == key;
+	return (x > y) - (x < y);
 }
 
 /* Like ebizzy: copy a chunk to new memory, search it, and free it. */
@@ -664,16 +609,13 @@ static void *record_main(void *arg)
 		size_t n = RECORD_CHUNK / sizeof(__u32) /
 			   (1 + rand_r(&seed) % 4);
 		__u32 *from = record_chunks[rand_r(&seed) % RECORD_CHUNKS];
-		__u32 *copy = mmap(NULL, n * sizeof(*copy),
-				      PROT_READ | PROT_WRITE,
-				      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		__u32 *copy = (__u32 *)map_anon(n * sizeof(*copy));
+		__u32 key = rand_r(&seed) % n;
 
-		if (copy == MAP_FAILED)
-			die("mmap: %s", strerror(errno));
 		memcpy(copy, from, n * sizeof(*copy));
-		if (!search(copy, n, rand_r(&seed) % n))
-			die("a record is not found");
-		munmap(copy, n * sizeof(*copy));
+		if (!bsearch(&key, copy, n, sizeof(*copy), compare_records))
+			errx(1, "a record is not found");
+		unmap(copy, n * sizeof(*copy));
 		w->done++;
 	}
 	return NULL;
@@ -698,14 +640,13 @@ static void report_rate(const char *what, const char *unit, int arm,
 	report_counters(metric, arm, &before);
 }
 
-static void throughput_turn(int arm)
+static void throughput_turn(int arm, void *unused)
 {
 	size_t part = opt.mib * MIB / opt.threads & ~(PAGE - 1);
 	size_t len = part * opt.threads;
 	char *area = map_area(len);
 	int i;
 
-	set_arm(arm);
 	for (i = 0; i < opt.threads; i++)
 		workers[i] = (struct worker){
 			.start = area + i * part, .len = part, .cpu = -1,
@@ -722,31 +663,27 @@ static void throughput_turn(int arm)
 	report_rate("records", "records/s", arm, record_main);
 }
 
-static void scene_throughput(void)
+static void run_throughput(void *unused)
 {
-	long round;
-	int turn;
-
 	fill_records();
-	for (round = 0; round < opt.rounds; round++)
-		for (turn = 0; turn < nr_arms; turn++)
-			throughput_turn(arm_of_turn(round, turn));
+	run_turns(rounds, throughput_turn, NULL);
 }
 
 /* --- cost: instructions of a fault, if ticks count instructions */
 
 #define COST_PAGES	2001
 
-enum cost { COST_ZERO, COST_ANON, COST_COW, COST_REUSE, COST_KERNEL,
-	    NR_COSTS };
+enum cost { COST_ZERO, COST_ANON, COST_COW, COST_REUSE, COST_KERNEL };
 
-static const char * const cost_names[NR_COSTS] = {
+static const char * const cost_names[] = {
 	[COST_ZERO]	= "cost_zero",
 	[COST_ANON]	= "cost_anon",
 	[COST_COW]	= "cost_cow",
 	[COST_REUSE]	= "cost_reuse",
 	[COST_KERNEL]	= "cost_kernel",
 };
+
+static int zero_fd;
 
 /* All pages are shared with a child, which stays alive or exits. */
 static pid_t share_with_child(char *area, enum cost cost)
@@ -758,7 +695,7 @@ static pid_t share_with_child(char *area, enum cost cost)
 		touch(area + i * PAGE);
 	pid = fork();
 	if (pid < 0)
-		die("fork: %s", strerror(errno));
+		err(1, "fork");
 	if (!pid) {
 		while (cost == COST_COW)
 			pause();
@@ -773,14 +710,14 @@ static pid_t share_with_child(char *area, enum cost cost)
  * Take the median: now and then a fault pays for a batch of pages, for a page
  * table or for a timer.
  */
-static void cost_turn(enum cost cost, int fd, int arm)
+static void cost_turn(int arm, void *arg)
 {
+	enum cost cost = *(const enum cost *)arg;
 	size_t len = COST_PAGES * PAGE, i;
 	static double found[COST_PAGES];
 	char *area = map_area(len);
 	pid_t pid = 0;
 
-	set_arm(arm);
 	if (cost == COST_COW || cost == COST_REUSE)
 		pid = share_with_child(area, cost);
 	for (i = 0; i < COST_PAGES; i++) {
@@ -791,8 +728,8 @@ static void cost_turn(enum cost cost, int fd, int arm)
 			__atomic_load_n(p, __ATOMIC_RELAXED);
 		else if (cost != COST_KERNEL)
 			touch(p);
-		else if (read(fd, p, 1) != 1)
-			die("/dev/zero: %s", strerror(errno));
+		else if (read(zero_fd, p, 1) != 1)
+			err(1, "/dev/zero");
 		found[i] = ticks() - from;
 	}
 	if (cost == COST_COW) {
@@ -804,84 +741,52 @@ static void cost_turn(enum cost cost, int fd, int arm)
 	unmap_area(area, len);
 }
 
-static void scene_cost(void)
+static void run_cost(void *unused)
 {
-	int fd = open("/dev/zero", O_RDONLY | O_CLOEXEC), turn;
 	enum cost cost;
-	long round;
 
-	if (fd < 0)
-		die("/dev/zero: %s", strerror(errno));
-	for (cost = 0; cost < NR_COSTS; cost++) {
-		/* The first round of each is a warm-up. */
-		for (round = 0; round <= opt.rounds; round++) {
-			report_quietly(!round);
-			for (turn = 0; turn < nr_arms; turn++)
-				cost_turn(cost, fd, arm_of_turn(round, turn));
-		}
+	zero_fd = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	if (zero_fd < 0)
+		err(1, "/dev/zero");
+	for (cost = 0; cost < ARRAY_SIZE(cost_names); cost++) {
+		warm_up(cost_turn, &cost);
+		run_turns(rounds, cost_turn, &cost);
 	}
-	close(fd);
-}
-
-/* --- command line */
-
-enum scene { SCENE_IDLE, SCENE_MEMCG, SCENE_CPU_MAX, SCENE_LOCKS,
-	     SCENE_THROUGHPUT, SCENE_COST, NR_SCENES };
-
-static const char * const scene_names[NR_SCENES] = {
-	[SCENE_IDLE]		= "idle",
-	[SCENE_MEMCG]		= "memcg",
-	[SCENE_CPU_MAX]		= "cpu_max",
-	[SCENE_LOCKS]		= "locks",
-	[SCENE_THROUGHPUT]	= "throughput",
-	[SCENE_COST]		= "cost",
-};
-
-static void (* const scenes[NR_SCENES])(void) = {
-	[SCENE_IDLE]		= scene_idle,
-	[SCENE_MEMCG]		= scene_memcg,
-	[SCENE_CPU_MAX]		= scene_cpu_max,
-	[SCENE_LOCKS]		= scene_locks,
-	[SCENE_THROUGHPUT]	= scene_throughput,
-	[SCENE_COST]		= scene_cost,
-};
-
-static void usage(FILE *f)
-{
-	fprintf(f,
-		"Usage: spf --arms ARM,... [--rounds N] [--ms MS] [--mib MIB] [--threads N] SCENE...\n"
-		"  ARM    a value of vm.speculative_page_fault, or a name: the knob is left\n"
-		"         alone\n"
-		"  MS     duration of a turn of idle, memcg, cpu_max and throughput\n"
-		"  MIB    memory to fault in; memcg has %d times that, and a limit of half of\n"
-		"         it\n"
-		"  N      threads in locks and throughput\n"
-		"  SCENE  idle (a writer changes a VMA in which SCHED_IDLE threads fault),\n"
-		"         memcg (the threads have to reclaim), cpu_max (the threads have\n"
-		"         limited CPU time), locks (per fault), throughput, cost (ticks of\n"
-		"         a fault)\n",
-		MEMCG_TIMES);
+	close(zero_fd);
 }
 
 int main(int argc, char **argv)
 {
 	static const struct bench_option options[] = {
-		{ "rounds", &opt.rounds },
-		{ "ms", &opt.ms },
-		{ "mib", &opt.mib },
-		{ "threads", &opt.threads, THREADS_MAX },
+		{ "ms", "duration of a turn of idle, memcg, cpu_max, throughput (2000)",
+		  .number = &opt.ms },
+		{ "mib", "memory that all threads fault in (32); memcg: 8 times that",
+		  .number = &opt.mib },
+		{ "threads", "in locks and throughput (4)",
+		  .number = &opt.threads, .max = THREADS_MAX },
+		{ }
 	};
-	int first = parse_options(argc, argv, options, ARRAY_SIZE(options),
-				  true, usage);
-	int i;
+	static const struct bench_scene scenes[] = {
+		{ "idle", "a writer changes a VMA in which SCHED_IDLE threads fault",
+		  .run = run_idle },
+		{ "memcg", "the same, and the threads have to reclaim",
+		  .run = run_memcg },
+		{ "cpu_max", "the same, and their CPU time is limited",
+		  .run = run_cpu_max },
+		{ "locks", "per fault", .run = run_locks },
+		{ "throughput", "of faults, and of a program like ebizzy",
+		  .run = run_throughput },
+		{ "cost", "ticks of a fault", .run = run_cost },
+		{ }
+	};
+	static const struct bench bench = {
+		"speculative_page_fault", options, .scenes = scenes,
+	};
+	int first = bench_parse(argc, argv, &bench);
 
 	if (opt.mib * MIB / opt.threads < 64 * KIB)
-		die("--mib %ld is too little for %ld threads", opt.mib,
-		    opt.threads);
-	/* Check all names first, to detect a typo early. */
-	for (i = first; i < argc; i++)
-		find_name("scene", argv[i], scene_names, NR_SCENES);
-	for (i = first; i < argc; i++)
-		scenes[find_name("scene", argv[i], scene_names, NR_SCENES)]();
+		errx(1, "--mib %ld is too little for %ld threads", opt.mib,
+		     opt.threads);
+	bench_scenes(argc, argv, first, &bench);
 	return 0;
 }

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +11,8 @@ from pathlib import Path
 from faultline.common import ROOT
 from faultline.vm.qemu import Machine
 from . import guest
-from .guest import CONFIG_N, STOCK, BenchError
-from .report import Report, rows_of
+from .guest import STOCK, BenchError
+from .report import Report
 
 OFF, ON = "0", "1"
 
@@ -59,8 +58,7 @@ _RARE_CPUS = 2
 
 
 def _command(arms: str, rounds: int, plan: Plan, scene: str, threads: int = 1) -> list[str]:
-    return ["spf", "--arms", arms, "--rounds", str(rounds), "--ms", str(plan.ms),
-            "--mib", str(plan.mib), "--threads", str(threads), scene]
+    return guest.command("spf", arms, rounds, scene, ms=plan.ms, mib=plan.mib, threads=threads)
 
 
 def _waits_and_locks(kernels: guest.Kernels, program: Path, plan: Plan,
@@ -70,14 +68,13 @@ def _waits_and_locks(kernels: guest.Kernels, program: Path, plan: Plan,
     They take turns on one host thread, so results do not depend on the load of the host.  And
     QEMU can patch code (the switch, trace events) that other CPUs may run.
     """
-    turns = [(kernels.ours, _ARMS), *((kernel, arm) for arm, kernel in kernels.others())]
     cpus = plan.cpus
     if scene in _RARE:
         plan, cpus = replace(plan, ms=plan.ms * _RARE_TURN), _RARE_CPUS
     return [guest.boot(Machine(kernel, icount=4, cpus=cpus, mem=plan.mem), program,
                        [_command(arms, plan.rounds, plan, scene, cpus)],
-                       f"spf-{scene}" + ("" if kernel == kernels.ours else f"-{arms}"))
-            for kernel, arms in turns]
+                       f"spf-{scene}{end}")
+            for arms, kernel, end in kernels.boots(_ARMS)]
 
 
 def real_cpus() -> int:
@@ -123,25 +120,15 @@ def _throughput(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest
 
 def _cost(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Boot]:
     """Count instructions: both values in one boot; all kernels in a separate boot each."""
-    def booted(kernel: Path, arms: str, name: str) -> guest.Boot:
+    def booted(kernel: Path, arms: str, end: str) -> guest.Boot:
         return guest.boot(guest.counting(kernel, plan.mem), program,
-                          [_command(arms, plan.cost_rounds, plan, "cost")], f"spf-cost{name}")
+                          [_command(arms, plan.cost_rounds, plan, "cost")], f"spf-cost{end}")
 
-    boots = [booted(kernels.ours, _ARMS, "")]
-    others = [(kernel, arm) for arm, kernel in kernels.others()]
-    if kernels.config_n:
-        others.append((kernels.config_n, CONFIG_N))
-    for kernel, arm in [(kernels.ours, OFF), (kernels.ours, ON), *others] if others else []:
-        boot = booted(kernel, arm, f"-{arm}")
-        boot.samples = [replace(sample, metric=guest.ALONE + sample.metric)
-                        for sample in boot.samples]
-        boots.append(boot)
-    return boots
+    return guest.with_stock(kernels, _ARMS, (OFF, ON), booted)
 
 
-def _virtual(boot: guest.Boot) -> None:
-    boot.samples = [replace(sample, metric=f"virtual_{sample.metric}") if sample.unit == "us"
-                    else sample for sample in boot.samples]
+def _virtual(sample: guest.Sample) -> guest.Sample:
+    return (replace(sample, metric=f"virtual_{sample.metric}") if sample.unit == "us" else sample)
 
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
@@ -150,27 +137,19 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
         throughput_threads(plan)
     program = guest.compile_program(_SOURCE)
     boots: list[guest.Boot] = []
-    accel = ""
     for scene in SCENES:
         if scene not in plan.scenes:
             continue
         if scene == "throughput":
-            found = _throughput(kernels, program, plan)
-            accel = f", QEMU {found[0].accel.upper()}"
+            # The only scene that may run on KVM.
+            boots = [*_throughput(kernels, program, plan), *boots]
         elif scene == "cost":
-            found = _cost(kernels, program, plan)
+            boots += _cost(kernels, program, plan)
         else:
-            found = _waits_and_locks(kernels, program, plan, scene)
-            for boot in found:
-                _virtual(boot)
-        boots += found
-    machine = (f"{platform.machine()}, {os.cpu_count()} CPUs{accel}; "
-               "waits, locks, cost: QEMU TCG that counts instructions")
-    report = Report(boots[0].release, machine,
-                    rows_of(sample for boot in boots for sample in boot.samples))
-    others = [arm for arm, kernel in ((STOCK, kernels.stock), (CONFIG_N, kernels.config_n))
-              if kernel]
-    _aims(report, plan, others or [STOCK])
+            boots += _waits_and_locks(kernels, program, plan, scene)
+    report = Report.of(boots[0], map(_virtual, guest.samples_of(boots)),
+                       "; waits, locks, cost: TCG that counts instructions")
+    _aims(report, plan)
     return report
 
 
@@ -179,7 +158,7 @@ COSTS = ("zero", "anon", "cow", "reuse", "kernel")
 COSTS_ON = COSTS[:-1]
 
 
-def _aims(report: Report, plan: Plan, others: list[str]) -> None:
+def _aims(report: Report, plan: Plan) -> None:
     for scene in WAITS:
         if scene in plan.scenes:
             for what in ("p99", "any_p99", "max"):
@@ -195,5 +174,4 @@ def _aims(report: Report, plan: Plan, others: list[str]) -> None:
         for cost in COSTS_ON:
             report.aim_ratio(f"{guest.ALONE}cost_{cost}", ON, STOCK, COST_ON)
         for cost in COSTS:
-            for other in others:
-                report.aim_excess(f"{guest.ALONE}cost_{cost}", OFF, other, COST_OFF)
+            report.aim_excess(f"{guest.ALONE}cost_{cost}", OFF, STOCK, COST_OFF)

@@ -8,8 +8,6 @@ order of the arms is turned round from one round to the next.
 from __future__ import annotations
 
 import math
-import os
-import platform
 import re
 import shutil
 import subprocess
@@ -25,7 +23,7 @@ from faultline.vm.guest import Job
 from faultline.vm.qemu import Machine
 from . import guest, rootfs
 from .guest import OFF, ON, PEER, STOCK, BenchError, Sample
-from .report import EVENTS, Report, rows_of
+from .report import EVENTS, Report
 
 # QEMU and arrays gain; redis is a control, and the JVM is what most users ask about.
 SCENES = ("redis_flush", "redis_purge", "redis_bgsave", "arrays_mapped", "arrays_freed", "jvm_g1",
@@ -166,20 +164,12 @@ def safepoints(scene: str, arm: str, text: str) -> list[Sample]:
     return latencies(f"{scene}_safepoint", arm, "".join(found)) if found else []
 
 
-def facts(scene: str, text: str) -> dict[str, int]:
-    """Counts of the program itself: a name and a number per line."""
+def counts_in(text: str, what: str) -> dict[str, int]:
+    """A name and a number per line: /proc/vmstat, or counts of the program itself."""
     try:
         return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
     except ValueError as err:
-        raise BenchError(f"{scene}: the program wrote a bad count ({err})") from err
-
-
-def vmstat(text: str) -> dict[str, int]:
-    """The counters of /proc/vmstat."""
-    try:
-        return {name: int(value) for name, value in (line.split() for line in text.splitlines())}
-    except ValueError as err:
-        raise BenchError(f"the guest returned a bad /proc/vmstat ({err})") from err
+        raise BenchError(f"the guest returned a bad {what} ({err})") from err
 
 
 def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
@@ -250,8 +240,8 @@ class _Lines:
 
 
 def _boot(kernel: Path, disk: Path, made: list[Path], scenes: list[str], arm: str,
-          name: str, plan: Plan) -> tuple[Path, dict[str, str]]:
-    """Boot KERNEL and run SCENES; return the folder with their results, and the boot's facts."""
+          name: str, plan: Plan) -> tuple[Path, guest.Boot]:
+    """Boot KERNEL and run SCENES; return the folder with their results."""
     # A minute for each start of a program on an emulated CPU of a busy host.
     slower = _VIRTUAL_SLOWER if plan.virtual_time else 1
     limit = 600 + len(scenes) * slower * (240 + 2 * plan.ms // 1000)
@@ -265,7 +255,7 @@ def _boot(kernel: Path, disk: Path, made: list[Path], scenes: list[str], arm: st
     job = Job(["sh", "workloads/run.sh", ",".join(scenes), arm, str(plan.ms), str(plan.mib)],
               [*map(str, made), str(guest.SWITCHED), f"{_FOLDER}:/test/workloads"])
     report = guest.run(machine, job, name, limit, cast(BinaryIO, _Lines()))
-    return report.out / "files", {"release": report.machine.release, "accel": report.choice.accel}
+    return report.out / "files", guest.Boot([], report.machine.release, report.choice.accel)
 
 
 def _read(folder: Path, name: str) -> str:
@@ -280,11 +270,13 @@ def read_results(folder: Path, scene: str, arm: str) -> tuple[list[Sample], dict
     texts = {what: _read(folder, f"{scene}.{arm}.{what}")
              for what in ("latency", "work", "before", "after")}
     samples = [*latencies(scene, arm, texts["latency"]), rate(scene, arm, texts["work"])]
-    growth = grown(vmstat(texts["before"]), vmstat(texts["after"]))
+    growth = grown(*(counts_in(texts[when], f"{scene}.{arm}.{when}")
+                     for when in ("before", "after")))
     if (folder / f"{scene}.{arm}.safepoints").exists():
         samples += safepoints(scene, arm, _read(folder, f"{scene}.{arm}.safepoints"))
-    if (folder / f"{scene}.{arm}.facts").exists():
-        growth |= facts(scene, _read(folder, f"{scene}.{arm}.facts"))
+    name = f"{scene}.{arm}.facts"
+    if (folder / name).exists():
+        growth |= counts_in(_read(folder, name), name)
     return samples, growth
 
 
@@ -294,12 +286,12 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     made = {name: [_MADE[name]()] if name in _MADE else [] for name in programs(plan.scenes)}
     samples: list[Sample] = []
     counts: dict[tuple[str, str], list[dict[str, int]]] = {}
-    ours: dict[str, str] = {}
+    ours = guest.Boot()
     for name, scenes in programs(plan.scenes).items():
         for number, kernel, arm in boots(kernels, plan.rounds):
-            folder, facts = _boot(kernel, disks[name], made[name], scenes, arm,
-                                  f"workloads-{name}-{number}-{arm}", plan)
-            ours = facts if kernel == kernels.ours else ours
+            folder, boot = _boot(kernel, disks[name], made[name], scenes, arm,
+                                 f"workloads-{name}-{number}-{arm}", plan)
+            ours = boot if kernel == kernels.ours else ours
             for scene in scenes:
                 found, growth = read_results(folder, scene, arm)
                 samples += found
@@ -308,10 +300,8 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
         samples += fault_samples(scene, arm, rounds) if arm == ON else []
         samples += [Sample(f"{scene} {counter}", EVENTS, arm, value)
                     for growth in rounds for counter, value in growth.items()]
-    machine = f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {ours['accel'].upper()}"
-    if plan.virtual_time:
-        machine += ", virtual time"
-    report = Report(ours["release"], machine, rows_of(in_order(samples, plan.scenes)))
+    report = Report.of(ours, in_order(samples, plan.scenes),
+                       ", virtual time" if plan.virtual_time else "")
     for scene in plan.scenes:
         report.aim_least(f"{scene}_rate", ON, STOCK, LEAST_RATE)
     return report

@@ -31,7 +31,7 @@ def run(plan: micro.Plan, figures: dict[str, float],
                      for tasks in [words[words.index("--tasks") + 1]]], f"6.12-{arm}", "tcg")
 
     with mock.patch.object(guest, "boot", boot), mock.patch.object(guest, "compile_program"):
-        return micro.run(Kernels(OURS, stock, None), plan), booted
+        return micro.run(Kernels(OURS, stock), plan), booted
 
 
 def test_order() -> None:

@@ -13,7 +13,7 @@ from bench.guest import BenchError, Boot, Kernels, Sample
 from bench.report import Report
 from faultline.vm.qemu import Machine
 
-KERNELS = Kernels(Path("ours"), Path("stock"), None)
+KERNELS = Kernels(Path("ours"), Path("stock"))
 UNITS = {"locks": "of_eligible", "throughput": "touches/s", "cost": "ticks"}
 
 
@@ -96,7 +96,7 @@ def test_peer(bench: Bench) -> None:
     """The newest upstream kernel is one more arm, and no aim is about it."""
     aims = bench.run(spf.Plan()).aims
     booted = [(machine.kernel, name) for machine, _, name in bench.booted]
-    kernels = Kernels(Path("ours"), Path("stock"), None, Path("peer"))
+    kernels = Kernels(Path("ours"), Path("stock"), Path("peer"))
     report = bench.run(spf.Plan(), kernels=kernels)
     with_peer = [(machine.kernel, name) for machine, _, name in bench.booted]
     assert [boot for boot in with_peer if boot[0] != Path("peer")] == booted

@@ -18,7 +18,7 @@ from faultline.vm import run as vm
 from faultline.vm.guest import Job
 from faultline.vm.qemu import Machine
 
-KERNELS = Kernels(Path("ours"), Path("stock"), None)
+KERNELS = Kernels(Path("ours"), Path("stock"))
 BEFORE = {"pgfault": 100, "spf_anon": 5, "nr_free_pages": 7}
 AFTER = {"pgfault": 200, "spf_anon": 35, "spf_cow": 30, "spf_abort_no_table": 10,
          "spf_abort_no_anon_vma": 4, "spf_skipped": 1, "nr_free_pages": 9,
@@ -43,13 +43,13 @@ def test_each_round_turns_the_order_round() -> None:
 
 def test_without_a_stock_kernel() -> None:
     """Only the two arms of our kernel are left."""
-    assert [arm for _, _, arm in workloads.boots(Kernels(Path("ours"), None, None), 1)] == \
+    assert [arm for _, _, arm in workloads.boots(Kernels(Path("ours"), None), 1)] == \
         ["off", "on"]
 
 
 def test_peer_is_in_the_order_and_in_the_table() -> None:
     """The newest upstream kernel is an arm between stock and ours."""
-    kernels = Kernels(Path("ours"), Path("stock"), None, Path("peer"))
+    kernels = Kernels(Path("ours"), Path("stock"), Path("peer"))
     assert [arm for _, _, arm in workloads.boots(kernels, 1)] == \
         ["stock", "peer", "off", "on"]
     samples = [Sample("s_p50", "ms", arm, 1) for arm in ("on", "peer", "off", "stock")]
@@ -110,10 +110,11 @@ def test_bad_safepoints(line: str) -> None:
 
 def test_counts_of_the_program() -> None:
     """A name and a number per line."""
-    assert workloads.facts("s", "batches 3\nreleased_mib 0\n") == {"batches": 3, "released_mib": 0}
+    assert workloads.counts_in("batches 3\nreleased_mib 0\n", "s.on.facts") == {
+        "batches": 3, "released_mib": 0}
     for text in ("batches\n", "batches x\n", "a 1 2\n"):
-        with pytest.raises(BenchError, match="s: the program wrote a bad count"):
-            workloads.facts("s", text)
+        with pytest.raises(BenchError, match=r"the guest returned a bad s.on.facts \("):
+            workloads.counts_in(text, "s.on.facts")
 
 
 def test_rate() -> None:
@@ -131,11 +132,9 @@ def test_bad_rate(text: str) -> None:
 def test_counters() -> None:
     """Only counters of the switches, and page faults."""
     text = "".join(f"{name} {count}\n" for name, count in AFTER.items())
-    growth = workloads.grown(BEFORE, workloads.vmstat(text))
+    growth = workloads.grown(BEFORE, workloads.counts_in(text, "s.on.after"))
     assert growth == {"pgfault": 100, "spf_anon": 30, "spf_cow": 30, "spf_abort_no_table": 10,
                       "spf_abort_no_anon_vma": 4, "spf_skipped": 1, "munmap_section_calls": 3}
-    with pytest.raises(BenchError, match="bad /proc/vmstat"):
-        workloads.vmstat("pgfault\n")
 
 
 def test_share_of_faults_without_locks() -> None:

@@ -54,7 +54,8 @@ def test_order_of_arms(program: Path) -> None:
 
 def test_help(program: Path) -> None:
     result = ran(program, "--help")
-    assert re.findall(r"^  (\S+)  +\S.*$", result.stdout, re.MULTILINE) == ["ARM", "PID", *TESTS]
+    assert re.findall(r"^  (\S+)  +\S.*$", result.stdout, re.MULTILINE) == [
+        "ARM", "--rounds", "--mode", "--parent", "--tasks", "--ms", *TESTS]
 
 
 @pytest.mark.parametrize("words, error", [

@@ -25,8 +25,6 @@
 #define REQUESTS_MAX	(4 << 20)
 #define VALUE_MAX	(1 << 20)
 
-const char bench_name[] = "client";
-const char *bench_knob = "";
 
 static const char *path;
 static uint64_t deadline;
