@@ -76,18 +76,6 @@ static unsigned long all_page_tables_kb(void)
 	return meminfo_kb("PageTables");
 }
 
-/* --- waits for locks */
-
-/*
- * By the flags of the event (the kernel's LCB_F_*).  Only waits that sleep
- * count: an optimistic spin on a mutex has an additional flag.
- */
-static const struct event_count lock_waits[] = {
-	{ "mutex", "lock/contention_begin", "flags == 32" },
-	{ "rwsem_read", "lock/contention_begin", "flags == 2" },
-	{ "rwsem_write", "lock/contention_begin", "flags == 4" },
-};
-
 /* --- the file and its pages */
 
 static void need_pool(unsigned long pages)
@@ -305,23 +293,6 @@ static void loop_work(long nr, const struct loop *loop)
 	w->faults = minor_faults() - before;
 }
 
-/* Returns the seconds that all processes ran. */
-static double loop_run(const struct loop *loop)
-{
-	double seconds;
-	__u64 from;
-
-	start_all(opt.procs, loop_work, loop);
-	wait_ready(opt.procs);
-	from = now_ns();
-	gate_pass(0);
-	usleep(opt.ms * 1000);
-	atomic_store(&stage->stop, true);
-	seconds = (now_ns() - from) / 1e9;
-	wait_gone(opt.procs);
-	return seconds;
-}
-
 static void report_timing(const char *what, const char *call, int arm,
 			  const struct timing *timing)
 {
@@ -337,9 +308,19 @@ static void loop_turn(int arm, void *arg)
 	const struct loop *loop = arg;
 	struct counters before = counters_read("hugetlb_");
 	const char *what = loop->name;
-	double seconds = loop_run(loop);
 	struct worker all = { };
+	double seconds;
+	__u64 from;
 	long i;
+
+	start_all(opt.procs, loop_work, loop);
+	wait_ready(opt.procs);
+	from = now_ns();
+	gate_pass(0);
+	usleep(opt.ms * 1000);
+	atomic_store(&stage->stop, true);
+	seconds = (now_ns() - from) / 1e9;
+	wait_gone(opt.procs);
 
 	for (i = 0; i < opt.procs; i++) {
 		const struct worker *w = &stage->workers[i];
@@ -358,23 +339,6 @@ static void loop_turn(int arm, void *arg)
 	report_counters(what, arm, &before);
 }
 
-/* A separate pass: tracing takes time. */
-static void loop_waits(int arm, void *arg)
-{
-	const int kinds = ARRAY_SIZE(lock_waits);
-	const struct loop *loop = arg;
-	int i;
-
-	if (!events_open(lock_waits, kinds))
-		return;
-	loop_run(loop);
-	for (i = 0; i < kinds; i++)
-		report(arm, "per_s",
-		       events_counted(&lock_waits[i]) * 1000.0 / opt.ms,
-		       "%s_waits_%s", loop->name, lock_waits[i].name);
-	events_close(lock_waits, kinds);
-}
-
 static void run_loop(void *arg)
 {
 	struct loop loop = *(const struct loop *)arg;
@@ -383,7 +347,16 @@ static void run_loop(void *arg)
 	loop.fd = new_filled_file(loop.len, HUGE);
 	/* Two turns per round, in both orders: this scene varies most. */
 	run_turns(2 * rounds, loop_turn, &loop);
-	run_turns(1, loop_waits, &loop);
+	close(loop.fd);
+}
+
+static void turns_with_file(size_t len, size_t step,
+			    void (*turn)(int arm, void *loop))
+{
+	struct loop loop = { .len = len };
+
+	loop.fd = new_filled_file(len, step);
+	run_turns(rounds, turn, &loop);
 	close(loop.fd);
 }
 
@@ -448,11 +421,7 @@ static void tables_turn(int arm, void *arg)
 
 static void run_tables(void *unused)
 {
-	struct loop loop = { .len = opt.gib * GIB };
-
-	loop.fd = new_filled_file(loop.len, HUGE);
-	run_turns(rounds, tables_turn, &loop);
-	close(loop.fd);
+	turns_with_file(opt.gib * GIB, HUGE, tables_turn);
 }
 
 /* --- exit_storm: many processes with a large, nearly empty mapping exit */
@@ -491,11 +460,7 @@ static void storm_turn(int arm, void *loop)
 
 static void run_storm(void *unused)
 {
-	struct loop loop = { .len = opt.storm_gib * GIB };
-
-	loop.fd = new_filled_file(loop.len, TABLE);
-	run_turns(rounds, storm_turn, &loop);
-	close(loop.fd);
+	turns_with_file(opt.storm_gib * GIB, TABLE, storm_turn);
 }
 
 /* --- interfere: faults while another thread removes pages */
@@ -674,11 +639,7 @@ static void attach_turn(int arm, void *loop)
 
 static void run_attach(void *unused)
 {
-	struct loop loop = { .len = ATTACH_LEN };
-
-	loop.fd = new_filled_file(loop.len, HUGE);
-	run_turns(rounds, attach_turn, &loop);
-	close(loop.fd);
+	turns_with_file(ATTACH_LEN, HUGE, attach_turn);
 }
 
 /* --- cost: one process maps, touches everything and unmaps, in ticks */
