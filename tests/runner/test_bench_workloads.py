@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -66,26 +67,14 @@ def test_scenes_of_a_program_share_a_boot() -> None:
         assert name in workloads.PACKAGES
 
 
-def test_percentiles() -> None:
-    """A percentile is one of the values."""
-    found = workloads.latencies("s", "on", "".join(f"{n}000\n" for n in range(1000, 0, -1)))
-    assert {sample.metric: sample.value for sample in found} == {
-        "s_p50": 500, "s_p99": 990, "s_p99.9": 999, "s_max": 1000}
-
-
-@pytest.mark.parametrize(("count", "names"), [
-    (1, ["s_max"]), (99, ["s_p50", "s_max"]), (999, ["s_p50", "s_p99", "s_max"])])
-def test_too_few_requests_for_a_percentile(count: int, names: list[str]) -> None:
-    """It is left out."""
-    assert [sample.metric for sample in workloads.latencies("s", "on", "5\n" * count)] == names
-
-
-@pytest.mark.parametrize(("text", "error"), [
-    ("", "s: the program made no request in arm on"), ("1\nx\n", "s: .* a bad latency .*'x'")])
-def test_bad_latencies(text: str, error: str) -> None:
-    """One clear error."""
-    with pytest.raises(BenchError, match=error):
-        workloads.latencies("s", "on", text)
+@pytest.mark.parametrize(("count", "figures"), [
+    (1000, {"p50": 500, "p99": 990, "p99.9": 999, "max": 1000}),
+    (999, {"p50": 500, "p99": 990, "max": 999}), (99, {"p50": 50, "max": 99}), (1, {"max": 1})])
+def test_percentiles(count: int, figures: dict[str, float]) -> None:
+    """A percentile is one of the values; with too few requests, it is left out."""
+    found = workloads.latencies("s", "on", "".join(f"{n}000\n" for n in range(count, 0, -1)))
+    assert [(sample.metric, sample.value) for sample in found] == [
+        (f"s_{name}", figure) for name, figure in figures.items()]
 
 
 SAFEPOINT = ("[0.161s][info][safepoint] Safepoint \"ZMarkEnd\", Time since last: 9 ns, "
@@ -101,32 +90,29 @@ def test_safepoints() -> None:
     assert not workloads.safepoints("s", "on", "")
 
 
-@pytest.mark.parametrize("line", ["OutOfMemoryError\n", SAFEPOINT.format("x"), "\n"])
-def test_bad_safepoints(line: str) -> None:
-    """One clear error."""
-    with pytest.raises(BenchError, match="s: the JVM wrote a bad line about a safepoint"):
-        workloads.safepoints("s", "on", SAFEPOINT.format(1) + line)
-
-
-def test_counts_of_the_program() -> None:
-    """A name and a number per line."""
+def test_counts_and_rate() -> None:
+    """A name and a number per line; requests per second."""
     assert workloads.counts_in("batches 3\nreleased_mib 0\n", "s.on.facts") == {
         "batches": 3, "released_mib": 0}
-    for text in ("batches\n", "batches x\n", "a 1 2\n"):
-        with pytest.raises(BenchError, match=r"the guest returned a bad s.on.facts \("):
-            workloads.counts_in(text, "s.on.facts")
-
-
-def test_rate() -> None:
-    """Requests per second."""
     assert workloads.rate("s", "on", "30 2.5\n").value == 12
 
 
-@pytest.mark.parametrize("text", ["", "1", "1 0", "a b", "1 2 3"])
-def test_bad_rate(text: str) -> None:
-    """One clear error."""
-    with pytest.raises(BenchError, match="s: the program wrote a bad amount of work"):
-        workloads.rate("s", "on", text)
+@pytest.mark.parametrize(("read", "error", "texts"), [
+    (workloads.latencies, "s: the program made no request in arm on", ("",)),
+    (workloads.latencies, "s: .* a bad latency .*'x'", ("1\nx\n",)),
+    (workloads.safepoints, "s: the JVM wrote a bad line about a safepoint",
+     tuple(SAFEPOINT.format(1) + line
+           for line in ("OutOfMemoryError\n", SAFEPOINT.format("x"), "\n"))),
+    (workloads.rate, "s: the program wrote a bad amount of work",
+     ("", "1", "1 0", "a b", "1 2 3")),
+    (lambda scene, arm, text: workloads.counts_in(text, f"{scene}.{arm}.facts"),
+     r"the guest returned a bad s.on.facts \(", ("batches\n", "batches x\n", "a 1 2\n"))])
+def test_bad_result(read: Callable[[str, str, str], object], error: str,
+                    texts: tuple[str, ...]) -> None:
+    """One clear error for each bad text."""
+    for text in texts:
+        with pytest.raises(BenchError, match=error):
+            read("s", "on", text)
 
 
 def test_counters() -> None:
@@ -346,9 +332,12 @@ def test_failed_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         workloads.run(KERNELS, workloads.Plan(scenes=("redis_flush",)))
 
 
-def test_no_download_is_one_error(monkeypatch: pytest.MonkeyPatch,
-                                  capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """An error of the download ends the program as any other one does."""
+@pytest.mark.parametrize(("words", "error"), [
+    ((), "lab bench: error: no coreutils\n"),
+    (("--scenes", "redis_slush"), "no 'redis_slush' in redis_flush")])
+def test_no_download(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+                     tmp_path: Path, words: tuple[str, ...], error: str) -> None:
+    """A failed download is one error; an unknown scene is refused before it."""
     kernel = tmp_path / "kernel"
     kernel.touch()
 
@@ -356,18 +345,9 @@ def test_no_download_is_one_error(monkeypatch: pytest.MonkeyPatch,
         raise Fail(f"no {packages[0]}")
 
     monkeypatch.setattr(rootfs, "image", image)
-    assert bench(monkeypatch, "workloads", "--quick", "--kernel", str(kernel)) == 1
-    assert capsys.readouterr().err == "lab bench: error: no coreutils\n"
-
-
-def test_unknown_scene(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-                       tmp_path: Path) -> None:
-    """Refused before anything is downloaded."""
-    kernel = tmp_path / "kernel"
-    kernel.touch()
-    assert bench(monkeypatch, "workloads", "--quick", "--kernel", str(kernel), "--scenes",
-                 "redis_slush") == 1
-    assert "no 'redis_slush' in redis_flush" in capsys.readouterr().err
+    assert bench(monkeypatch, "workloads", "--quick", "--kernel", str(kernel), *words) == 1
+    said = capsys.readouterr().err
+    assert error in said and said.count("\n") == 1
 
 
 def release(name: str) -> dict[str, str]:
