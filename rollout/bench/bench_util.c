@@ -21,8 +21,15 @@
 
 /* --- arms */
 
-struct arm arms[ARMS_MAX];
-int nr_arms;
+#define ARMS_MAX	8
+
+struct arm {
+	const char *name;
+	long value;		/* for the knob; -1: leave it alone */
+};
+
+static struct arm arms[ARMS_MAX];
+static int nr_arms;
 long rounds = 5;
 
 static const struct bench *program;

@@ -28,7 +28,6 @@
 #define __printf(a, b)		__attribute__((format(printf, a, b)))
 #define ARRAY_SIZE(a)		(sizeof(a) / sizeof((a)[0]))
 
-#define ARMS_MAX	8
 #define SAMPLES_MAX	(512 * KIB)
 
 /* --- a program: its options and its scenes; both lists end with { } */
@@ -79,13 +78,7 @@ int find_in_array(const char *what, const char *text, const void *array, int n,
 		  size_t size);
 
 /* --- arms */
-struct arm {
-	const char *name;
-	long value;		/* for the knob; -1: leave it alone */
-};
 
-extern struct arm arms[ARMS_MAX];
-extern int nr_arms;
 /* --rounds; a program may set another default. */
 extern long rounds;
 
