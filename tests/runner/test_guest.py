@@ -235,54 +235,43 @@ def outcome(log: str = "", qemu_status: int = 0, qemu_output: str = "", cut: str
 
 # --- The exit code for every outcome of a boot.
 
-def check(exit_code: int, reason: str, made: session.Outcome, allow_warn: bool = False) -> None:
-    """Compare the verdict's exit code and reason."""
-    result = verdict.judge(made, allow_warn=allow_warn, log=LOG)
-    assert result.exit == exit_code, result.reason
+def ended(log: str = "", cut: str = "", **records: str) -> session.Outcome:
+    """Return the outcome of a guest that has ended by itself."""
+    return outcome(log, 0, "", cut,
+                   **{"start": "1", "exit": "0", "taint": "0", "end": "", **records})
+
+
+WARNING = "[    1.000000] WARNING: CPU: 0 PID: 1 at mm/vma.c:1 f+0x1/0x2\n"
+
+
+@pytest.mark.parametrize(("code", "reason", "made"), [
+    # The command decides, except by codes that mean something else.
+    *((code, "", ended(exit=str(code))) for code in (0, 1, 42, 122)),
+    *((123, reason, ended(exit=str(code))) for code, reason in (
+        (123, "exit code 123"), (126, "exit code 126"), (255, "255"), (139, "signal 11"),
+        (137, "signal 9"))),
+    # Kernel trouble wins.
+    (126, "console.log:1", ended(WARNING)),
+    (126, "warn", outcome(WARNING, cut="timeout", start="1")),
+    (126, "tainted: WARN", ended(taint="512")),
+    (124, "the command ran", outcome(cut="timeout", start="1")),
+    (124, "still booting", outcome(cut="stall")),
+    # Silent death.
+    (126, "while the command ran", outcome(start="1")),
+    (126, "before the command", outcome()),
+    (126, "without a report", outcome(start="1", exit="0")),
+    (126, "reset", ended(cut="reset")),
+    (125, "no such machine", outcome(qemu_status=1, qemu_output="no such machine")),
+    (126, "damaged", ended(exit="x1"))])
+def test_exit_code(code: int, reason: str, made: session.Outcome) -> None:
+    """The verdict's exit code and reason."""
+    result = verdict.judge(made, allow_warn=False, log=LOG)
+    assert result.exit == code, result.reason
     assert reason in result.reason
 
 
-def test_the_command_decides() -> None:
-    for code in (0, 1, 42, 122):
-        check(code, "", outcome(start="1.0", exit=str(code), taint="0", end=""))
-
-
-def test_codes_that_mean_something_else() -> None:
-    for code, reason in ((123, "exit code 123"), (126, "exit code 126"), (255, "255"),
-                         (139, "signal 11"), (137, "signal 9")):
-        check(123, reason, outcome(start="1", exit=str(code), taint="0", end=""))
-
-
-def test_kernel_trouble_wins() -> None:
-    log = "[    1.000000] WARNING: CPU: 0 PID: 1 at mm/vma.c:1 f+0x1/0x2\n"
-    check(126, "console.log:1", outcome(log, start="1", exit="0", taint="0", end=""))
-    check(126, "warn", outcome(log, cut="timeout", start="1"))
-
-
-def test_taint() -> None:
-    made = outcome(start="1", exit="0", taint="512", end="")
-    check(126, "tainted: WARN", made)
-    check(0, "", made, allow_warn=True)
-
-
-def test_time() -> None:
-    check(124, "the command ran", outcome(cut="timeout", start="1"))
-    check(124, "still booting", outcome(cut="stall"))
-
-
-def test_silent_death() -> None:
-    check(126, "while the command ran", outcome(start="1"))
-    check(126, "before the command", outcome())
-    check(126, "without a report", outcome(start="1", exit="0"))
-    check(126, "reset", outcome(cut="reset", start="1", exit="0", taint="0", end=""))
-
-
-def test_qemu_failed() -> None:
-    check(125, "no such machine", outcome(qemu_status=1, qemu_output="no such machine"))
-
-
-def test_damaged_record() -> None:
-    check(126, "damaged", outcome(start="1", exit="x1", taint="0", end=""))
+def test_allowed_taint() -> None:
+    assert verdict.judge(ended(taint="512"), allow_warn=True, log=LOG).exit == 0
 
 
 # --- Errors of the host, and the choice of the accelerator.
