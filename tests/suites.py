@@ -117,15 +117,17 @@ RCU_TABLES = "pmd_clear_guest"
 # faults would be counted.
 AWAKE = "mkfifo /tmp/never; until read -r -t 1 nothing <>/tmp/never; do :; done & "
 
-RACES = ("munmap_race", "madvise_race", "hugetlb_race", "pmd_clear_race", "spf_race")
+RACES = ("munmap_race", "madvise_race", "hugetlb_race", "pmd_clear_race", "spf_race",
+         "walk_race")
 FLIPPED = tuple(f"{name} -v flip" for name in RACES)
 PPC64LE = ("mmu.sh", "toggles", "munmap_semantics", "munmap_race", "munmap_fault",
-           "madvise_semantics", "madvise_race", "hugetlb_semantics")
+           "madvise_semantics", "madvise_race", "hugetlb_semantics", "walk_semantics",
+           "walk_race")
 
 BOOTS = {boot.title: boot for boot in (
     Boot("kernel/semantics", "microvm",
          ("toggles", "munmap_semantics", "munmap_fault", "madvise_semantics", "hugetlb_semantics",
-          "pmd_clear_semantics", "spf_semantics"),
+          "pmd_clear_semantics", "spf_semantics", "walk_semantics"),
          IN_TURN, mem=3072, timeout=1500, append=NUMA, env=(FLIP_OFF, "FAULTLINE_COUNT=1000"),
          reason="The effect of each value of each switch, and the switches themselves.  On one "
          "host thread because these programs enable trace events and perf events."),
@@ -140,7 +142,7 @@ BOOTS = {boot.title: boot for boot in (
          reason="The KUnit suites of mm/faultline, which run when the kernel boots."),
     Boot("kernel/debug/semantics", "microvm-debug",
          ("toggles", "munmap_semantics", "munmap_fault", "madvise_semantics", "hugetlb_semantics",
-          "spf_semantics"),
+          "spf_semantics", "walk_semantics"),
          mem=4096, timeout=1500, append=f"{NUMA} {RCU_TABLES}", env=("FAULTLINE_COUNT=100",),
          reason="kernel/semantics under KASAN, lockdep and mm's own checks, with fault injection "
          "for allocations.  One host thread per CPU, although that occasionally fails (IN_TURN): "
@@ -262,6 +264,10 @@ RULES = {
         # Hit once or twice in 20 s: the page must be cleared for its next user meanwhile.
         _hugetlb("NO_ENTRY_LOCK", "locking the table to look at a page", "off.scan",
                  "hugetlb_entry_window_us=100000", seconds=60))),
+    "kernel/debug/walk-rules": (dataclasses.replace(_DEBUG, env=("FAULTLINE_MIB=16",)), (
+        Rule("WALK_NO_RECHECK", "the check of a VMA once it is locked", "walk_race race.on.sum",
+             "walk_find_window_us=2000"),
+        Rule("WALK_NO_TURN", "the wait for those who wait", "walk_race race.on.populate_turns"))),
     # The kernel behaves like a guest whose hypervisor flushes TLBs: on bare x86 a flush waits for
     # all walkers, no matter which rule is broken.
     "kernel/debug/pmd_clear-rules": (dataclasses.replace(_DEBUG, append=RCU_TABLES), (

@@ -149,13 +149,32 @@
 #define FAULTLINE_SPF_EVENTS(E)
 #endif
 
+/*
+ * calls      walks of a whole address space that were done section by section
+ * sections   sections that they handled
+ * contended  of these, those that ended early for a writer of the VMA
+ * upstream   VMAs that were walked under mmap_lock
+ * yields     times mmap_lock was released because somebody waited
+ */
+#ifdef CONFIG_FAULTLINE_WALK
+#define FAULTLINE_WALK_EVENTS(E)					\
+	E(WALK_SECTION_CALLS, "walk_section_calls")			\
+	E(WALK_SECTION_SECTIONS, "walk_section_sections")		\
+	E(WALK_SECTION_CONTENDED, "walk_section_contended")		\
+	E(WALK_SECTION_UPSTREAM, "walk_section_upstream")		\
+	E(WALK_SECTION_YIELDS, "walk_section_yields")
+#else
+#define FAULTLINE_WALK_EVENTS(E)
+#endif
+
 #define FAULTLINE_VM_EVENTS(E)						\
 	FAULTLINE_MADVISE_EVENTS(E)					\
 	FAULTLINE_MUNMAP_EVENTS(E)					\
 	FAULTLINE_HUGETLB_EVENTS(E)					\
 	FAULTLINE_PMD_CLEAR_EVENTS(E)					\
 	FAULTLINE_PMD_CLEAR_PPC_EVENTS(E)				\
-	FAULTLINE_SPF_EVENTS(E)
+	FAULTLINE_SPF_EVENTS(E)						\
+	FAULTLINE_WALK_EVENTS(E)
 
 #define FAULTLINE_VM_EVENT_ITEM(item, name)	item,
 #define FAULTLINE_VM_EVENT_TEXT(item, name)	name,

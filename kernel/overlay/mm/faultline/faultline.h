@@ -43,5 +43,8 @@ extern struct faultline_toggle pmd_clear_ipi_free_toggle;
 #ifdef CONFIG_FAULTLINE_SPF
 extern struct faultline_toggle speculative_page_fault_toggle;
 #endif
+#ifdef CONFIG_FAULTLINE_WALK
+extern struct faultline_toggle walk_section_toggle;
+#endif
 
 #endif /* _MM_FAULTLINE_H */

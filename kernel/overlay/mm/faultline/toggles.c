@@ -42,6 +42,9 @@ static struct faultline_toggle *const toggles[] = {
 #ifdef CONFIG_FAULTLINE_SPF
 	&speculative_page_fault_toggle,
 #endif
+#ifdef CONFIG_FAULTLINE_WALK
+	&walk_section_toggle,
+#endif
 	NULL
 };
 

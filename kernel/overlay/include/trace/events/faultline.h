@@ -241,6 +241,24 @@ DEFINE_EVENT(spf, spf_abort,
 );
 
 #endif /* CONFIG_FAULTLINE_SPF */
+#ifdef CONFIG_FAULTLINE_WALK
+
+/* A walk has released mmap_lock of @mm; others had it for @wait_ns. */
+TRACE_EVENT(walk_yield,
+	TP_PROTO(struct mm_struct *mm, u64 wait_ns),
+	TP_ARGS(mm, wait_ns),
+	TP_STRUCT__entry(
+		__field(struct mm_struct *,	mm)
+		__field(u64,			wait_ns)
+	),
+	TP_fast_assign(
+		__entry->mm		= mm;
+		__entry->wait_ns	= wait_ns;
+	),
+	TP_printk("mm=%p wait_ns=%llu", __entry->mm, __entry->wait_ns)
+);
+
+#endif /* CONFIG_FAULTLINE_WALK */
 #endif /* _TRACE_FAULTLINE_H */
 
 /* This part must be outside protection */

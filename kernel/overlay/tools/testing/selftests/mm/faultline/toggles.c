@@ -68,6 +68,13 @@ static struct toggle toggles[] = {
 		.good = { 1, 0, 1 },
 		.counter = "spf_anon",
 	},
+	{
+		.name = "walk_section_kbytes",
+		.stock = 0,
+		.max = 1048576,
+		.good = { 65536, 2048, 65536 },
+		.counter = "walk_section_calls",
+	},
 };
 
 /* Switches of this kernel; they come first in the table. */

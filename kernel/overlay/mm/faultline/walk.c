@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Faultline: section-wise walks of page tables (vm.walk_section_kbytes).
+ *
+ * Upstream holds mmap_lock while it walks the page tables of a whole address space,
+ * or faults in a whole range.  Every thread that wants to map, unmap or protect
+ * anything waits.  Here a walk is done in one of two ways:
+ *
+ * By section: what only looks at entries, or changes them as reclaim does, needs the
+ * VMA to stay, and not the address space.  It is done section by section, each under
+ * the lock of its VMA, as page faults hold it.  Between two sections nothing is held.
+ *
+ *  W1. Addresses only go up, so no address is handled twice.  A VMA is looked up and
+ *      checked anew for each section, and nothing is carried over to the next one but
+ *      the address, and sums.
+ *  W2. The VMA lock does what mmap_lock does for upstream: see A2 in madvise.c.
+ *  W3. A section ends after a step if a writer waits for the VMA.
+ *
+ * By yielding: what has to hold mmap_lock lets go of it when somebody waits.
+ *
+ *  W4. Not before some work is done (WALK_FAULT_PAGES), so each hold brings the walk
+ *      nearer to its end, however many others wait.
+ *  W5. The task waits until the first waiter has had the lock before it takes it again,
+ *      rwsem_wait_turn().  So no waiter waits for ever.
+ *  W6. The caller finds its place again by address, as it does after a page fault that
+ *      has released the lock.
+ *
+ * See Documentation/admin-guide/mm/faultline/walk.rst.
+ */
+
+#include <linux/dax.h>
+#include <linux/err.h>
+#include <linux/faultline_munmap.h>
+#include <linux/faultline_walk.h>
+#include <linux/ktime.h>
+#include <linux/mm.h>
+#include <linux/mmap_lock.h>
+#include <linux/pagewalk.h>
+#include <linux/rcupdate.h>
+#include <linux/rwsem.h>
+#include <linux/sched.h>
+#include <linux/sched/signal.h>
+#include <linux/vmstat.h>
+#include <trace/events/faultline.h>
+
+#include "../internal.h"
+#include "faultline.h"
+#include "section.h"
+#include "walk.h"
+
+/* === Data ================================================================= */
+
+/* vm.walk_section_kbytes is not 0. */
+DEFINE_STATIC_KEY_FALSE(walk_section_key);
+
+static void walk_section_apply(unsigned long kbytes)
+{
+	if (kbytes)
+		static_branch_enable(&walk_section_key);
+	else
+		static_branch_disable(&walk_section_key);
+}
+
+struct faultline_toggle walk_section_toggle = {
+	.name	= "walk_section_kbytes",
+	.stock	= 0,
+	.min	= 0,
+	.max	= SZ_1G / SZ_1K,
+	.value	= CONFIG_FAULTLINE_WALK_DEFAULT,
+	.apply	= walk_section_apply,
+};
+
+/* === Yielding ============================================================= */
+
+/**
+ * walk_yield_read - release mmap_lock, and wait until the first waiter has had it
+ * @mm: The address space; mmap_lock is held for reading, and is not on return.
+ *
+ * Context: May sleep.
+ */
+void walk_yield_read(struct mm_struct *mm)
+{
+	const bool traced = trace_walk_yield_enabled();
+	u64 began = 0;
+
+	count_vm_event(WALK_SECTION_YIELDS);
+	mmap_read_unlock(mm);
+	if (traced)
+		began = ktime_get_ns();
+	if (!walk_broken(WALK_NO_TURN))
+		rwsem_wait_turn(&mm->mmap_lock);
+	if (traced)
+		trace_walk_yield(mm, ktime_get_ns() - began);
+}
+
+/* === Sections ============================================================= */
+
+/*
+ * Lock for reading the VMA at @addr, or the next one above.  Returns NULL if there
+ * is none, or an error if the caller is being killed.
+ *
+ * What is mapped in a hole meanwhile can be missed, as if it had been mapped after
+ * the walk had passed.  Each hole is looked up by itself: mas_find() may start again
+ * in the middle, and then leave out a VMA that has grown into the hole.
+ */
+static struct vm_area_struct *walk_lock_vma(struct mm_struct *mm,
+					    unsigned long addr)
+{
+	MA_STATE(mas, &mm->mm_mt, addr, addr);
+	struct vm_area_struct *vma;
+
+	rcu_read_lock();
+	while (!(vma = mas_walk(&mas)) && mas.last != ULONG_MAX)
+		mas_set(&mas, mas.last + 1);
+	/* Between @addr and here there were holes only. */
+	addr = mas.index > addr ? mas.index : addr;
+	walk_window();
+	if (!vma) {
+		rcu_read_unlock();
+		return NULL;
+	}
+	if (vma_start_read(vma)) {
+		/* As lock_vma_under_rcu(): it may have changed before. */
+		if ((!vma->detached && vma->vm_start <= addr &&
+		     vma->vm_end > addr) || walk_broken(WALK_NO_RECHECK)) {
+			rcu_read_unlock();
+			return vma;
+		}
+		vma_end_read(vma);
+	}
+	rcu_read_unlock();
+
+	/* It has changed, or a writer has it. */
+	if (mmap_read_lock_killable(mm))
+		return ERR_PTR(-EINTR);
+	vma = find_vma(mm, addr);
+	/* Nobody can write-lock it now, so this does not wait. */
+	if (vma)
+		down_read(&vma->vm_lock->lock);
+	mmap_read_unlock(mm);
+	return vma;
+}
+
+/* Can the VMA lock replace mmap_lock?  A huge PUD may have to be split. */
+static bool walk_possible(struct vm_area_struct *vma)
+{
+	return !(vma->vm_flags & (VM_HUGETLB | VM_PFNMAP | VM_MIXEDMAP | VM_IO)) &&
+	       !vma_is_dax(vma);
+}
+
+/* Does the walk leave out this VMA?  walk_page_range_vma() does not ask. */
+static bool walk_skips(struct vm_area_struct *vma, const struct mm_walk_ops *ops,
+		       void *private)
+{
+	struct mm_walk walk = {
+		.ops		= ops,
+		.mm		= vma->vm_mm,
+		.vma		= vma,
+		.private	= private,
+	};
+
+	return ops->test_walk &&
+	       ops->test_walk(vma->vm_start, vma->vm_end, &walk);
+}
+
+/* One section at @start of a locked VMA; unlocks it.  Returns where it ended. */
+static unsigned long walk_section(struct vm_area_struct *vma, unsigned long start,
+				  const struct mm_walk_ops *ops,
+				  const struct walk_section_ops *walk,
+				  void *private)
+{
+	struct section section = section_begin(SECTION_MAX);
+	const unsigned long end = vma->vm_end;
+	struct mm_walk_ops sectioned = *ops;
+	unsigned long addr = start;
+	struct section_step step;
+
+	sectioned.walk_lock = PGWALK_VMA_RDLOCK_VERIFY;
+	/* Nothing is gathered, so only a waiter ends it. */
+	section.budget = LONG_MAX / 2;
+	do {
+		unsigned long next = end - addr > WALK_STEP ? addr + WALK_STEP : end;
+
+		next = faultline_next_step(vma, addr, next, &section, &step);
+		/* Some walks look at holes as well. */
+		if (ops->pte_hole)
+			step = (struct section_step) { addr, next };
+		if (step.start < step.end)
+			walk_page_range_vma(vma, step.start, step.end,
+					    &sectioned, private);
+		if (walk->walked)
+			walk->walked(vma, addr, next, private);
+		addr = next;
+		cond_resched();
+	} while (addr < end && !section_over(&section, vma));
+	vma_end_read(vma);
+
+	count_vm_event(WALK_SECTION_SECTIONS);
+	if (section.contended)
+		count_vm_event(WALK_SECTION_CONTENDED);
+	return addr;
+}
+
+/*
+ * A VMA for which the VMA lock is not enough, from *@addr on, as upstream.  Sets
+ * *@addr to its end.  Returns 0, or -EINTR if the caller is being killed.
+ */
+static int walk_upstream(struct mm_struct *mm, unsigned long *addr,
+			 const struct walk_section_ops *walk, void *private)
+{
+	const struct mm_walk_ops *ops;
+	struct vm_area_struct *vma;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	vma = find_vma(mm, *addr);
+	if (vma) {
+		unsigned long start = max(*addr, vma->vm_start);
+
+		*addr = vma->vm_end;
+		ops = vma_munmap_pending(vma) ? NULL : walk->ops_of(vma, private);
+		if (ops && !walk_skips(vma, ops, private)) {
+			struct mm_walk_ops locked = *ops;
+
+			locked.walk_lock = PGWALK_RDLOCK;
+			walk_page_range_vma(vma, start, *addr, &locked,
+					    private);
+			if (walk->walked)
+				walk->walked(vma, start, *addr, private);
+			count_vm_event(WALK_SECTION_UPSTREAM);
+		}
+	}
+	mmap_read_unlock(mm);
+	return 0;
+}
+
+/**
+ * walk_sectioned - walk the page tables of an address space section by section
+ * @mm:      The address space, which has a user and is not locked.
+ * @walk:    How to walk each VMA.
+ * @private: For @walk, and for the operations that it returns.
+ *
+ * The walk must neither change VMAs nor take access away, and must not end early.
+ *
+ * Context: May sleep; takes mmap_lock for reading, and VMA locks.
+ * Return: 0, or -EINTR if the caller is being killed.
+ */
+int walk_sectioned(struct mm_struct *mm, const struct walk_section_ops *walk,
+		   void *private)
+{
+	unsigned long addr = 0;
+
+	count_vm_event(WALK_SECTION_CALLS);
+	for (;;) {
+		const struct mm_walk_ops *ops = NULL;
+		struct vm_area_struct *vma;
+
+		cond_resched();
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		vma = walk_lock_vma(mm, addr);
+		if (IS_ERR_OR_NULL(vma))
+			return PTR_ERR_OR_ZERO(vma);
+		addr = max(addr, vma->vm_start);
+		if (!vma_munmap_pending(vma))
+			ops = walk->ops_of(vma, private);
+		if (!ops || walk_skips(vma, ops, private)) {
+			addr = vma->vm_end;
+			vma_end_read(vma);
+		} else if (walk_possible(vma)) {
+			addr = walk_section(vma, addr, ops, walk, private);
+		} else {
+			vma_end_read(vma);
+			if (walk_upstream(mm, &addr, walk, private))
+				return -EINTR;
+		}
+	}
+}
+
+#ifdef CONFIG_FAULTLINE_WALK_TORTURE
+#include "tests/walk-torture.h"
+#endif
+#if defined(CONFIG_FAULTLINE_KUNIT_TEST) && !defined(CONFIG_PREEMPT_RT)
+#include "tests/walk-kunit.h"
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Faultline: hooks for tests that break the rules of section-wise walks.
+ */
+#ifndef _MM_FAULTLINE_WALK_H
+#define _MM_FAULTLINE_WALK_H
+
+#include <linux/bits.h>
+#include <linux/types.h>
+
+/* Rules that a test breaks; W1 and W5 are those in walk.c. */
+enum walk_rule {
+	WALK_NO_RECHECK		= BIT(0),	/* W1: of a VMA once it is locked */
+	WALK_NO_TURN		= BIT(1),	/* W5: take mmap_lock again at once */
+};
+
+#ifdef CONFIG_FAULTLINE_WALK_TORTURE
+bool walk_broken(enum walk_rule rule);
+void walk_window(void);
+#else
+static inline bool walk_broken(enum walk_rule rule)
+{
+	return false;
+}
+
+/* A test delays the walk between finding a VMA and locking it. */
+static inline void walk_window(void)
+{
+}
+#endif
+
+#endif /* _MM_FAULTLINE_WALK_H */

@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Section-wise walks against other calls of the process.
+ */
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include "walk_util.h"
+#include "section_race.h"
+
+#define TAG		0x77616c6b73656374ULL
+
+static size_t npages(void)
+{
+	return race_range() / page_size();
+}
+
+static const struct race_feature race_feature = {
+	.knob = &walk_knob,
+	.flips = &walk_flips,
+	.counters = "walk_section_",
+};
+
+/* Shared by the races of a test. */
+struct data {
+	/* Calls of racers that have taken mmap_lock. */
+	atomic_long locks;
+	/* A page of its own for each racer. */
+	char *pages[MAX_RACERS];
+	/* The value that a walk must report. */
+	long expected;
+	/* For each page: the last thing that a racer has done to it. */
+	enum { KEPT, UNMAPPED, REPLACED } *changed;
+};
+
+/* Every call of these races ends with a walk by sections, for the counters. */
+static int sum_up(void)
+{
+	return rollup_kb(getpid(), "Rss") > 0 ? 0 : -EIO;
+}
+
+static int forget(struct race *r)
+{
+	return clear_refs(getpid(), "1") ? -errno : 0;
+}
+
+static bool succeeded(struct race *r)
+{
+	return !r->ret;
+}
+
+static void unmap_range(struct race *r)
+{
+	munmap(r->start, r->len);
+}
+
+static const struct section_call section_call = {
+	.tag = TAG,
+	.range = 32 * MIB,
+	.call = forget,
+	.verify = succeeded,
+	.release = unmap_range,
+};
+
+static bool data_init(struct data *d)
+{
+	int i;
+
+	memset(d, 0, sizeof(*d));
+	for (i = 0; i < MAX_RACERS; i++) {
+		d->pages[i] = map_filled(page_size(), TAG);
+		if (!d->pages[i])
+			return false;
+	}
+	return true;
+}
+
+/* Takes mmap_lock for writing twice, and changes no other mapping. */
+static void protect_own_page(struct race *r, int id)
+{
+	struct data *d = r->data;
+
+	if (mprotect(d->pages[id], page_size(), PROT_READ) ||
+	    mprotect(d->pages[id], page_size(), PROT_READ | PROT_WRITE))
+		race_wrong(r);
+	atomic_fetch_add(&d->locks, 2);
+}
+
+/* A hit began and ended while the call was at work. */
+static void writer(struct race *r, int id)
+{
+	while (!atomic_load(&r->done)) {
+		protect_own_page(r, id);
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+/* --- memory that is populated */
+
+static bool prepare_empty(struct race *r)
+{
+	r->len = race_range();
+	r->start = map_empty(r->len);
+	return r->start;
+}
+
+static int populate(struct race *r)
+{
+	if (madvise(r->start, r->len, MADV_POPULATE_WRITE))
+		return -errno;
+	return sum_up();
+}
+
+static bool all_resident(struct race *r)
+{
+	return !r->ret && resident_pages(r->start, r->len) == npages();
+}
+
+static bool has_yielded(struct race *r)
+{
+	return counted(&r->run.before, "yields") > 0;
+}
+
+TEST_F_TIMEOUT(race, populate, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .prepare = prepare_empty, .racer = writer,
+		.call = populate, .verify = all_resident,
+		.enough = has_yielded,
+	};
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	race_test(_metadata, &self->r, &ops, &d);
+}
+
+/* Each time that the lock was released, somebody who waited has had it. */
+TEST_F_TIMEOUT(race, populate_turns, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .prepare = prepare_empty, .racer = writer,
+		.call = populate, .verify = all_resident,
+		.enough = has_yielded,
+	};
+	struct data d;
+	long yields;
+
+	ASSERT_TRUE(data_init(&d));
+	race_test(_metadata, &self->r, &ops, &d);
+	yields = counted(&self->r.run.before, "yields");
+	ksft_print_msg("%ld yields to %ld locks\n", yields,
+		       atomic_load(&d.locks));
+	/* One more in each round, whose writer was not counted in time. */
+	EXPECT_LE(yields, atomic_load(&d.locks) + self->r.rounds);
+}
+
+static int lock_memory(struct race *r)
+{
+	if (mlock(r->start, r->len))
+		return -errno;
+	return sum_up();
+}
+
+static bool all_locked(struct race *r)
+{
+	return !r->ret &&
+	       smaps_kb(r->start, r->len, "Locked") == (long)(r->len / KIB);
+}
+
+TEST_F_TIMEOUT(race, mlock, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .prepare = prepare_empty, .racer = writer,
+		.call = lock_memory, .verify = all_locked,
+		.enough = has_yielded,
+	};
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	race_test(_metadata, &self->r, &ops, &d);
+}
+
+/* Unmaps and replaces parts of the range; what was replaced stays as it is. */
+static void replacer(struct race *r, int id)
+{
+	const size_t part = pmd_size() / page_size();
+	struct data *d = r->data;
+	__u64 seed = r->tag + id;
+
+	while (!atomic_load(&r->done)) {
+		/* Racers keep to pages of their own. */
+		size_t page = random_next(&seed) % (npages() / part) * part +
+			      4 * id;
+		char *p = r->start + page * page_size();
+
+		if (random_next(&seed) % 2) {
+			d->changed[page] = UNMAPPED;
+			munmap(p, page_size());
+		} else if (mmap(p, page_size(), PROT_READ | PROT_WRITE,
+				MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+				0) == p) {
+			word_write(p, r->tag + page);
+			d->changed[page] = REPLACED;
+		} else {
+			race_wrong(r);
+		}
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+static bool prepare_replaced(struct race *r)
+{
+	struct data *d = r->data;
+
+	memset(d->changed, 0, npages() * sizeof(*d->changed));
+	return prepare_empty(r);
+}
+
+static int populate_any(struct race *r)
+{
+	int ret = populate(r);
+
+	/* As for a hole that was there before. */
+	return ret == -ENOMEM ? sum_up() : ret;
+}
+
+static bool replaced_kept(struct race *r)
+{
+	struct data *d = r->data;
+	size_t i;
+
+	if (r->ret)
+		return false;
+	for (i = 0; i < npages(); i++) {
+		__u64 word = 0;
+		int signal = try_read(r->start + i * page_size(), &word);
+
+		if (signal ? d->changed[i] != UNMAPPED :
+			     word != (d->changed[i] == REPLACED ? r->tag + i : 0))
+			return false;
+	}
+	return true;
+}
+
+TEST_F_TIMEOUT(race, populate_replaced, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .prepare = prepare_replaced, .racer = replacer,
+		.call = populate_any, .verify = replaced_kept,
+		.enough = has_yielded,
+	};
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	d.changed = calloc(npages(), sizeof(*d.changed));
+	ASSERT_NE(NULL, d.changed);
+	catch_faults();
+	race_test(_metadata, &self->r, &ops, &d);
+	free(d.changed);
+}
+
+/* --- buffers that are pinned while children are forked */
+
+static int pin_buffer(struct race *r)
+{
+	int ring = ring_open(), err;
+
+	if (ring < 0)
+		return -errno;
+	/* By GUP-fast, and then by page faults. */
+	err = ring_register(ring, r->start, r->len);
+	if (!err)
+		err = ring_unregister(ring);
+	if (!err && bad_pages(r->start, r->len, r->tag))
+		err = EIO;
+	if (!err && madvise(r->start, r->len, MADV_DONTNEED))
+		err = errno;
+	if (!err)
+		err = ring_register(ring, r->start, r->len);
+	close(ring);
+	return err ? -err : sum_up();
+}
+
+static void pin_racer(struct race *r, int id)
+{
+	if (id) {
+		writer(r, id);
+		return;
+	}
+	while (!atomic_load(&r->done)) {
+		pid_t pid = fork_bound();
+
+		if (!pid)
+			_exit(0);
+		race_acted(r, !atomic_load(&r->done));
+		if (pid < 0 || reap(pid))
+			race_wrong(r);
+	}
+}
+
+TEST_F_TIMEOUT(race, pin, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .racer = pin_racer, .call = pin_buffer,
+		.verify = all_resident, .enough = has_yielded,
+	};
+	struct data d;
+	int ring = ring_open();
+
+	if (ring < 0)
+		SKIP(return, "there is no io_uring");
+	close(ring);
+	ASSERT_TRUE(data_init(&d));
+	race_test(_metadata, &self->r, &ops, &d);
+}
+
+/* --- a process that is killed while it waits for its turn */
+
+static void *protect_forever(void *page)
+{
+	for (;;)
+		if (mprotect(page, page_size(), PROT_READ) ||
+		    mprotect(page, page_size(), PROT_READ | PROT_WRITE))
+			_exit(1);
+	return NULL;
+}
+
+static void populate_forever(struct race *r)
+{
+	struct data *d = r->data;
+	pthread_t thread;
+	int i;
+
+	for (i = 0; i < 2; i++)
+		if (pthread_create(&thread, NULL, protect_forever, d->pages[i]))
+			_exit(1);
+	for (;;)
+		if (madvise(r->start, r->len, MADV_DONTNEED) ||
+		    madvise(r->start, r->len, MADV_POPULATE_WRITE))
+			_exit(1);
+}
+
+static int kill_populating(struct race *r)
+{
+	long yields = counted(&r->run.before, "yields"), ms;
+	pid_t pid = fork_bound();
+
+	if (!pid)
+		populate_forever(r);
+	if (pid < 0)
+		return -errno;
+	/* With the switch off, it never lets go of the lock. */
+	for (ms = 0; ms < 1000; ms++) {
+		if (counted(&r->run.before, "yields") > yields)
+			break;
+		usleep(1000);
+	}
+	usleep(random() % 5000);
+	kill(pid, SIGKILL);
+	if (reap(pid) != 256 + SIGKILL)
+		return -EIO;
+	return sum_up();
+}
+
+/* A damaged wait list is found by the kernel, or by a process that does not end. */
+TEST_F_TIMEOUT(race, killed, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .prepare = prepare_empty, .racer = writer,
+		.call = kill_populating, .verify = succeeded,
+		.enough = has_yielded,
+	};
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	race_test(_metadata, &self->r, &ops, &d);
+}
+
+/* --- memory that is looked at while its mappings are split and merged */
+
+static bool prepare_file(struct race *r)
+{
+	struct data *d = r->data;
+
+	r->len = race_range();
+	r->start = map_memfd(r->len);
+	if (!r->start)
+		return false;
+	d->expected = rollup_kb(getpid(), "Pss_Shmem");
+	return d->expected >= (long)(r->len / KIB);
+}
+
+static void splitter(struct race *r, int id)
+{
+	__u64 seed = r->tag + id;
+
+	while (!atomic_load(&r->done)) {
+		char *p = r->start + random_next(&seed) % npages() *
+				     page_size();
+
+		/* Others split and merge as well, so either can change nothing. */
+		if (mprotect(p, page_size(), PROT_READ) ||
+		    mprotect(p, page_size(), PROT_READ | PROT_WRITE))
+			race_wrong(r);
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+static int sum_up_file(struct race *r)
+{
+	struct data *d = r->data;
+	long kb = rollup_kb(getpid(), "Pss_Shmem");
+
+	if (kb == d->expected)
+		return 0;
+	ksft_print_msg("%ld kB instead of %ld\n", kb, d->expected);
+	return -EIO;
+}
+
+TEST_F_TIMEOUT(race, sum, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .prepare = prepare_file, .racer = splitter,
+		.call = sum_up_file, .verify = succeeded,
+	};
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	race_test(_metadata, &self->r, &ops, &d);
+}
+
+/* The bits of all pages are cleared, and nobody uses a page in between. */
+static bool all_forgotten(struct race *r)
+{
+	return !r->ret && !smaps_kb(r->start, r->len, "Referenced");
+}
+
+TEST_F_TIMEOUT(race, clear_refs, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 2, .racer = splitter, .verify = all_forgotten,
+	};
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	race_test(_metadata, &self->r, &ops, &d);
+}
+
+/* --- mappings that come and go */
+
+static void mapper(struct race *r, int id)
+{
+	const size_t len = 4 * pmd_size();
+
+	while (!atomic_load(&r->done)) {
+		char *p = map_empty(len);
+
+		if (!p) {
+			race_wrong(r);
+			return;
+		}
+		word_write(p, r->tag);
+		word_write(p + len - page_size(), r->tag);
+		munmap(p, len);
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+static int sum_and_forget(struct race *r)
+{
+	int ret = forget(r);
+
+	return ret ? ret : sum_up_file(r);
+}
+
+TEST_F_TIMEOUT(race, mapped_beside, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 3, .prepare = prepare_file, .racer = mapper,
+		.call = sum_and_forget, .verify = succeeded,
+	};
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	race_test(_metadata, &self->r, &ops, &d);
+}
+
+/* --- a fork, whose child looks at the parent */
+
+static void forker(struct race *r, int id)
+{
+	while (!atomic_load(&r->done)) {
+		pid_t parent = getpid(), pid = fork_bound();
+
+		if (!pid)
+			_exit(rollup_kb(parent, "Rss") > 0 &&
+			      !clear_refs(parent, "2") ? 0 : 1);
+		race_acted(r, !atomic_load(&r->done));
+		if (pid < 0 || reap(pid))
+			race_wrong(r);
+	}
+}
+
+TEST_F_TIMEOUT(race, fork, TIMEOUT)
+{
+	static const struct race_ops ops = {
+		.racers = 1, .racer = forker,
+	};
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	race_test(_metadata, &self->r, &ops, &d);
+}
+
+int main(int argc, char **argv)
+{
+	if (!race_options())
+		return KSFT_FAIL;
+	return vm_knob_kept(&walk_knob, test_harness_run, argc, argv);
+}

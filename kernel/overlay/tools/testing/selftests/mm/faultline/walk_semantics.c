@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Section-wise walks: semantics that are the same with the switch on and off.
+ *
+ * Each test runs as "off" (knob 0; also on a kernel without the feature) and as "on".
+ * Both expect the same outcome; in addition, "on" must have walked by sections where
+ * the test says so, and "off" must not.
+ */
+#include <sys/mman.h>
+
+#include "../../kselftest_harness.h"
+#include "walk_util.h"
+
+#define TAG		0x77616c6b73656d61ULL
+/* Several page tables, whose size depends on the machine. */
+#define BIG		(8 * pmd_size() > 32 * MIB ? 8 * pmd_size() : 32 * MIB)
+#define TIMEOUT		300
+
+/* The state of a test; FIXTURE() only wraps it. */
+struct state {
+	bool on;
+	struct idle_thread idle;
+	struct counters before;
+};
+
+FIXTURE(walk) {
+	struct state s;
+};
+
+FIXTURE_VARIANT(walk) {
+	bool on;
+};
+
+FIXTURE_VARIANT_ADD(walk, off) { .on = false };
+FIXTURE_VARIANT_ADD(walk, on) { .on = true };
+
+FIXTURE_SETUP(walk)
+{
+	const char *why = vm_knob_set(&walk_knob, variant->on ? 65536 : 0);
+
+	self->s.on = variant->on;
+	if (why)
+		SKIP(return, "%s", why);
+	ASSERT_EQ(0, idle_thread_start(&self->s.idle));
+	self->s.before = counters_read("walk_section_");
+}
+
+FIXTURE_TEARDOWN(walk)
+{
+	idle_thread_stop(&self->s.idle);
+}
+
+/* With the switch on, so many walks were done by sections. */
+static void expect_walks(struct __test_metadata *_metadata, struct state *s,
+			 int calls)
+{
+	struct counters d = counters_since(&s->before);
+	int i;
+
+	if (s->on) {
+		EXPECT_EQ(calls, counter(&d, "calls"));
+		if (calls)
+			EXPECT_LT(calls, counter(&d, "sections"));
+		return;
+	}
+	for (i = 0; i < d.n; i++)
+		EXPECT_EQ(0, d.list[i].value);
+}
+
+/* --- memory that is faulted in: nobody waits, so the lock is kept */
+
+static void expect_kept(struct __test_metadata *_metadata, struct state *s)
+{
+	EXPECT_EQ(0, counted(&s->before, "yields"));
+	expect_walks(_metadata, s, 0);
+}
+
+TEST_F_TIMEOUT(walk, populate, TIMEOUT)
+{
+	char *p = map_empty(BIG);
+
+	ASSERT_NE(NULL, p);
+	EXPECT_EQ(0, madvise(p, BIG, MADV_POPULATE_READ));
+	EXPECT_EQ(BIG / page_size(), resident_pages(p, BIG));
+	EXPECT_EQ(0, madvise(p, BIG, MADV_POPULATE_WRITE));
+	EXPECT_EQ((long)(BIG / KIB), smaps_kb(p, BIG, "Rss"));
+	expect_kept(_metadata, &self->s);
+}
+
+TEST_F_TIMEOUT(walk, map_populate, TIMEOUT)
+{
+	char *p = mmap(NULL, BIG, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+	ASSERT_NE(MAP_FAILED, p);
+	EXPECT_EQ((long)(BIG / KIB), smaps_kb(p, BIG, "Rss"));
+	expect_walks(_metadata, &self->s, 0);
+}
+
+TEST_F_TIMEOUT(walk, mlock, TIMEOUT)
+{
+	char *p = map_empty(BIG);
+
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, mlock(p, BIG));
+	EXPECT_EQ((long)(BIG / KIB), smaps_kb(p, BIG, "Locked"));
+	EXPECT_EQ(0, munlock(p, BIG));
+	expect_kept(_metadata, &self->s);
+}
+
+/* The part before a hole is populated, and the hole is reported. */
+TEST_F_TIMEOUT(walk, populate_hole, TIMEOUT)
+{
+	size_t part = BIG / 2;
+	char *p = map_empty(BIG);
+
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, munmap(p + part, page_size()));
+	EXPECT_EQ(-1, madvise(p, BIG, MADV_POPULATE_WRITE));
+	EXPECT_EQ(ENOMEM, errno);
+	EXPECT_EQ((long)(part / KIB), smaps_kb(p, part, "Rss"));
+	EXPECT_EQ(0, smaps_kb(p + part, part, "Rss"));
+}
+
+/* --- pinned buffers */
+
+TEST_F_TIMEOUT(walk, pin, TIMEOUT)
+{
+	char *p = map_filled(BIG, TAG);
+	int ring = ring_open();
+
+	if (ring < 0)
+		SKIP(return, "there is no io_uring");
+	ASSERT_NE(NULL, p);
+	EXPECT_EQ(0, ring_register(ring, p, BIG));
+	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+	EXPECT_EQ(0, ring_unregister(ring));
+
+	/* Not there yet: by page faults. */
+	ASSERT_EQ(0, madvise(p, BIG, MADV_DONTNEED));
+	EXPECT_EQ(0, ring_register(ring, p, BIG));
+	EXPECT_EQ((long)(BIG / KIB), smaps_kb(p, BIG, "Rss"));
+	EXPECT_EQ(0, ring_unregister(ring));
+
+	/* A hole behind several pieces of GUP-fast. */
+	ASSERT_EQ(0, munmap(p + BIG - page_size(), page_size()));
+	EXPECT_EQ(EFAULT, ring_register(ring, p, BIG));
+	EXPECT_EQ(0, ring_register(ring, p, BIG - page_size()));
+	close(ring);
+	expect_kept(_metadata, &self->s);
+}
+
+/* --- clear_refs */
+
+TEST_F_TIMEOUT(walk, clear_refs, TIMEOUT)
+{
+	char *anon = map_filled(BIG, TAG), *file = map_memfd(BIG);
+	const long all = BIG / KIB;
+
+	ASSERT_NE(NULL, anon);
+	ASSERT_NE(NULL, file);
+	fill_pages(file, BIG, TAG);
+	EXPECT_EQ(all, smaps_kb(anon, BIG, "Referenced"));
+	EXPECT_EQ(all, smaps_kb(file, BIG, "Referenced"));
+
+	EXPECT_EQ(0, clear_refs(getpid(), "2"));
+	EXPECT_EQ(0, smaps_kb(anon, BIG, "Referenced"));
+	EXPECT_EQ(all, smaps_kb(file, BIG, "Referenced"));
+
+	EXPECT_EQ(0, bad_pages(anon, BIG, TAG));
+	EXPECT_EQ(0, clear_refs(getpid(), "3"));
+	EXPECT_EQ(all, smaps_kb(anon, BIG, "Referenced"));
+	EXPECT_EQ(0, smaps_kb(file, BIG, "Referenced"));
+
+	EXPECT_EQ(0, bad_pages(file, BIG, TAG));
+	EXPECT_EQ(0, clear_refs(getpid(), "1"));
+	EXPECT_EQ(0, smaps_kb(anon, BIG, "Referenced"));
+	EXPECT_EQ(0, smaps_kb(file, BIG, "Referenced"));
+	EXPECT_EQ(0, bad_pages(anon, BIG, TAG));
+	EXPECT_EQ(0, bad_pages(file, BIG, TAG));
+	expect_walks(_metadata, &self->s, 3);
+}
+
+/* Soft-dirty bits and the peak are upstream's. */
+TEST_F_TIMEOUT(walk, clear_refs_upstream, TIMEOUT)
+{
+	EXPECT_EQ(0, clear_refs(getpid(), "4"));
+	EXPECT_EQ(0, clear_refs(getpid(), "5"));
+	EXPECT_NE(0, clear_refs(getpid(), "6"));
+	expect_walks(_metadata, &self->s, 0);
+}
+
+/* --- smaps_rollup */
+
+/* A process that sleeps, with memory of several kinds. */
+static void sleeper(bool swap)
+{
+	char *p = map_filled(BIG, TAG), *file = map_memfd(BIG), *huge;
+
+	if (!p || !file)
+		_exit(1);
+	if (mlock(p, 4 * page_size()) ||
+	    mprotect(p + BIG / 2, page_size(), PROT_READ))
+		_exit(1);
+	if (swap) {
+		madvise(p + BIG / 4, BIG / 4, MADV_PAGEOUT);
+		madvise(file, BIG / 4, MADV_PAGEOUT);
+	}
+	huge = mmap(NULL, 2 * pmd_size(), PROT_READ | PROT_WRITE,
+		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	madvise(huge, 2 * pmd_size(), MADV_HUGEPAGE);
+	madvise(huge, 2 * pmd_size(), MADV_POPULATE_WRITE);
+	huge = mmap(NULL, pmd_size(), PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	if (huge != MAP_FAILED)
+		madvise(huge, pmd_size(), MADV_POPULATE_WRITE);
+}
+
+/* A field of /proc/PID/smaps, summed up over all mappings; -1 if there is none. */
+static long smaps_sum(pid_t pid, const char *field)
+{
+	char path[64], line[512];
+	long sum = -1, kb;
+	size_t len = strlen(field);
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/smaps", pid);
+	f = fopen(path, "r");
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f))
+		if (!strncmp(line, field, len) && line[len] == ':' &&
+		    sscanf(line + len + 1, "%ld", &kb) == 1)
+			sum = (sum < 0 ? 0 : sum) + kb;
+	fclose(f);
+	return sum;
+}
+
+TEST_F_TIMEOUT(walk, rollup, TIMEOUT)
+{
+	static const char *const fields[] = {
+		"Rss", "Shared_Clean", "Shared_Dirty", "Private_Clean",
+		"Private_Dirty", "Referenced", "Anonymous", "KSM", "LazyFree",
+		"AnonHugePages", "ShmemPmdMapped", "FilePmdMapped",
+		"Shared_Hugetlb", "Private_Hugetlb", "Swap",
+	};
+	bool swap = swap_start();
+	int ready[2], calls = 0;
+	char byte;
+	pid_t pid;
+	size_t i;
+
+	ASSERT_EQ(0, pipe(ready));
+	pid = fork_bound();
+	if (!pid) {
+		sleeper(swap);
+		if (write(ready[1], "", 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	ASSERT_LT(0, pid);
+	EXPECT_EQ(1, read(ready[0], &byte, 1));
+	for (i = 0; i < ARRAY_SIZE(fields); i++) {
+		long sum = smaps_sum(pid, fields[i]);
+		long rollup = rollup_kb(pid, fields[i]);
+
+		EXPECT_LE(0, sum);
+		EXPECT_EQ(sum, rollup) {
+			TH_LOG("%s", fields[i]);
+		}
+		calls++;
+	}
+	/* Each mapping of smaps is rounded down to a kB. */
+	EXPECT_LE(smaps_sum(pid, "Pss"), rollup_kb(pid, "Pss"));
+	EXPECT_LE((long)(4 * page_size() / KIB), rollup_kb(pid, "Locked"));
+	calls += 2;
+	expect_walks(_metadata, &self->s, calls);
+
+	kill(pid, SIGKILL);
+	reap(pid);
+	/* The process has no memory any more, or is gone. */
+	EXPECT_EQ(-1, rollup_kb(pid, "Rss"));
+	if (swap)
+		swap_stop();
+	close(ready[0]);
+	close(ready[1]);
+}
+
+int main(int argc, char **argv)
+{
+	return vm_knob_kept(&walk_knob, test_harness_run, argc, argv);
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Helpers of the section-wise walk selftests: the knob, and the files of /proc that
+ * walk the memory of a process.
+ */
+#ifndef WALK_UTIL_H
+#define WALK_UTIL_H
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "../../kselftest.h"
+#include "faultline_util.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ	22
+#define MADV_POPULATE_WRITE	23
+#endif
+
+#define WALK_KNOB	"walk_section_kbytes"
+
+static const struct vm_knob walk_knob = {
+	.name = WALK_KNOB,
+	.stock = 0,
+	.refused = " cannot be written (faultline=off?)",
+};
+
+static const struct flips walk_flips = {
+	.name = WALK_KNOB,
+	.values = { 65536, 4096, 65536, 0 },
+	.n = 4,
+	/* All but the last: writing 0 and back flips a static key. */
+	.n_keyless = 3,
+};
+
+/* Forgets which pages of a process were used; 0 or -errno. */
+static inline int clear_refs(pid_t pid, const char *type)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/clear_refs", pid);
+	return write_text(path, type);
+}
+
+/* A field of /proc/PID/smaps_rollup in kB; -1 if there is none. */
+static inline long rollup_kb(pid_t pid, const char *field)
+{
+	char path[64];
+
+	snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", pid);
+	return proc_kb(path, field);
+}
+
+/* The pages of a range that are in memory; takes mmap_lock for reading. */
+static inline size_t resident_pages(void *addr, size_t len)
+{
+	size_t n = len / page_size(), i, found = 0;
+	unsigned char *vec = malloc(n);
+
+	if (vec && !mincore(addr, len, vec))
+		for (i = 0; i < n; i++)
+			found += vec[i] & 1;
+	free(vec);
+	return found;
+}
+
+/* Memory of base pages without any page; NULL on failure. */
+static inline void *map_empty(size_t len)
+{
+	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		return NULL;
+	madvise(p, len, MADV_NOHUGEPAGE);
+	return p;
+}
+
+/* A mapping of a new file in memory, with all its pages; NULL on failure. */
+static inline char *map_memfd(size_t len)
+{
+	int fd = memfd_create("walk", MFD_CLOEXEC);
+	char *p = MAP_FAILED;
+
+	if (fd >= 0 && !ftruncate(fd, len))
+		p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (p == MAP_FAILED)
+		return NULL;
+	if (madvise(p, len, MADV_POPULATE_WRITE)) {
+		munmap(p, len);
+		return NULL;
+	}
+	return p;
+}
+
+/* linux/io_uring.h does not compile with the headers of tools/include. */
+#define RING_REGISTER_BUFFERS	0
+#define RING_UNREGISTER_BUFFERS	1
+
+static inline int ring_open(void)
+{
+	/* struct io_uring_params */
+	__u32 params[30] = { };
+
+	return syscall(__NR_io_uring_setup, 1, params);
+}
+
+/* Pins a buffer; 0 or an error number. */
+static inline int ring_register(int ring, void *p, size_t len)
+{
+	struct iovec vec = { p, len };
+
+	return syscall(__NR_io_uring_register, ring, RING_REGISTER_BUFFERS,
+		       &vec, 1) ? errno : 0;
+}
+
+static inline int ring_unregister(int ring)
+{
+	return syscall(__NR_io_uring_register, ring,
+		       RING_UNREGISTER_BUFFERS, NULL, 0) ? errno : 0;
+}
+
+#endif /* WALK_UTIL_H */
