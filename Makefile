@@ -180,7 +180,7 @@ shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@bash -c '. tests/lib/vm.sh && exec tools/fl vm shell --kernel "$$(image $(SMALL))"'
 
 .PHONY: bench
-bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf, micro or workloads; PEER=1
+bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf, micro, survey or workloads; PEER=1
 	@$(DEPS) vm $(filter workloads,$(BENCH))
 	@tools/fl build microvm-stock
 	@tools/fl build microvm

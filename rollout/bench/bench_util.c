@@ -58,6 +58,8 @@ static void set_arm(const struct arm *arm)
 	const char *knob = program->knob;
 	int ret = 0;
 
+	if (program->prepare && arm->value < 0)
+		program->prepare(arm->name);
 	if (knob && arm->value >= 0)
 		ret = vm_sysctl_write(knob, arm->value);
 	if (ret)

@@ -57,6 +57,8 @@ struct bench {
 	/* NULL: the program has a list of its own, which @help describes. */
 	const struct bench_scene *scenes;
 	void (*help)(FILE *to);	/* may be NULL */
+	/* Prepares the kernel for an arm that is a name; may be NULL. */
+	void (*prepare)(const char *arm);
 };
 
 /*

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from faultline.flavour import FLAVOURS
-from . import hugetlb, micro, munmap, pmd_clear, spf, workloads
+from . import hugetlb, micro, munmap, pmd_clear, spf, survey, workloads
 from .guest import BUILD, BenchError, Kernels
 
 _ABOUT = """\
@@ -39,6 +39,9 @@ by their names; rollout/bench/micro.c describes them. In each round, stock, all
 switches off and all switches on are booted once, in alternating order. cost is the
 number of instructions per operation, on one emulated CPU.
 
+survey: the longest wait of a thread that maps and unmaps a page beside each of some
+thirty operations on memory; --scenes populate_write,mlock takes some of them.
+
 workloads: programs of the host's Debian release (Redis, Python with numpy, a JVM,
 QEMU), which are downloaded once (some 190 MB; delete build/bench/rootfs to get
 newer ones). The latency is the program's own; p99.9 takes 1000 requests. "on" is
@@ -65,13 +68,13 @@ examples:
 # Each has a Plan, a smaller one, QUICK, and run().
 _BENCHMARKS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (munmap, hugetlb, pmd_clear, spf, micro, workloads)}
+    for module in (munmap, hugetlb, pmd_clear, spf, micro, survey, workloads)}
 
 # Fields of a Plan that the command line can change.
 _SIZES = {
     "mem": ("MIB", "memory of the guest"),
     "cpus": ("N", "virtual CPUs; spf: for memcg and locks"),
-    "mib": ("MIB", "munmap: memory to unmap; spf: to fault in; workloads: data"),
+    "mib": ("MIB", "memory: munmap, survey: of an operation; spf: to fault in; workloads: data"),
     "procs": ("N", "hugetlb: processes in shared, unshared and tables"),
     "gib": ("GIB", "hugetlb: size of the file that they map"),
     "ms": ("MS", "duration of a turn: hugetlb (shared, unshared), spf (waits, throughput), "

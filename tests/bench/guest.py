@@ -27,6 +27,7 @@ BUILD = Paths.from_env().build
 SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
 _BENCH = ROOT / "rollout/bench"
 SWITCHED = ROOT / "tests/bench/switched.sh"
+TABLE = ROOT / "sysctl/switches"
 # Time limit of a boot.
 SECONDS = 7200
 _UTILS = (_BENCH / "bench_util.c", SELFTESTS / "faultline_util.c")
@@ -165,8 +166,8 @@ def boot(machine: Machine, program: Path, commands: list[list[str]], name: str) 
     """Boot a machine, run COMMANDS one after another, return all samples."""
     script = " && ".join(shlex.join(command) for command in [["sh", SWITCHED.name], *commands])
     output = _Output()
-    report = run(machine, Job(["sh", "-c", script], [str(program), str(SWITCHED)]), name, SECONDS,
-                 output)
+    files = [str(path) for path in (program, SWITCHED, TABLE)]
+    report = run(machine, Job(["sh", "-c", script], files), name, SECONDS, output)
     if sys.stderr.isatty():
         print(file=sys.stderr)
     samples = parse_samples(output.getvalue().decode(errors="replace"))

@@ -19,7 +19,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -253,18 +252,10 @@ static void wait_gone(long n)
 
 /* --- shared, unshared: all processes map, touch everything and unmap */
 
-static __u64 minor_faults(void)
-{
-	struct rusage usage;
-
-	getrusage(RUSAGE_SELF, &usage);
-	return usage.ru_minflt;
-}
-
 static void loop_work(long nr, const struct loop *loop)
 {
 	struct worker *w = &stage->workers[nr];
-	__u64 before;
+	long before;
 
 	gate_wait(0);
 	before = minor_faults();
@@ -613,7 +604,7 @@ static void run_interfere(void *unused)
 static void attach_work(long nr, const struct loop *loop)
 {
 	struct worker *w = &stage->workers[nr];
-	__u64 before;
+	long before;
 	char *p;
 
 	gate_wait(0);

@@ -146,13 +146,13 @@ class Report:
     def text(self) -> str:
         """Return the human-readable tables."""
         lines = [f"kernel:  {self.kernel}", f"machine: {self.machine}", ""]
-        lines += _table(["metric", "unit", "arm", "median", "min", "max", "n"],
-                        [[row.metric, row.unit, row.arm, _short(row.median), _short(row.min),
-                          _short(row.max), str(row.n)]
-                         for row in self.rows if row.unit != EVENTS], left=3)
+        lines += table(["metric", "unit", "arm", "median", "min", "max", "n"],
+                       [[row.metric, row.unit, row.arm, _short(row.median), _short(row.min),
+                         _short(row.max), str(row.n)]
+                        for row in self.rows if row.unit != EVENTS], left=3)
         lines += self._events()
         if self.aims:
-            lines += ["", *_table(
+            lines += ["", *table(
                 ["aim for", "arm", "against", "value", "aim", ""],
                 [[aim.metric, aim.arm, aim.vs, _aim_value(aim), aim.words(f"{aim.aim:g}"),
                   aim.verdict()] for aim in self.aims], left=3)]
@@ -169,7 +169,7 @@ class Report:
             body.append([metric, *(_short(row.median) if row else "-" for row in found)])
         if not body:
             return []
-        return ["", *_table(["events (medians)", *arms], body, left=1)]
+        return ["", *table(["events (medians)", *arms], body, left=1)]
 
     def write(self, path: Path) -> None:
         """Write the JSON file atomically."""
@@ -189,7 +189,8 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 10000 else f"{value:.4g}"
 
 
-def _table(head: list[str], body: list[list[str]], left: int) -> list[str]:
+def table(head: list[str], body: list[list[str]], left: int) -> list[str]:
+    """Lay out a table; the first LEFT columns are words."""
     widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
     lines = []
     for row in [head, *body]:
