@@ -99,8 +99,8 @@ void walk_yield_read(struct mm_struct *mm)
  * Lock for reading the VMA at @addr, or the next one above.  Returns NULL if there
  * is none, or an error if the caller is being killed.
  *
- * What is mapped in a hole meanwhile can be missed, as if it had been mapped after
- * the walk had passed.  Each hole is looked up by itself: mas_find() may start again
+ * A mapping that comes into a hole meanwhile can be missed, as if it had come after the
+ * walk had passed.  Each hole is looked up by itself: mas_find() may start again
  * in the middle, and then leave out a VMA that has grown into the hole.
  */
 static struct vm_area_struct *walk_lock_vma(struct mm_struct *mm,

@@ -84,7 +84,7 @@ struct world {
 	struct race_run run;
 	void *(*act)(void *arg);		/* in each thread */
 	void (*main_thread)(struct world *w);
-	change change;		/* of many_changes() and changes_until_failure() */
+	change only_change;	/* of many_changes() and changes_until_failure() */
 	size_t pages;
 	size_t len;
 	atomic_uintptr_t map;	/* where the memory is now */
@@ -583,14 +583,14 @@ static void run(struct __test_metadata *_metadata,
 	report(_metadata, w);
 }
 
-/* world.change, or without one any of the table. */
+/* world.only_change, or without one any of the table. */
 static void many_changes(struct world *w)
 {
 	__u64 seed = 3;
 
 	while (racing(w)) {
 		size_t i = random_next(&seed) % ARRAY_SIZE(changes);
-		change act = w->change ? w->change : changes[i];
+		change act = w->only_change ? w->only_change : changes[i];
 
 		if (act(w, random_next(&seed)))
 			atomic_fetch_add(&w->changes, 1);
@@ -600,7 +600,7 @@ static void many_changes(struct world *w)
 static void keep_test(struct __test_metadata *_metadata,
 		      FIXTURE_DATA(spf_race) *self, change change)
 {
-	self->w->change = change;
+	self->w->only_change = change;
 	run(_metadata, self, pmd_size(), keep, many_changes);
 }
 
@@ -638,7 +638,7 @@ TEST_F_TIMEOUT(spf_race, keep_ksm, TIMEOUT)
 TEST_F_TIMEOUT(spf_race, keep_collapse_writing, TIMEOUT)
 {
 	self->w->huge = true;
-	self->w->change = change_fork_huge;
+	self->w->only_change = change_fork_huge;
 	run(_metadata, self, pmd_size(), keep_writing, many_changes);
 }
 
@@ -655,14 +655,14 @@ static void changes_until_failure(struct world *w)
 {
 	__u64 seed = 4;
 
-	while (racing(w) && w->change(w, random_next(&seed)))
+	while (racing(w) && w->only_change(w, random_next(&seed)))
 		atomic_fetch_add(&w->changes, 1);
 }
 
 static void stop_test(struct __test_metadata *_metadata,
 		      FIXTURE_DATA(spf_race) *self, size_t len, change change)
 {
-	self->w->change = change;
+	self->w->only_change = change;
 	run(_metadata, self, len, scribble, changes_until_failure);
 }
 
@@ -1028,7 +1028,7 @@ TEST_F_TIMEOUT(spf_race, stop_notifier, TIMEOUT)
 {
 	if (spf_torture_read("unnotified") < 0)
 		SKIP(return, "this kernel has no MMU notifier for tests");
-	self->w->change = stop_notifier;
+	self->w->only_change = stop_notifier;
 	run(_metadata, self, 64 * page_size(), do_nothing,
 	    changes_until_failure);
 }
@@ -1129,7 +1129,7 @@ TEST_F_TIMEOUT(spf_race, stop_stale, TIMEOUT)
 {
 	if (sysconf(_SC_NPROCESSORS_ONLN) < 3)
 		SKIP(return, "this race needs three CPUs");
-	self->w->change = move_once;
+	self->w->only_change = move_once;
 	run(_metadata, self, pmd_size(), do_nothing, stop_stale);
 }
 

@@ -42,7 +42,7 @@ static inline int clear_refs(pid_t pid, const char *type)
 {
 	char path[64];
 
-	snprintf(path, sizeof(path), "/proc/%d/clear_refs", pid);
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, __func__);
 	return write_text(path, type);
 }
 
