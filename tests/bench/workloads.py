@@ -78,7 +78,8 @@ PERCENTILES = {"p50": (0.5, 2), "p99": (0.99, 100), "p99.9": (0.999, 1000)}
 _VIRTUAL_SLOWER = 10
 
 # The kernel's counters that belong to a switch.
-_COUNTERS = ("munmap_section_", "madvise_section_", "hugetlb_pmd_", "pmd_clear_", "spf_")
+_COUNTERS = ("munmap_section_", "madvise_section_", "hugetlb_pmd_", "pmd_clear_", "spf_",
+             "walk_section_")
 # Page faults that took no lock; the others that were tried are spf_abort_*.
 _LOCK_FREE = ("spf_zero", "spf_anon", "spf_cow", "spf_reuse", "spf_access", "spf_raced",
               "spf_hwpoison")

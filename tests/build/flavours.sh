@@ -38,7 +38,7 @@ for flavour in generic cloud powerpc64le; do
 		not_ok "$flavour is configured" <"$tmp/$flavour"
 	fi
 	check_empty "$flavour has the features" "$(builtin $flavour FAULTLINE FAULTLINE_MUNMAP \
-		FAULTLINE_MADVISE FAULTLINE_PMD_CLEAR FAULTLINE_SPF)"
+		FAULTLINE_MADVISE FAULTLINE_PMD_CLEAR FAULTLINE_SPF FAULTLINE_WALK)"
 	check_empty "$flavour has nothing that is for tests" "$(
 		grep -E '^CONFIG_(FAULTLINE_\w*(TORTURE|KUNIT)\w*|KASAN|PROVE_LOCKING|DEBUG_VM|KUNIT)=y' "$BUILD/$flavour/.config")"
 	check_empty "$flavour has type information, and can dump" "$(builtin $flavour \

@@ -11,7 +11,7 @@ state()
 			echo "$1 switch vm.$name $(cat "/proc/sys/vm/$name")"
 	done
 	# The prefixes of all names in include/linux/faultline_vmstat.h.
-	grep -E '^(spf|munmap_section|madvise_section|hugetlb|pmd_clear)_' /proc/vmstat |
+	grep -E '^(spf|(munmap|madvise|walk)_section|hugetlb|pmd_clear)_' /proc/vmstat |
 		sed "s/^/$1 counter /"
 }
 
