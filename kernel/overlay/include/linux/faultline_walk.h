@@ -16,7 +16,8 @@ struct mm_walk_ops;
  * struct walk_section_ops - a walk by sections
  * @ops_of: How to walk a VMA.  Can be called more than once for a VMA, as it is
  *          looked up for each section.
- * @walked: Optional: a part of a VMA is walked, at most WALK_STEP bytes.
+ * @walked: Optional: a part of a VMA is walked, at most WALK_STEP bytes, or all of
+ *          a VMA for which mmap_lock is held.
  *
  * Both are called with the VMA locked, and with what walk_sectioned() was given as
  * @private.

@@ -110,10 +110,11 @@ static struct vm_area_struct *walk_lock_vma(struct mm_struct *mm,
 	struct vm_area_struct *vma;
 
 	rcu_read_lock();
-	while (!(vma = mas_walk(&mas)) && mas.last != ULONG_MAX)
-		mas_set(&mas, mas.last + 1);
-	/* Between @addr and here there were holes only. */
-	addr = mas.index > addr ? mas.index : addr;
+	/* The bounds of an entry can change while they are read, so never go back. */
+	while (!(vma = mas_walk(&mas)) && mas.last != ULONG_MAX) {
+		addr = max(addr, mas.last + 1);
+		mas_set(&mas, addr);
+	}
 	walk_window();
 	if (!vma) {
 		rcu_read_unlock();

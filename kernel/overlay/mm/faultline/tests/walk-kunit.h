@@ -13,7 +13,7 @@
 #include <linux/kthread.h>
 
 /* In milliseconds; a thread that does not get so far in this time never will. */
-#define TURN_PATIENCE	60000
+#define TURN_PATIENCE	20000
 
 enum turn_kind { TURN_WRITER, TURN_READER, TURN_CALLER };
 

@@ -178,7 +178,8 @@ TEST_F_TIMEOUT(race, populate_turns, TIMEOUT)
 	race_test(_metadata, &self->r, &ops, &d);
 	yields = counted(&self->r.run.before, "yields");
 	ksft_print_msg("%ld yields to %ld locks\n", yields, d.served);
-	EXPECT_LE(yields, d.served);
+	/* A few may be those of other processes. */
+	EXPECT_LE(yields, d.served + d.served / 16 + 4);
 }
 
 static int lock_memory(struct race *r)

@@ -192,19 +192,48 @@ TEST_F_TIMEOUT(walk, clear_refs_upstream, TIMEOUT)
 
 /* --- smaps_rollup */
 
+#define SHMEM_ENABLED	"/sys/kernel/mm/transparent_hugepage/shmem_enabled"
+
+/* A file in memory, of huge pages where there are any. */
+static char *map_huge_shared(void)
+{
+	char *p = mmap(NULL, BIG, PROT_READ | PROT_WRITE,
+		       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		_exit(1);
+	madvise(p, BIG, MADV_HUGEPAGE);
+	if (madvise(p, BIG, MADV_POPULATE_WRITE))
+		_exit(1);
+	return p;
+}
+
+/* A part of a file once more, one page off from where huge pages begin. */
+static void map_again(char *file)
+{
+	char *place = mmap(NULL, BIG, PROT_NONE,
+			   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	if (place == MAP_FAILED ||
+	    mremap(file, 0, BIG / 2, MREMAP_MAYMOVE | MREMAP_FIXED,
+		   place + page_size()) == MAP_FAILED)
+		_exit(1);
+}
+
 /* A process that sleeps, with memory of several kinds. */
 static void sleeper(bool swap)
 {
-	char *p = map_filled(BIG, TAG), *file = map_memfd(BIG), *huge;
+	char *p = map_filled(BIG, TAG), *file = map_huge_shared(), *huge;
 
-	if (!p || !file)
+	if (!p)
 		_exit(1);
+	map_again(file);
 	if (mlock(p, 4 * page_size()) ||
 	    mprotect(p + BIG / 2, page_size(), PROT_READ))
 		_exit(1);
 	if (swap) {
 		madvise(p + BIG / 4, BIG / 4, MADV_PAGEOUT);
-		madvise(file, BIG / 4, MADV_PAGEOUT);
+		madvise(file, 3 * BIG / 8, MADV_PAGEOUT);
 	}
 	huge = mmap(NULL, 2 * pmd_size(), PROT_READ | PROT_WRITE,
 		    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -246,11 +275,15 @@ TEST_F_TIMEOUT(walk, rollup, TIMEOUT)
 	};
 	bool swap = swap_start();
 	int ready[2], calls = 0;
+	char enabled[128], *word;
 	char byte;
 	pid_t pid;
 	size_t i;
 
 	ASSERT_EQ(0, pipe(ready));
+	if (read_text(SHMEM_ENABLED, enabled, sizeof(enabled)))
+		enabled[0] = 0;
+	write_text(SHMEM_ENABLED, "advise");
 	pid = fork_bound();
 	if (!pid) {
 		sleeper(swap);
@@ -261,6 +294,10 @@ TEST_F_TIMEOUT(walk, rollup, TIMEOUT)
 	}
 	ASSERT_LT(0, pid);
 	EXPECT_EQ(1, read(ready[0], &byte, 1));
+	/* "always [advise] never": the word in brackets. */
+	word = strchr(enabled, '[');
+	if (word)
+		write_text(SHMEM_ENABLED, strtok(word, "[]"));
 	for (i = 0; i < ARRAY_SIZE(fields); i++) {
 		long sum = smaps_sum(pid, fields[i]);
 		long rollup = rollup_kb(pid, fields[i]);
@@ -274,7 +311,9 @@ TEST_F_TIMEOUT(walk, rollup, TIMEOUT)
 	/* Each mapping of smaps is rounded down to a kB. */
 	EXPECT_LE(smaps_sum(pid, "Pss"), rollup_kb(pid, "Pss"));
 	EXPECT_LE((long)(4 * page_size() / KIB), rollup_kb(pid, "Locked"));
-	calls += 2;
+	if (swap)
+		EXPECT_LT(0, rollup_kb(pid, "Swap"));
+	calls += 2 + swap;
 	expect_walks(_metadata, &self->s, calls);
 
 	kill(pid, SIGKILL);
