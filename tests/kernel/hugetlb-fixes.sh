@@ -18,7 +18,7 @@ cc -D_GNU_SOURCE -O2 -Wall -Wextra -Wno-unused-parameter -static -pthread -I "$s
 # fixed FLAVOUR PARAMETERS WHAT: the exit status of the program in a fresh VM.
 fixed() {
 	in_vm "$1" hugetlb-fixes --quiet --cpus 4 --mem 768 --timeout 240 \
-		--append "$2" --file "$program" -- hugetlb_fixes "$3"
+		--append "$2" --file "$program" -- env FAULTLINE_GUEST=1 hugetlb_fixes "$3"
 }
 
 # sees WHAT: the stock kernel has the bug.

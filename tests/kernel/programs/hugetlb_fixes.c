@@ -2,7 +2,7 @@
 /*
  * Regression tests of our hugetlb fixes, see SECURITY.md.  Not part of any
  * package: on a kernel without the first fix it leaves an unkillable process
- * behind, so run it only in virtual machines.
+ * behind.  So it runs only in a virtual machine, where FAULTLINE_GUEST is set.
  *
  *   hugetlb_fixes move      move a mapping between 1 GiB boundaries
  *   hugetlb_fixes truncate  truncate a file while threads touch its pages
@@ -798,6 +798,11 @@ int main(int argc, char **argv)
 
 	/* Keep the output even if a process never ends. */
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (!getenv("FAULTLINE_GUEST")) {
+		fprintf(stderr,
+			"hugetlb_fixes: only in a virtual machine: say tests/run kernel/hugetlb-fixes\n");
+		return 2;
+	}
 	if (!pool_set(PAGES + 4)) {
 		printf("# cannot get %d huge pages of 2 MiB\n", PAGES + 4);
 		return 2;

@@ -127,15 +127,12 @@ static bool has_yielded(struct race *r)
 
 TEST_F_TIMEOUT(race, populate, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .prepare = prepare_empty, .racer = writer,
-		.call = populate, .verify = all_resident,
-		.enough = has_yielded,
-	};
 	struct data d;
 
 	ASSERT_TRUE(data_init(&d));
-	race_test(_metadata, &self->r, &ops, &d);
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_empty,
+		  .racer = writer, .call = populate, .verify = all_resident,
+		  .enough = has_yielded);
 }
 
 /*
@@ -162,11 +159,6 @@ static int populate_counted(struct race *r)
 
 TEST_F_TIMEOUT(race, populate_turns, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = prepare_empty, .racer = weak_writer,
-		.call = populate_counted, .verify = all_resident,
-		.enough = has_yielded,
-	};
 	cpu_set_t cpus;
 	struct data d;
 	long yields;
@@ -175,7 +167,9 @@ TEST_F_TIMEOUT(race, populate_turns, TIMEOUT)
 	CPU_ZERO(&cpus);
 	CPU_SET(sched_getcpu(), &cpus);
 	ASSERT_EQ(0, sched_setaffinity(0, sizeof(cpus), &cpus));
-	race_test(_metadata, &self->r, &ops, &d);
+	RACE_TEST(&self->r, &d, .racers = 1, .prepare = prepare_empty,
+		  .racer = weak_writer, .call = populate_counted,
+		  .verify = all_resident, .enough = has_yielded);
 	yields = counted(&self->r.run.before, "yields");
 	ksft_print_msg("%ld yields to %ld locks\n", yields, d.served);
 	/* A few may be those of other processes. */
@@ -197,15 +191,12 @@ static bool all_locked(struct race *r)
 
 TEST_F_TIMEOUT(race, mlock, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .prepare = prepare_empty, .racer = writer,
-		.call = lock_memory, .verify = all_locked,
-		.enough = has_yielded,
-	};
 	struct data d;
 
 	ASSERT_TRUE(data_init(&d));
-	race_test(_metadata, &self->r, &ops, &d);
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_empty,
+		  .racer = writer, .call = lock_memory, .verify = all_locked,
+		  .enough = has_yielded);
 }
 
 /* Unmaps and replaces parts of the range; what was replaced stays as it is. */
@@ -272,18 +263,15 @@ static bool replaced_kept(struct race *r)
 
 TEST_F_TIMEOUT(race, populate_replaced, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .prepare = prepare_replaced, .racer = replacer,
-		.call = populate_any, .verify = replaced_kept,
-		.enough = has_yielded,
-	};
 	struct data d;
 
 	ASSERT_TRUE(data_init(&d));
 	d.changed = calloc(npages(), sizeof(*d.changed));
 	ASSERT_NE(NULL, d.changed);
 	catch_faults();
-	race_test(_metadata, &self->r, &ops, &d);
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_replaced,
+		  .racer = replacer, .call = populate_any,
+		  .verify = replaced_kept, .enough = has_yielded);
 	free(d.changed);
 }
 
@@ -328,10 +316,6 @@ static void pin_racer(struct race *r, int id)
 
 TEST_F_TIMEOUT(race, pin, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .racer = pin_racer, .call = pin_buffer,
-		.verify = all_resident, .enough = has_yielded,
-	};
 	struct data d;
 	int ring = ring_open();
 
@@ -339,7 +323,9 @@ TEST_F_TIMEOUT(race, pin, TIMEOUT)
 		SKIP(return, "there is no io_uring");
 	close(ring);
 	ASSERT_TRUE(data_init(&d));
-	race_test(_metadata, &self->r, &ops, &d);
+	RACE_TEST(&self->r, &d, .racers = 2, .racer = pin_racer,
+		  .call = pin_buffer, .verify = all_resident,
+		  .enough = has_yielded);
 }
 
 /* --- a process that is killed while it waits for its turn */
@@ -393,15 +379,12 @@ static int kill_populating(struct race *r)
 /* A damaged wait list is found by the kernel, or by a process that does not end. */
 TEST_F_TIMEOUT(race, killed, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .prepare = prepare_empty, .racer = writer,
-		.call = kill_populating, .verify = succeeded,
-		.enough = has_yielded,
-	};
 	struct data d;
 
 	ASSERT_TRUE(data_init(&d));
-	race_test(_metadata, &self->r, &ops, &d);
+	RACE_TEST(&self->r, &d, .racers = 1, .prepare = prepare_empty,
+		  .racer = writer, .call = kill_populating,
+		  .verify = succeeded, .enough = has_yielded);
 }
 
 /* --- memory that is looked at while its mappings are split and merged */
@@ -447,14 +430,11 @@ static int sum_up_file(struct race *r)
 
 TEST_F_TIMEOUT(race, sum, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .prepare = prepare_file, .racer = splitter,
-		.call = sum_up_file, .verify = succeeded,
-	};
 	struct data d;
 
 	ASSERT_TRUE(data_init(&d));
-	race_test(_metadata, &self->r, &ops, &d);
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_file,
+		  .racer = splitter, .call = sum_up_file, .verify = succeeded);
 }
 
 /* The bits of all pages are cleared, and nobody uses a page in between. */
@@ -465,13 +445,11 @@ static bool all_forgotten(struct race *r)
 
 TEST_F_TIMEOUT(race, clear_refs, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 2, .racer = splitter, .verify = all_forgotten,
-	};
 	struct data d;
 
 	ASSERT_TRUE(data_init(&d));
-	race_test(_metadata, &self->r, &ops, &d);
+	RACE_TEST(&self->r, &d, .racers = 2, .racer = splitter,
+		  .verify = all_forgotten);
 }
 
 /* --- mappings that come and go */
@@ -503,14 +481,12 @@ static int sum_and_forget(struct race *r)
 
 TEST_F_TIMEOUT(race, mapped_beside, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 3, .prepare = prepare_file, .racer = mapper,
-		.call = sum_and_forget, .verify = succeeded,
-	};
 	struct data d;
 
 	ASSERT_TRUE(data_init(&d));
-	race_test(_metadata, &self->r, &ops, &d);
+	RACE_TEST(&self->r, &d, .racers = 3, .prepare = prepare_file,
+		  .racer = mapper, .call = sum_and_forget,
+		  .verify = succeeded);
 }
 
 /* --- a fork, whose child looks at the parent */
@@ -531,13 +507,10 @@ static void forker(struct race *r, int id)
 
 TEST_F_TIMEOUT(race, fork, TIMEOUT)
 {
-	static const struct race_ops ops = {
-		.racers = 1, .racer = forker,
-	};
 	struct data d;
 
 	ASSERT_TRUE(data_init(&d));
-	race_test(_metadata, &self->r, &ops, &d);
+	RACE_TEST(&self->r, &d, .racers = 1, .racer = forker);
 }
 
 int main(int argc, char **argv)

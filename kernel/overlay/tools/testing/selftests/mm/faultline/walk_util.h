@@ -71,12 +71,10 @@ static inline size_t resident_pages(void *addr, size_t len)
 /* Memory of base pages without any page; NULL on failure. */
 static inline void *map_empty(size_t len)
 {
-	void *p = mmap(NULL, len, PROT_READ | PROT_WRITE,
-		       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *p = map_fresh(len);
 
-	if (p == MAP_FAILED)
-		return NULL;
-	madvise(p, len, MADV_NOHUGEPAGE);
+	if (p)
+		madvise(p, len, MADV_NOHUGEPAGE);
 	return p;
 }
 
