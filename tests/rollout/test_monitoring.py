@@ -95,8 +95,8 @@ def counters() -> list[str]:
     for page in GUIDE.glob("*.rst"):
         for line in re.findall(r"(?m)^``.*``$", page.read_text()):
             names |= set(re.findall(
-                r"``((?:spf|pmd_clear|(?:munmap|madvise|walk)_section|hugetlb_(?:pmd|fault|zap))_\w+)``",
-                line))
+                r"``((?:spf|pmd_clear|(?:munmap|madvise|walk)_section|"
+                r"hugetlb_(?:pmd|fault|zap))_\w+)``", line))
     return sorted(name for name in names
                   if not name.endswith(("_us", "_rules", "_guest")))
 
