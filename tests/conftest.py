@@ -114,16 +114,44 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if not _made[need]:
             pytest.fail(f"not run: {' '.join(need)} failed", pytrace=False)
     if not isinstance(item, ProgramItem):
+        suite = suite_of(item)
+        slots_of(suite).acquire()
+        if suite.jobs > 1 and suite not in _beside:
+            # The programs, which come after the tests in Python, run beside them.
+            _beside.append(suite)
+            start_programs(item)
         _running.append((item.nodeid, time.monotonic()))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Let the next program of the suite run, if a test in Python did."""
+    if _running:
+        _running.clear()
+        slots_of(suite_of(item)).release()
 
 
 # --- Programs in parallel
 
 _started: list[Program] = []
+_beside: list[suites.Suite] = []
+# What a suite runs at a time: programs, and a test in Python.
+_slots: dict[suites.Suite, threading.Semaphore] = {}
 
 
-def start_programs(first: ProgramItem) -> None:
-    """Start a program, and after it the next ones of its suite, some at a time."""
+def slots_of(suite: suites.Suite) -> threading.Semaphore:
+    """The slots of a suite, as many as it has jobs."""
+    return _slots.setdefault(suite, threading.Semaphore(suite.jobs))
+
+
+def run_program(suite: suites.Suite, program: Program, limit: float) -> Summary:
+    """Run a program when there is a slot."""
+    with slots_of(suite):
+        return program.run(limit)
+
+
+def start_programs(first: pytest.Item) -> None:
+    """Start a program, and the next ones of its suite, some at a time."""
     suite = suite_of(first)
     pool = ThreadPoolExecutor(suite.jobs)
     items = first.session.items
@@ -133,7 +161,8 @@ def start_programs(first: ProgramItem) -> None:
             break
         if isinstance(item, ProgramItem):
             _started.append(item.program)
-            item.future = pool.submit(item.program.run, item.config.getoption("limit"))
+            item.future = pool.submit(run_program, suite, item.program,
+                                      item.config.getoption("limit"))
         if alone:
             break
     pool.shutdown(wait=False)
@@ -190,8 +219,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Count results."""
     known: dict[str, Any] = dict(report.user_properties)
-    if report.when == "teardown":
-        _running.clear()
     if "results" in known and report.when == "call":
         _totals.add(Summary(**known["results"]))
     elif report.failed:

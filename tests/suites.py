@@ -46,7 +46,8 @@ SUITES = {suite.name: suite for suite in (
     Suite("source"),
     Suite("build", jobs=2),
     Suite("runner", (BUILD,)),
-    Suite("package", ((FL, "stage", "microvm"),)),
+    # stage makes the stage anew that the others package.
+    Suite("package", ((FL, "stage", "microvm"),), jobs=2, alone=("stage",)),
     Suite("rollout", (BUILD,), jobs=2),
     # One virtual machine does not keep two CPUs busy.
     Suite("hosts/images", ((LAB, "hosts", "packages", FLAVOUR),), jobs=2),
@@ -365,8 +366,12 @@ def is_program(path: Path) -> bool:
 
 
 def tests_of(suite: Suite) -> list[tuple[str, str]]:
-    """The suite's tests, those that run alone first: title and argument for pytest."""
+    """The suite's tests: title and argument for pytest.
+
+    Those that run alone come first, then those in Python, which run one at a time.
+    """
     found = [(title(path), str(path)) for path in (TESTS / suite.name).glob("*")
              if is_program(path) or path.match("test_*.py")]
     found += [(name, f"{__file__}::{name}") for name in ROWS if suite_of(name) == suite]
-    return sorted(found, key=lambda test: (test[0].rpartition("/")[2] not in suite.alone, test))
+    return sorted(found, key=lambda test: (test[0].rpartition("/")[2] not in suite.alone,
+                                           not Path(test[1]).match("test_*.py"), test))

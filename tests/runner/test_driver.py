@@ -209,6 +209,22 @@ def test_setup(broken):
         assert f"\n{text}" in said, said
 
 
+def test_python_beside_programs(repo: Repository) -> None:
+    """A test in Python and a program of its suite run beside each other."""
+    wait = "for i in $(seq 300); do [ -e python ] && break; sleep 0.1; done"
+    repo.program("tests/lint/it", f"touch program; {wait}; [ -e python ] && echo ok 1 - it; "
+                 "echo 1..1")
+    repo.put("tests/lint/test_it.py", """import pathlib, time
+def test_it():
+    pathlib.Path("python").touch()
+    end = time.monotonic() + 30
+    while not pathlib.Path("program").exists():
+        assert time.monotonic() < end, "the program does not start"
+        time.sleep(0.1)
+""")
+    repo.ends("2 passed, 0 failed, 0 skipped", "lint")
+
+
 @pytest.mark.parametrize(("name", "error"), [
     ("nosuch", "no suite 'nosuch'; suites are: lint "),
     ("lint/nosuch", "no test lint/nosuch: see 'tests/run --list'"),
