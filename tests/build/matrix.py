@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Our files, and those that our patches touch, compile in other configurations.
 
-Each row is the configuration of microvm or ppc64le with a few options changed,
-with another compiler or for another architecture.  Warnings are errors.  The
+Each row is the configuration of microvm or ppc64le with options changed, with
+another compiler or for another architecture.  Warnings are errors.  The
 options that a row is about are checked in the .config that Kconfig makes: where
 dependencies force an option, the row says what else to change.
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import itertools
 import os
 import pathlib
 import re
@@ -97,34 +98,81 @@ ALL = "FAULTLINE_MUNMAP=y FAULTLINE_PMD_CLEAR=y FAULTLINE_WALK=y "
 HUGETLB = "FAULTLINE_HUGETLB=y FAULTLINE_HUGETLB_REVALIDATE=y "
 SPF = "FAULTLINE_SPF=y "
 
+# What a kernel may have or lack: the tested options, and others needed to get there.
+SETTINGS = {
+    "NUMA=n": ("NUMA=n", ""),
+    "THP=n": ("TRANSPARENT_HUGEPAGE=n FAULTLINE_PMD_CLEAR=n", ""),
+    "MEMCG=n": ("MEMCG=n", ""),
+    "KSM=n": ("KSM=n", ""),
+    "SWAP=n": ("SWAP=n", ""),
+    "HUGETLB=n": ("HUGETLB_PAGE=n FAULTLINE_HUGETLB=n", "HUGETLBFS=n"),
+    "USERFAULTFD=n": ("USERFAULTFD=n", ""),
+    "ADVISE=n": ("ADVISE_SYSCALLS=n FAULTLINE_MADVISE=n", "EXPERT=y"),
+    "LRU_GEN=n": ("LRU_GEN=n", ""),
+    "PREEMPT": ("PREEMPT=y", "PREEMPT_VOLUNTARY=n"),
+    "RT": ("PREEMPT_RT=y FAULTLINE_SPF=n", ""),
+    # FAULTLINE_SPF_TORTURE selects MMU_NOTIFIER, which nothing else in microvm does.
+    "tests": ("FAULTLINE_SPF_TORTURE=y FAULTLINE_PMD_CLEAR_TORTURE=y FAULTLINE_MUNMAP_TORTURE=y "
+              "FAULTLINE_HUGETLB_FAULT_INJECTION=y FAULTLINE_HUGETLB_TORTURE=y "
+              "FAULTLINE_WALK_TORTURE=y FAULTLINE_KUNIT_TEST=y",
+              "DEBUG_VM=y FAULT_INJECTION=y FAULT_INJECTION_DEBUG_FS=y KUNIT=y"),
+}
+# (first, second): the first implies the second.
+IMPLIED = {("RT", "THP=n")}
+EXCLUSIVE = {("PREEMPT", "RT")}
+
+
+def mixed(target: Target, words: str) -> Row:
+    """A row with some of SETTINGS; a feature that is off takes its test options along."""
+    about = [setting for word in words.split() for setting in SETTINGS[word][0].split()]
+    off = tuple(setting[:-2] for setting in about if re.match("FAULTLINE_.*=n", setting))
+    return Row(target, " ".join(setting for setting in about
+                                if setting.endswith("=n") or not setting.startswith(off)),
+               " ".join(SETTINGS[word][1] for word in words.split()), words)
+
+
+# Any two settings meet in all four ways, so that code which needs one option where
+# another is missing is found.  A row per setting takes twice the time and finds less.
+MIXED = (
+    (X86, ""),
+    (CLANG, "NUMA=n THP=n MEMCG=n KSM=n SWAP=n HUGETLB=n USERFAULTFD=n ADVISE=n LRU_GEN=n tests"),
+    (CLANG, "THP=n MEMCG=n SWAP=n LRU_GEN=n RT"),
+    (X86, "NUMA=n KSM=n HUGETLB=n USERFAULTFD=n tests PREEMPT"),
+    (X86, "NUMA=n THP=n MEMCG=n HUGETLB=n ADVISE=n PREEMPT"),
+    (CLANG, "SWAP=n USERFAULTFD=n ADVISE=n LRU_GEN=n tests PREEMPT"),
+    (CLANG, "NUMA=n THP=n KSM=n ADVISE=n tests RT"),
+    (X86, "THP=n KSM=n SWAP=n HUGETLB=n USERFAULTFD=n ADVISE=n RT"),
+    (X86, "MEMCG=n KSM=n USERFAULTFD=n LRU_GEN=n"),
+)
+
 ROWS = (
     Row(X86, ALL + HUGETLB + SPF + "MMU_NOTIFIER=n", title="all features"),
     # arm64 does not call speculative page faults.
     Row(ARM64, ALL + HUGETLB + "FAULTLINE_SPF=n", title="all features"),
     Row(PPC64LE, ALL + SPF + "FAULTLINE_SPF_TORTURE=y", title="all features"),
-    Row(CLANG, ALL + HUGETLB + SPF, title="all features"),
-    Row(X86, "NUMA=n"),
-    Row(CLANG, "NUMA=n"),
-    Row(X86, "TRANSPARENT_HUGEPAGE=n FAULTLINE_PMD_CLEAR=n"),
-    Row(X86, "MEMCG=n"),
-    Row(X86, "KSM=n"),
-    Row(X86, "SWAP=n"),
-    Row(X86, "HUGETLB_PAGE=n FAULTLINE_HUGETLB=n", "HUGETLBFS=n"),
-    Row(X86, "USERFAULTFD=n"),
-    Row(X86, "ADVISE_SYSCALLS=n FAULTLINE_MADVISE=n", "EXPERT=y"),
-    Row(X86, "LRU_GEN=n"),
-    Row(X86, "SMP=n"),
-    Row(X86, "PREEMPT=y", "PREEMPT_VOLUNTARY=n"),
-    Row(X86, "PREEMPT_RT=y FAULTLINE_SPF=n"),
-    # FAULTLINE_SPF_TORTURE selects MMU_NOTIFIER, which nothing else in microvm does.
-    Row(X86, "MMU_NOTIFIER=y FAULTLINE_SPF_TORTURE=y FAULTLINE_PMD_CLEAR_TORTURE=y "
-             "FAULTLINE_MUNMAP_TORTURE=y FAULTLINE_HUGETLB_FAULT_INJECTION=y "
-             "FAULTLINE_HUGETLB_TORTURE=y FAULTLINE_WALK_TORTURE=y FAULTLINE_KUNIT_TEST=y",
-        "DEBUG_VM=y FAULT_INJECTION=y FAULT_INJECTION_DEBUG_FS=y KUNIT=y",
-        title="MMU_NOTIFIER=y and all test options"),
     # Not for x86, which selects it.
     Row(PPC64LE, "PERF_EVENTS=n"),
+    # Without VMA locks, most features are not available.
+    Row(X86, "SMP=n"),
+    *(mixed(target, words) for target, words in MIXED if words),
 )
+
+
+def not_tested_together() -> list[str]:
+    """The pairs of settings that no row has."""
+    words = (*SETTINGS, CLANG.name)
+    rows = [{*text.split(), target.name} for target, text in MIXED]
+    missing = []
+    for pair in itertools.combinations(words, 2):
+        ways = set(itertools.product((False, True), repeat=2))
+        ways -= {tuple(word in row for word in pair) for row in rows}
+        if pair in EXCLUSIVE:
+            ways.discard((True, True))
+        for first, second in IMPLIED & {pair, pair[::-1]}:
+            ways.discard((pair[0] == first, pair[1] == first))
+        missing += [f"no row {'with' if one else 'without'} {pair[0]} and "
+                    f"{'with' if other else 'without'} {pair[1]}" for one, other in sorted(ways)]
+    return missing
 
 
 def run(row: Row, log: pathlib.Path, *arguments: str) -> bool:
@@ -188,6 +236,9 @@ def main() -> int:
     rows = [row for row in ROWS if not sys.argv[1:] or re.search(sys.argv[1], row.name)]
     print("TAP version 13", flush=True)
     tap = Tap()
+    if not sys.argv[1:]:
+        missing = not_tested_together()
+        tap.result("any two settings meet in all four ways", not missing, missing)
     cpus = os.cpu_count() or 1
     shutil.rmtree(WORK, ignore_errors=True)
     with concurrent.futures.ThreadPoolExecutor(cpus) as pool:
