@@ -110,7 +110,9 @@ SETTINGS = {
     "ADVISE=n": ("ADVISE_SYSCALLS=n FAULTLINE_MADVISE=n", "EXPERT=y"),
     "LRU_GEN=n": ("LRU_GEN=n", ""),
     "PREEMPT": ("PREEMPT=y", "PREEMPT_VOLUNTARY=n"),
-    "RT": ("PREEMPT_RT=y FAULTLINE_SPF=n", ""),
+    # Without mode 2 of vm.hugetlb_pmd_sharing, and so without its test options.
+    "RT": ("PREEMPT_RT=y FAULTLINE_SPF=n FAULTLINE_HUGETLB_REVALIDATE=n "
+           "FAULTLINE_HUGETLB_TORTURE=n FAULTLINE_HUGETLB_FAULT_INJECTION=n", ""),
     # FAULTLINE_SPF_TORTURE selects MMU_NOTIFIER, which nothing else in microvm does.
     "tests": ("FAULTLINE_SPF_TORTURE=y FAULTLINE_PMD_CLEAR_TORTURE=y FAULTLINE_MUNMAP_TORTURE=y "
               "FAULTLINE_HUGETLB_FAULT_INJECTION=y FAULTLINE_HUGETLB_TORTURE=y "
