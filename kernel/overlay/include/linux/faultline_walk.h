@@ -6,6 +6,7 @@
 #define _LINUX_FAULTLINE_WALK_H
 
 #include <linux/jump_label.h>
+#include <linux/minmax.h>
 #include <linux/mmap_lock.h>
 #include <linux/mm_types.h>
 #include <linux/sizes.h>
@@ -38,12 +39,21 @@ struct walk_section_ops {
 /* Pages that GUP-fast pins with interrupts off. */
 #define WALK_FAST_PAGES		2048
 
+/* A VMA up to this size is shown by smaps and numa_maps with mmap_lock held. */
+#define WALK_RECORD_MIN		((unsigned long)SZ_2M)
+
+/* Bytes that one hold of mmap_lock write-protects before it looks for a waiter. */
+#define WALK_PROTECT_SIZE	((unsigned long)SZ_16M)
+
 #ifdef CONFIG_FAULTLINE_WALK
 
 DECLARE_STATIC_KEY_FALSE(walk_section_key);
 
 int walk_sectioned(struct mm_struct *mm, const struct walk_section_ops *walk,
 		   void *private);
+struct vm_area_struct *walk_record(struct vm_area_struct *vma,
+				   const struct walk_section_ops *walk,
+				   void *private, size_t size);
 void walk_yield_read(struct mm_struct *mm);
 
 /* Is the switch on? */
@@ -65,13 +75,38 @@ static inline bool walk_should_yield(struct mm_struct *mm, unsigned long pages)
 	       pages >= WALK_FAULT_PAGES && mmap_lock_is_contended(mm);
 }
 
+/* Is a VMA to be walked by walk_record()?  The gate VMA has no address space. */
+static inline bool walk_by_record(const struct vm_area_struct *vma)
+{
+	return static_branch_unlikely(&walk_section_key) && vma->vm_mm &&
+	       vma->vm_end - vma->vm_start > WALK_RECORD_MIN;
+}
+
+/**
+ * walk_protect_end - the end of the next part of a VMA that is write-protected
+ * @start: Where it begins.
+ * @end:   Where the range ends.
+ * @whole: It cannot be divided.
+ */
+static inline unsigned long walk_protect_end(unsigned long start,
+					     unsigned long end, bool whole)
+{
+	if (static_branch_unlikely(&walk_section_key) && !whole &&
+	    end - start > WALK_PROTECT_SIZE)
+		return start + WALK_PROTECT_SIZE;
+	return end;
+}
+
 #else /* !CONFIG_FAULTLINE_WALK */
 
 /* Macros: inline functions would change the register allocation. */
 #define walk_sectioned(mm, walk, private)	((void)(walk), 0)
+#define walk_record(vma, walk, private, size)	((void)(walk), (vma))
 #define walk_yield_read(mm)			do { } while (0)
 #define walk_section_enabled()			false
 #define walk_should_yield(mm, pages)		false
+#define walk_by_record(vma)			false
+#define walk_protect_end(start, end, whole)	(end)
 
 #endif /* CONFIG_FAULTLINE_WALK */
 #endif /* _LINUX_FAULTLINE_WALK_H */

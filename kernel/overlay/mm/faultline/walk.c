@@ -40,6 +40,7 @@
 #include <linux/rwsem.h>
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
+#include <linux/string.h>
 #include <linux/vmstat.h>
 #include <trace/events/faultline.h>
 
@@ -164,14 +165,17 @@ static bool walk_skips(struct vm_area_struct *vma, const struct mm_walk_ops *ops
 	       ops->test_walk(vma->vm_start, vma->vm_end, &walk);
 }
 
-/* One section at @start of a locked VMA; unlocks it.  Returns where it ended. */
+/*
+ * One section of a locked VMA, from @start to @end at the most; unlocks it.  Returns
+ * where it ended.
+ */
 static unsigned long walk_section(struct vm_area_struct *vma, unsigned long start,
+				  unsigned long end,
 				  const struct mm_walk_ops *ops,
 				  const struct walk_section_ops *walk,
 				  void *private)
 {
 	struct section section = section_begin(SECTION_MAX);
-	const unsigned long end = vma->vm_end;
 	struct mm_walk_ops sectioned = *ops;
 	unsigned long addr = start;
 	struct section_step step;
@@ -202,14 +206,33 @@ static unsigned long walk_section(struct vm_area_struct *vma, unsigned long star
 	return addr;
 }
 
-/*
- * A VMA for which the VMA lock is not enough, from *@addr on, as upstream.  Sets
- * *@addr to its end.  Returns 0, or -EINTR if the caller is being killed.
- */
-static int walk_upstream(struct mm_struct *mm, unsigned long *addr,
-			 const struct walk_section_ops *walk, void *private)
+/* Walks a part of a VMA as upstream, with mmap_lock held for reading. */
+static void walk_locked(struct vm_area_struct *vma, unsigned long start,
+			unsigned long end, const struct walk_section_ops *walk,
+			void *private)
 {
 	const struct mm_walk_ops *ops;
+	struct mm_walk_ops locked;
+
+	ops = vma_munmap_pending(vma) ? NULL : walk->ops_of(vma, private);
+	if (!ops || walk_skips(vma, ops, private))
+		return;
+	locked = *ops;
+	locked.walk_lock = PGWALK_RDLOCK;
+	walk_page_range_vma(vma, start, end, &locked, private);
+	if (walk->walked)
+		walk->walked(vma, start, end, private);
+	count_vm_event(WALK_SECTION_UPSTREAM);
+}
+
+/*
+ * A VMA for which the VMA lock is not enough, from *@addr to @end at the most.  Sets
+ * *@addr to where it ended.  Returns 0, or -EINTR if the caller is being killed.
+ */
+static int walk_upstream(struct mm_struct *mm, unsigned long *addr,
+			 unsigned long end, const struct walk_section_ops *walk,
+			 void *private)
+{
 	struct vm_area_struct *vma;
 
 	if (mmap_read_lock_killable(mm))
@@ -218,20 +241,45 @@ static int walk_upstream(struct mm_struct *mm, unsigned long *addr,
 	if (vma) {
 		unsigned long start = max(*addr, vma->vm_start);
 
-		*addr = vma->vm_end;
-		ops = vma_munmap_pending(vma) ? NULL : walk->ops_of(vma, private);
-		if (ops && !walk_skips(vma, ops, private)) {
-			struct mm_walk_ops locked = *ops;
-
-			locked.walk_lock = PGWALK_RDLOCK;
-			walk_page_range_vma(vma, start, *addr, &locked,
-					    private);
-			if (walk->walked)
-				walk->walked(vma, start, *addr, private);
-			count_vm_event(WALK_SECTION_UPSTREAM);
-		}
+		*addr = min(end, vma->vm_end);
+		if (start < *addr)
+			walk_locked(vma, start, *addr, walk, private);
 	}
 	mmap_read_unlock(mm);
+	return 0;
+}
+
+/* The part of an address space between @addr and @end. */
+static int walk_range(struct mm_struct *mm, unsigned long addr, unsigned long end,
+		      const struct walk_section_ops *walk, void *private)
+{
+	while (addr < end) {
+		const struct mm_walk_ops *ops = NULL;
+		struct vm_area_struct *vma;
+		unsigned long vma_end;
+
+		cond_resched();
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		vma = walk_lock_vma(mm, addr);
+		if (IS_ERR_OR_NULL(vma))
+			return PTR_ERR_OR_ZERO(vma);
+		addr = max(addr, vma->vm_start);
+		vma_end = min(end, vma->vm_end);
+		if (addr < end && !vma_munmap_pending(vma))
+			ops = walk->ops_of(vma, private);
+		if (!ops || walk_skips(vma, ops, private)) {
+			addr = max(addr, vma_end);
+			vma_end_read(vma);
+		} else if (walk_possible(vma)) {
+			addr = walk_section(vma, addr, vma_end, ops, walk,
+					    private);
+		} else {
+			vma_end_read(vma);
+			if (walk_upstream(mm, &addr, end, walk, private))
+				return -EINTR;
+		}
+	}
 	return 0;
 }
 
@@ -249,33 +297,52 @@ static int walk_upstream(struct mm_struct *mm, unsigned long *addr,
 int walk_sectioned(struct mm_struct *mm, const struct walk_section_ops *walk,
 		   void *private)
 {
-	unsigned long addr = 0;
-
 	count_vm_event(WALK_SECTION_CALLS);
-	for (;;) {
-		const struct mm_walk_ops *ops = NULL;
-		struct vm_area_struct *vma;
+	return walk_range(mm, 0, ULONG_MAX, walk, private);
+}
 
-		cond_resched();
-		if (fatal_signal_pending(current))
-			return -EINTR;
-		vma = walk_lock_vma(mm, addr);
-		if (IS_ERR_OR_NULL(vma))
-			return PTR_ERR_OR_ZERO(vma);
-		addr = max(addr, vma->vm_start);
-		if (!vma_munmap_pending(vma))
-			ops = walk->ops_of(vma, private);
-		if (!ops || walk_skips(vma, ops, private)) {
-			addr = vma->vm_end;
-			vma_end_read(vma);
-		} else if (walk_possible(vma)) {
-			addr = walk_section(vma, addr, ops, walk, private);
-		} else {
-			vma_end_read(vma);
-			if (walk_upstream(mm, &addr, walk, private))
-				return -EINTR;
-		}
+/**
+ * walk_record - walk the page tables of a VMA section by section
+ * @vma:     The VMA; mmap_lock is held for reading, and released meanwhile.
+ * @walk:    How to walk it, as for walk_sectioned().
+ * @private: For @walk: sums, all of them 0.
+ * @size:    Its size in bytes.
+ *
+ * The caller is about to show the VMA.  If it has grown when it is walked, the rest is
+ * walked as well.  If it is another one by then, the sums are dropped, and the VMA that
+ * is there now, or the next one above, is walked with the lock held.
+ *
+ * Context: May sleep; takes mmap_lock for reading, and VMA locks.
+ * Return: The VMA that the sums belong to, or NULL if there is none at this address or
+ * above, with mmap_lock held for reading; -EINTR if the caller is being killed, with
+ * the lock not held.
+ */
+struct vm_area_struct *walk_record(struct vm_area_struct *vma,
+				   const struct walk_section_ops *walk,
+				   void *private, size_t size)
+{
+	struct mm_struct *mm = vma->vm_mm;
+	const unsigned long start = vma->vm_start;
+	unsigned long addr = start, end = vma->vm_end;
+
+	for (;;) {
+		mmap_read_unlock(mm);
+		if (walk_range(mm, addr, end, walk, private) ||
+		    mmap_read_lock_killable(mm))
+			return ERR_PTR(-EINTR);
+		vma = find_vma(mm, start);
+		if (!vma || vma->vm_start != start || vma->vm_end < end)
+			break;
+		if (vma->vm_end == end)
+			return vma;
+		addr = end;
+		end = vma->vm_end;
 	}
+	if (vma) {
+		memset(private, 0, size);
+		walk_locked(vma, vma->vm_start, vma->vm_end, walk, private);
+	}
+	return vma;
 }
 
 #ifdef CONFIG_FAULTLINE_WALK_TORTURE

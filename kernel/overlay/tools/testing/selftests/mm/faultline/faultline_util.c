@@ -666,8 +666,7 @@ const char *counters_text(const struct counters *c)
 	return text;
 }
 
-static bool vma_header(const char *line, unsigned long *start,
-		       unsigned long *end)
+bool vma_header(const char *line, unsigned long *start, unsigned long *end)
 {
 	char perm;
 

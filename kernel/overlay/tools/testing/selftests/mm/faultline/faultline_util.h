@@ -230,6 +230,8 @@ long counted(const struct counters *before, const char *name);
 /* " NAME VALUE" for each of them; valid until the next call. */
 const char *counters_text(const struct counters *c);
 
+/* Whether a line of /proc/PID/maps or smaps begins a mapping, and its addresses. */
+bool vma_header(const char *line, unsigned long *start, unsigned long *end);
 /* Bytes of [addr, addr + len) covered by VMAs of this process. */
 size_t mapped_bytes(const void *addr, size_t len);
 /* A smaps field summed over the VMAs in [addr, addr + len), in kB. */

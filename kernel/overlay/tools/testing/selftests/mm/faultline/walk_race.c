@@ -2,6 +2,7 @@
 /*
  * Section-wise walks against other calls of the process.
  */
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -437,6 +438,48 @@ TEST_F_TIMEOUT(race, sum, TIMEOUT)
 		  .racer = splitter, .call = sum_up_file, .verify = succeeded);
 }
 
+/*
+ * Every record of smaps that lies in the range has all its pages, however often the
+ * mapping is split and merged while it is walked.  Returns 0 or -EIO.
+ */
+static int check_records(struct race *r)
+{
+	unsigned long lo = (uintptr_t)r->start, hi = lo + r->len;
+	unsigned long start = 0, end = 0;
+	FILE *f = fopen("/proc/self/smaps", "re");
+	int records = 0, ret = 0;
+	char line[512];
+	long kb;
+
+	if (!f)
+		return -errno;
+	while (fgets(line, sizeof(line), f)) {
+		if (vma_header(line, &start, &end))
+			continue;
+		if (start < lo || end > hi || sscanf(line, "Rss: %ld", &kb) != 1)
+			continue;
+		records++;
+		if (kb * KIB == end - start)
+			continue;
+		ksft_print_msg("%lx-%lx has %ld kB\n", start, end, kb);
+		ret = -EIO;
+	}
+	fclose(f);
+	if (ret)
+		return ret;
+	return records ? sum_up() : -EIO;
+}
+
+TEST_F_TIMEOUT(race, records, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_file,
+		  .racer = splitter, .call = check_records,
+		  .verify = succeeded);
+}
+
 /* The bits of all pages are cleared, and nobody uses a page in between. */
 static bool all_forgotten(struct race *r)
 {
@@ -472,10 +515,45 @@ static void mapper(struct race *r, int id)
 	}
 }
 
+/* The pages of a mapping on all nodes; -1 if there is no such record. */
+static long numa_pages(const void *addr)
+{
+	FILE *f = fopen("/proc/self/numa_maps", "re");
+	char line[1024], *word, *rest;
+	long sum = -1;
+
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f)) {
+		if (strtoul(line, NULL, 16) != (uintptr_t)addr)
+			continue;
+		sum = 0;
+		for (word = strtok_r(line, " \n", &rest); word;
+		     word = strtok_r(NULL, " \n", &rest)) {
+			int node;
+			long pages;
+
+			if (sscanf(word, "N%d=%ld", &node, &pages) == 2)
+				sum += pages;
+		}
+	}
+	fclose(f);
+	return sum;
+}
+
 static int sum_and_forget(struct race *r)
 {
-	int ret = forget(r);
+	long pages = numa_pages(r->start);
+	int ret = check_records(r);
 
+	/* There is no numa_maps without CONFIG_NUMA. */
+	if (!ret && pages != (long)(r->len / page_size()) &&
+	    !access("/proc/self/numa_maps", R_OK)) {
+		ksft_print_msg("%ld pages in numa_maps\n", pages);
+		ret = -EIO;
+	}
+	if (!ret)
+		ret = forget(r);
 	return ret ? ret : sum_up_file(r);
 }
 
@@ -487,6 +565,42 @@ TEST_F_TIMEOUT(race, mapped_beside, TIMEOUT)
 	RACE_TEST(&self->r, &d, .racers = 3, .prepare = prepare_file,
 		  .racer = mapper, .call = sum_and_forget,
 		  .verify = succeeded);
+}
+
+/* --- memory that userfaultfd write-protects */
+
+static int protect_by_uffd(struct race *r)
+{
+	int fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL), err = 0;
+
+	if (fd < 0)
+		return fd;
+	if (uffd_register(fd, r->start, r->len, UFFDIO_REGISTER_MODE_WP) ||
+	    uffd_protect(fd, r->start, r->len, true))
+		err = errno;
+	else if (uffd_protected(r->start, r->len) != npages())
+		err = EIO;
+	else if (uffd_protect(fd, r->start, r->len, false))
+		err = errno;
+	else if (uffd_protected(r->start, r->len) ||
+		 bad_pages(r->start, r->len, r->tag))
+		err = EIO;
+	close(fd);
+	return err ? -err : sum_up();
+}
+
+TEST_F_TIMEOUT(race, uffd_protect, TIMEOUT)
+{
+	int fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL);
+	struct data d;
+
+	if (fd < 0)
+		SKIP(return, "there is no userfaultfd");
+	close(fd);
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 2, .racer = writer,
+		  .call = protect_by_uffd, .verify = succeeded,
+		  .enough = has_yielded);
 }
 
 /* --- a fork, whose child looks at the parent */

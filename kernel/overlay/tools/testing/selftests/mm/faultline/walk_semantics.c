@@ -6,6 +6,8 @@
  * Both expect the same outcome; in addition, "on" must have walked by sections where
  * the test says so, and "off" must not.
  */
+#include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <sys/mman.h>
 
 #include "../../kselftest_harness.h"
@@ -265,20 +267,13 @@ static long smaps_sum(pid_t pid, const char *field)
 	return sum;
 }
 
-TEST_F_TIMEOUT(walk, rollup, TIMEOUT)
+/* Starts a sleeper, and waits until it has its memory; its process ID. */
+static pid_t sleeper_start(struct __test_metadata *_metadata, bool swap)
 {
-	static const char *const fields[] = {
-		"Rss", "Shared_Clean", "Shared_Dirty", "Private_Clean",
-		"Private_Dirty", "Referenced", "Anonymous", "KSM", "LazyFree",
-		"AnonHugePages", "ShmemPmdMapped", "FilePmdMapped",
-		"Shared_Hugetlb", "Private_Hugetlb", "Swap",
-	};
-	bool swap = swap_start();
-	int ready[2], calls = 0;
 	char enabled[128], *word;
+	int ready[2];
 	char byte;
 	pid_t pid;
-	size_t i;
 
 	ASSERT_EQ(0, pipe(ready));
 	if (read_text(SHMEM_ENABLED, enabled, sizeof(enabled)))
@@ -298,6 +293,24 @@ TEST_F_TIMEOUT(walk, rollup, TIMEOUT)
 	word = strchr(enabled, '[');
 	if (word)
 		write_text(SHMEM_ENABLED, strtok(word, "[]"));
+	close(ready[0]);
+	close(ready[1]);
+	return pid;
+}
+
+TEST_F_TIMEOUT(walk, rollup, TIMEOUT)
+{
+	static const char *const fields[] = {
+		"Rss", "Shared_Clean", "Shared_Dirty", "Private_Clean",
+		"Private_Dirty", "Referenced", "Anonymous", "KSM", "LazyFree",
+		"AnonHugePages", "ShmemPmdMapped", "FilePmdMapped",
+		"Shared_Hugetlb", "Private_Hugetlb", "Swap",
+	};
+	bool swap = swap_start();
+	pid_t pid = sleeper_start(_metadata, swap);
+	int calls = 0;
+	size_t i;
+
 	for (i = 0; i < ARRAY_SIZE(fields); i++) {
 		long sum = smaps_sum(pid, fields[i]);
 		long rollup = rollup_kb(pid, fields[i]);
@@ -322,8 +335,146 @@ TEST_F_TIMEOUT(walk, rollup, TIMEOUT)
 	EXPECT_EQ(-1, rollup_kb(pid, "Rss"));
 	if (swap)
 		swap_stop();
-	close(ready[0]);
-	close(ready[1]);
+}
+
+/* --- smaps and numa_maps */
+
+/* The text of /proc/PID/@name; NULL if there is none. */
+static char *proc_text(pid_t pid, const char *name)
+{
+	size_t size = 1 << 20, len = 0;
+	char path[64], *text = malloc(size);
+	ssize_t n = -1;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0 && text)
+		while ((n = read(fd, text + len, size - 1 - len)) > 0)
+			len += n;
+	if (fd >= 0)
+		close(fd);
+	if (n || !len) {
+		free(text);
+		return NULL;
+	}
+	text[len] = 0;
+	return text;
+}
+
+/* Reports the first line in which two texts differ. */
+static void expect_text(struct __test_metadata *_metadata, const char *name,
+			char *seen, char *expected)
+{
+	size_t i = 0, line = 0;
+
+	while (seen[i] && seen[i] == expected[i]) {
+		if (seen[i++] == '\n')
+			line = i;
+	}
+	EXPECT_EQ(seen[i], expected[i]) {
+		TH_LOG("%s: '%.*s' instead of '%.*s'", name,
+		       (int)strcspn(seen + line, "\n"), seen + line,
+		       (int)strcspn(expected + line, "\n"), expected + line);
+	}
+}
+
+/* A file of /proc as upstream shows it. */
+static char *proc_text_upstream(struct __test_metadata *_metadata,
+				struct state *s, pid_t pid, const char *name)
+{
+	char *text;
+
+	if (!s->on)
+		return proc_text(pid, name);
+	ASSERT_EQ(NULL, vm_knob_set(&walk_knob, 0));
+	text = proc_text(pid, name);
+	ASSERT_EQ(NULL, vm_knob_set(&walk_knob, 65536));
+	return text;
+}
+
+/*
+ * The records of a process that sleeps are upstream's, letter by letter.  Upstream's
+ * are read before and after, as they change once when the parent, which shares the
+ * heap, writes to it.
+ */
+TEST_F_TIMEOUT(walk, records, TIMEOUT)
+{
+	static const char *const names[] = { "smaps", "numa_maps" };
+	bool swap = swap_start();
+	pid_t pid = sleeper_start(_metadata, swap);
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(names); i++) {
+		char *before = NULL, *text = NULL, *after;
+		int tries;
+
+		after = proc_text_upstream(_metadata, &self->s, pid, names[i]);
+		/* There is no numa_maps without CONFIG_NUMA. */
+		if (!after && i)
+			continue;
+		for (tries = 0; tries < 10; tries++) {
+			free(before);
+			free(text);
+			before = after;
+			self->s.before = counters_read("walk_section_");
+			text = proc_text(pid, names[i]);
+			expect_walks(_metadata, &self->s, 0);
+			if (self->s.on)
+				EXPECT_LT(1, counted(&self->s.before,
+						     "sections"));
+			after = proc_text_upstream(_metadata, &self->s, pid,
+						   names[i]);
+			ASSERT_NE(NULL, before);
+			ASSERT_NE(NULL, text);
+			ASSERT_NE(NULL, after);
+			if (!strcmp(before, after))
+				break;
+		}
+		ASSERT_EQ(0, strcmp(before, after));
+		expect_text(_metadata, names[i], text, after);
+		free(before);
+		free(text);
+		free(after);
+	}
+	kill(pid, SIGKILL);
+	reap(pid);
+	if (swap)
+		swap_stop();
+}
+
+/* --- userfaultfd */
+
+TEST_F_TIMEOUT(walk, uffd_protect, TIMEOUT)
+{
+	char *p = map_filled(BIG, TAG), *behind = map_filled(BIG, TAG);
+	int fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL);
+
+	if (fd < 0)
+		SKIP(return, "there is no userfaultfd");
+	ASSERT_NE(NULL, p);
+	ASSERT_NE(NULL, behind);
+	if (uffd_register(fd, p, BIG, UFFDIO_REGISTER_MODE_WP))
+		SKIP(return, "userfaultfd cannot write-protect");
+	EXPECT_EQ(0, uffd_protect(fd, p, BIG, true));
+	EXPECT_EQ(BIG / page_size(), uffd_protected(p, BIG));
+	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+	/* A part that begins and ends inside of what is protected in one go. */
+	EXPECT_EQ(0, uffd_protect(fd, p + page_size(), BIG - 2 * page_size(),
+				  false));
+	EXPECT_EQ(2, uffd_protected(p, BIG));
+	fill_pages(p + page_size(), BIG - 2 * page_size(), TAG);
+
+	/* What is not registered ends it. */
+	ASSERT_EQ(0, munmap(behind, BIG));
+	EXPECT_EQ(-1, uffd_protect(fd, behind, BIG, true));
+	EXPECT_EQ(ENOENT, errno);
+	ASSERT_EQ(0, uffd_unregister(fd, p + BIG / 2, BIG / 2));
+	EXPECT_EQ(-1, uffd_protect(fd, p, BIG, true));
+	EXPECT_EQ(ENOENT, errno);
+	EXPECT_EQ(BIG / 2 / page_size(), uffd_protected(p, BIG));
+	close(fd);
+	expect_kept(_metadata, &self->s);
 }
 
 int main(int argc, char **argv)

@@ -7,7 +7,10 @@
 #define WALK_UTIL_H
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -94,6 +97,27 @@ static inline char *map_memfd(size_t len)
 		return NULL;
 	}
 	return p;
+}
+
+/* The bit in an entry of /proc/PID/pagemap: write-protected by userfaultfd. */
+#define PAGEMAP_UFFD_WP	(1ULL << 57)
+
+/* The pages of a range that userfaultfd has write-protected. */
+static inline size_t uffd_protected(const void *addr, size_t len)
+{
+	size_t size = len / page_size() * sizeof(__u64), i, found = 0;
+	off_t offset = (uintptr_t)addr / page_size() * sizeof(__u64);
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	__u64 *entries = malloc(size);
+
+	if (fd >= 0 && entries && pread(fd, entries, size, offset) ==
+				  (ssize_t)size)
+		for (i = 0; i < size / sizeof(__u64); i++)
+			found += !!(entries[i] & PAGEMAP_UFFD_WP);
+	free(entries);
+	if (fd >= 0)
+		close(fd);
+	return found;
 }
 
 /* linux/io_uring.h does not compile with the headers of tools/include. */
