@@ -6,7 +6,6 @@
 #define _LINUX_FAULTLINE_WALK_H
 
 #include <linux/jump_label.h>
-#include <linux/minmax.h>
 #include <linux/mmap_lock.h>
 #include <linux/mm_types.h>
 #include <linux/sizes.h>
@@ -17,8 +16,8 @@ struct mm_walk_ops;
  * struct walk_section_ops - a walk by sections
  * @ops_of: How to walk a VMA.  Can be called more than once for a VMA, as it is
  *          looked up for each section.
- * @walked: Optional: a part of a VMA is walked, at most WALK_STEP bytes, or all of
- *          a VMA for which mmap_lock is held.
+ * @walked: Optional: a part of a VMA is walked, at most WALK_STEP bytes, or any part
+ *          of a VMA for which mmap_lock is held.
  *
  * Both are called with the VMA locked, and with what walk_sectioned() was given as
  * @private.
@@ -42,8 +41,14 @@ struct walk_section_ops {
 /* A VMA up to this size is shown by smaps and numa_maps with mmap_lock held. */
 #define WALK_RECORD_MIN		((unsigned long)SZ_2M)
 
-/* Bytes that one hold of mmap_lock write-protects before it looks for a waiter. */
-#define WALK_PROTECT_SIZE	((unsigned long)SZ_16M)
+/*
+ * Bytes that one hold of mmap_lock write-protects before it looks for a waiter; at
+ * least a huge page, which would be split otherwise.
+ */
+#define WALK_PROTECT_SIZE	max_t(unsigned long, SZ_16M, PMD_SIZE)
+
+/* The least work in pages that a part is taken for, if nothing in it changes. */
+#define WALK_PROTECT_PAGES	(WALK_FAULT_PAGES / 8)
 
 #ifdef CONFIG_FAULTLINE_WALK
 
@@ -82,21 +87,6 @@ static inline bool walk_by_record(const struct vm_area_struct *vma)
 	       vma->vm_end - vma->vm_start > WALK_RECORD_MIN;
 }
 
-/**
- * walk_protect_end - the end of the next part of a VMA that is write-protected
- * @start: Where it begins.
- * @end:   Where the range ends.
- * @whole: It cannot be divided.
- */
-static inline unsigned long walk_protect_end(unsigned long start,
-					     unsigned long end, bool whole)
-{
-	if (static_branch_unlikely(&walk_section_key) && !whole &&
-	    end - start > WALK_PROTECT_SIZE)
-		return start + WALK_PROTECT_SIZE;
-	return end;
-}
-
 #else /* !CONFIG_FAULTLINE_WALK */
 
 /* Macros: inline functions would change the register allocation. */
@@ -104,9 +94,8 @@ static inline unsigned long walk_protect_end(unsigned long start,
 #define walk_record(vma, walk, private, size)	((void)(walk), (vma))
 #define walk_yield_read(mm)			do { } while (0)
 #define walk_section_enabled()			false
-#define walk_should_yield(mm, pages)		false
+#define walk_should_yield(mm, pages)		((void)(pages), false)
 #define walk_by_record(vma)			false
-#define walk_protect_end(start, end, whole)	(end)
 
 #endif /* CONFIG_FAULTLINE_WALK */
 #endif /* _LINUX_FAULTLINE_WALK_H */

@@ -71,6 +71,9 @@ struct faultline_toggle walk_section_toggle = {
 	.apply	= walk_section_apply,
 };
 
+/* Times that walk_record() walks a VMA that changes meanwhile without mmap_lock. */
+#define WALK_RECORD_TRIES	3
+
 /* === Yielding ============================================================= */
 
 /**
@@ -184,7 +187,9 @@ static unsigned long walk_section(struct vm_area_struct *vma, unsigned long star
 	/* Nothing is gathered, so only a waiter ends it. */
 	section.budget = LONG_MAX / 2;
 	do {
-		unsigned long next = end - addr > WALK_STEP ? addr + WALK_STEP : end;
+		/* A huge page counts whole, so it must not lie in two steps. */
+		unsigned long next = end - addr > WALK_STEP ?
+			ALIGN_DOWN(addr + WALK_STEP, PMD_SIZE) : end;
 
 		next = faultline_next_step(vma, addr, next, &section, &step);
 		/* Some walks look at holes as well. */
@@ -301,6 +306,37 @@ int walk_sectioned(struct mm_struct *mm, const struct walk_section_ops *walk,
 	return walk_range(mm, 0, ULONG_MAX, walk, private);
 }
 
+/* A VMA that is walked without mmap_lock. */
+struct walk_target {
+	unsigned long start, end;
+	/* Only compared. */
+	struct file *file;
+	pgoff_t pgoff;
+	vm_flags_t kind;
+};
+
+static struct walk_target walk_target(struct vm_area_struct *vma)
+{
+	return (struct walk_target) {
+		.start	= vma->vm_start,
+		.end	= vma->vm_end,
+		.file	= vma->vm_file,
+		.pgoff	= vma->vm_pgoff,
+		.kind	= vma->vm_flags & (VM_SHARED | VM_HUGETLB | VM_PFNMAP |
+					   VM_MIXEDMAP | VM_IO),
+	};
+}
+
+/* Is @vma the one that was walked, perhaps grown upwards? */
+static bool walk_target_is(const struct walk_target *t, struct vm_area_struct *vma)
+{
+	struct walk_target now = walk_target(vma);
+
+	return now.start == t->start && now.end >= t->end &&
+	       now.file == t->file && now.pgoff == t->pgoff &&
+	       now.kind == t->kind;
+}
+
 /**
  * walk_record - walk the page tables of a VMA section by section
  * @vma:     The VMA; mmap_lock is held for reading, and released meanwhile.
@@ -310,7 +346,8 @@ int walk_sectioned(struct mm_struct *mm, const struct walk_section_ops *walk,
  *
  * The caller is about to show the VMA.  If it has grown when it is walked, the rest is
  * walked as well.  If it is another one by then, the sums are dropped, and the VMA that
- * is there now, or the next one above, is walked with the lock held.
+ * is there now, or the next one above, is walked instead: after WALK_RECORD_TRIES with
+ * the lock held.
  *
  * Context: May sleep; takes mmap_lock for reading, and VMA locks.
  * Return: The VMA that the sums belong to, or NULL if there is none at this address or
@@ -322,26 +359,31 @@ struct vm_area_struct *walk_record(struct vm_area_struct *vma,
 				   void *private, size_t size)
 {
 	struct mm_struct *mm = vma->vm_mm;
-	const unsigned long start = vma->vm_start;
-	unsigned long addr = start, end = vma->vm_end;
+	struct walk_target target = walk_target(vma);
+	unsigned long addr = target.start;
+	int tries = 0;
 
-	for (;;) {
+	while (walk_possible(vma) && target.end - addr > WALK_RECORD_MIN) {
 		mmap_read_unlock(mm);
-		if (walk_range(mm, addr, end, walk, private) ||
+		if (walk_range(mm, addr, target.end, walk, private) ||
 		    mmap_read_lock_killable(mm))
 			return ERR_PTR(-EINTR);
-		vma = find_vma(mm, start);
-		if (!vma || vma->vm_start != start || vma->vm_end < end)
-			break;
-		if (vma->vm_end == end)
-			return vma;
-		addr = end;
-		end = vma->vm_end;
-	}
-	if (vma) {
+		vma = find_vma(mm, target.start);
+		if (!vma)
+			return NULL;
+		if (walk_target_is(&target, vma)) {
+			addr = target.end;
+			target.end = vma->vm_end;
+			continue;
+		}
 		memset(private, 0, size);
-		walk_locked(vma, vma->vm_start, vma->vm_end, walk, private);
+		target = walk_target(vma);
+		addr = target.start;
+		if (++tries == WALK_RECORD_TRIES)
+			break;
 	}
+	if (addr < target.end)
+		walk_locked(vma, addr, target.end, walk, private);
 	return vma;
 }
 

@@ -34,6 +34,8 @@ struct data {
 	char *pages[MAX_RACERS];
 	/* The value that a walk must report. */
 	long expected;
+	/* Calls in which several sections of records were walked. */
+	long by_sections;
 	/* For each page: the last thing that a racer has done to it. */
 	enum { KEPT, UNMAPPED, REPLACED } *changed;
 };
@@ -445,6 +447,8 @@ TEST_F_TIMEOUT(race, sum, TIMEOUT)
 static int check_records(struct race *r)
 {
 	unsigned long lo = (uintptr_t)r->start, hi = lo + r->len;
+	struct counters before = counters_read("walk_section_");
+	struct data *d = r->data;
 	unsigned long start = 0, end = 0;
 	FILE *f = fopen("/proc/self/smaps", "re");
 	int records = 0, ret = 0;
@@ -465,9 +469,30 @@ static int check_records(struct race *r)
 		ret = -EIO;
 	}
 	fclose(f);
+	d->by_sections += counted(&before, "sections") > 1;
 	if (ret)
 		return ret;
 	return records ? sum_up() : -EIO;
+}
+
+static bool has_walked_records(struct race *r)
+{
+	struct data *d = r->data;
+
+	return d->by_sections;
+}
+
+/* Splits the mapping less often, so that there are large records. */
+static void slow_splitter(struct race *r, int id)
+{
+	while (!atomic_load(&r->done)) {
+		char *p = r->start + r->len / 2;
+
+		if (mprotect(p, page_size(), PROT_READ) ||
+		    mprotect(p, page_size(), PROT_READ | PROT_WRITE))
+			race_wrong(r);
+		race_acted(r, !atomic_load(&r->done));
+	}
 }
 
 TEST_F_TIMEOUT(race, records, TIMEOUT)
@@ -476,7 +501,38 @@ TEST_F_TIMEOUT(race, records, TIMEOUT)
 
 	ASSERT_TRUE(data_init(&d));
 	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_file,
-		  .racer = splitter, .call = check_records,
+		  .racer = slow_splitter, .call = check_records,
+		  .verify = succeeded, .enough = has_walked_records);
+}
+
+/* --- a reader that is killed */
+
+static int kill_reader(struct race *r)
+{
+	pid_t parent = getpid(), pid = fork_bound();
+
+	if (!pid)
+		for (;;)
+			if (!read_all(parent, "smaps") ||
+			    read_all(parent, "numa_maps") < 0)
+				_exit(1);
+	if (pid < 0)
+		return -errno;
+	usleep(random() % 5000);
+	kill(pid, SIGKILL);
+	if (reap(pid) != 256 + SIGKILL)
+		return -EIO;
+	return sum_up();
+}
+
+/* A lock that it has left behind stops the writer, or the process that ends. */
+TEST_F_TIMEOUT(race, killed_reader, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_file,
+		  .racer = slow_splitter, .call = kill_reader,
 		  .verify = succeeded);
 }
 
@@ -569,8 +625,24 @@ TEST_F_TIMEOUT(race, mapped_beside, TIMEOUT)
 
 /* --- memory that userfaultfd write-protects */
 
+/* Several parts, of which the first and the last are smaller. */
+static bool prepare_protected(struct race *r)
+{
+	size_t range = 3 * race_range();
+	char *p = map_empty(range);
+
+	if (!p || munmap(p, page_size()))
+		return false;
+	r->start = p + page_size();
+	r->len = range - page_size();
+	fill_pages(r->start, r->len, r->tag);
+	return true;
+}
+
 static int protect_by_uffd(struct race *r)
 {
+	const size_t pages = r->len / page_size();
+
 	int fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL), err = 0;
 
 	if (fd < 0)
@@ -578,7 +650,7 @@ static int protect_by_uffd(struct race *r)
 	if (uffd_register(fd, r->start, r->len, UFFDIO_REGISTER_MODE_WP) ||
 	    uffd_protect(fd, r->start, r->len, true))
 		err = errno;
-	else if (uffd_protected(r->start, r->len) != npages())
+	else if (uffd_protected(r->start, r->len) != pages)
 		err = EIO;
 	else if (uffd_protect(fd, r->start, r->len, false))
 		err = errno;
@@ -598,9 +670,9 @@ TEST_F_TIMEOUT(race, uffd_protect, TIMEOUT)
 		SKIP(return, "there is no userfaultfd");
 	close(fd);
 	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 2, .racer = writer,
-		  .call = protect_by_uffd, .verify = succeeded,
-		  .enough = has_yielded);
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_protected,
+		  .racer = writer, .call = protect_by_uffd,
+		  .verify = succeeded, .enough = has_yielded);
 }
 
 /* --- a fork, whose child looks at the parent */

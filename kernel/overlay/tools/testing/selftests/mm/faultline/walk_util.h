@@ -58,6 +58,24 @@ static inline long rollup_kb(pid_t pid, const char *field)
 	return proc_kb(path, field);
 }
 
+/* Reads a file of /proc/PID to its end; its bytes, or -errno. */
+static inline long read_all(pid_t pid, const char *name)
+{
+	char path[64], text[16384];
+	long sum = 0;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	while ((n = read(fd, text, sizeof(text))) > 0)
+		sum += n;
+	close(fd);
+	return n < 0 ? -errno : sum;
+}
+
 /* The pages of a range that are in memory; takes mmap_lock for reading. */
 static inline size_t resident_pages(void *addr, size_t len)
 {
@@ -100,7 +118,7 @@ static inline char *map_memfd(size_t len)
 }
 
 /* The bit in an entry of /proc/PID/pagemap: write-protected by userfaultfd. */
-#define PAGEMAP_UFFD_WP	(1ULL << 57)
+#define PAGEMAP_UFFD_WP	57
 
 /* The pages of a range that userfaultfd has write-protected. */
 static inline size_t uffd_protected(const void *addr, size_t len)
@@ -113,7 +131,7 @@ static inline size_t uffd_protected(const void *addr, size_t len)
 	if (fd >= 0 && entries && pread(fd, entries, size, offset) ==
 				  (ssize_t)size)
 		for (i = 0; i < size / sizeof(__u64); i++)
-			found += !!(entries[i] & PAGEMAP_UFFD_WP);
+			found += entries[i] >> PAGEMAP_UFFD_WP & 1;
 	free(entries);
 	if (fd >= 0)
 		close(fd);
