@@ -88,8 +88,9 @@ def make(paths: Paths, flavour: str, first: bool = False) -> None:
         third = copy_stage(stages[1], work / "third")
         rpm.build(third, work / "next")
         shutil.rmtree(third)
-    make_repo.main(["--fresh", "--out", str(out), "--deb", str(work / "deb"),
-                    "--rpm", str(work / "rpm")])
+    # An older make-repo may have left it, or one with another throw-away key.
+    shutil.rmtree(out, ignore_errors=True)
+    make_repo.main(["--out", str(out), "--deb", str(work / "deb"), "--rpm", str(work / "rpm")])
     write_atomic(work / ".state", now.encode())
 
 

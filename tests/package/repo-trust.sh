@@ -195,7 +195,8 @@ new_host bystander
 cp "$repo/deb/faultline.sources" "$tmp/both.sources"
 
 check 'another key still needs --rekey' refuses '--rekey' publish --key "$second"
-check '--rekey signs with the next key' publish --key "$second" --rekey --deb "$tmp/deb2" --rpm "$tmp/rpm2"
+check '--rekey signs with the next key' publish --key "$second" --rekey "$first" --deb "$tmp/deb2" --rpm "$tmp/rpm2"
+check '--rekey is done, and may be given again' publish --key "$second" --rekey "$first"
 check 'only the new key is left' [ "$(asc "$repo/deb/faultline.asc")$(asc "$repo/rpm/faultline.asc")" = "$second $second " ]
 check 'apt on the host with both keys upgrades' apt_upgrade here
 check 'apt has the new key only' [ "$(asc "$tmp/hosts/here/usr/share/keyrings/faultline-archive-keyring.asc")" = "$second " ]
@@ -293,6 +294,8 @@ mkdir -m 700 "$tmp/verify" && gpg --homedir "$tmp/verify" --batch --import "$rep
 check 'the signature covers all documents' sums
 printf ' ' >>"$sbom"
 check 'a changed document is found' refuses 'FAILED' sums
+wrong 'to sign a changed document again' 'spdx\.json has changed' --key "$second"
+rm "$sbom"
 publish --key "$second" --fresh --deb "$tmp/kernel2" >/dev/null
 check_empty 'documents of a kernel are removed with the kernel' "$(find "$repo/security" -name '*6.12.1*')"
 publish --key "$second" --fresh --deb "$tmp/kernel2x" >/dev/null

@@ -9,7 +9,7 @@ set -uo pipefail
 
 deb "$tmp/deb1" 1.0-1 && deb "$tmp/deb2" 1.0-1.2 && deb "$tmp/debx" 1.0-1 other &&
 	rpm_package "$tmp/rpm1" 1.0 && rpm_package "$tmp/rpm2" 1.1 && rpm_package "$tmp/rpmx" 1.0 other &&
-	dsc "$tmp/source" || exit
+	dsc "$tmp/source" && mkdir "$tmp/forged.deb" && cp "$tmp/deb1"/*.deb "$tmp/forged.deb/forged_9_all.deb" || exit
 
 # The state of a tree: names, modes, contents.
 state() { (cd "$1" && find . -printf '%p %m\n' | sort && find . -type f -exec sha256sum {} + | sort); }
@@ -184,7 +184,12 @@ check 'a reader finds every file at any time' [ "$(cat "$tmp/missing")" = 0 ]
 
 check 'another key for the same repository is refused' refuses 'signed with key [0-9A-F]{40}.*--rekey' \
 	"${make_repo[@]}" --out "$repo" --key "$other_print" --gnupghome "$other"
-check '--rekey signs everything again' "${make_repo[@]}" --out "$repo" --key "$other_print" --gnupghome "$other" --rekey
+test_print=$(gpg --homedir "$BUILD/keys/throw-away" --with-colons --list-keys 2>/dev/null | sed -n 's/^fpr:*\([0-9A-F]*\):/\1/p')
+check '--rekey needs the public part of the old key' refuses 'import it there' \
+	"${make_repo[@]}" --out "$repo" --key "$other_print" --gnupghome "$other" --rekey "$test_print"
+gpg --homedir "$BUILD/keys/throw-away" --batch --armor --export >"$tmp/test.asc" 2>/dev/null
+gpg --homedir "$other" --batch --quiet --import "$tmp/test.asc" 2>/dev/null
+check '--rekey signs everything again' "${make_repo[@]}" --out "$repo" --key "$other_print" --gnupghome "$other" --rekey "$test_print"
 check 'faultline.sources and .repo do not mention a throw-away key' bash -c "! grep -q THROW-AWAY '$repo/deb/faultline.sources' '$repo/rpm/faultline.repo'"
 check 'apt accepts the repository with the new key' apt_fresh "$tmp/wrong.sources"
 check 'dnf accepts the repository with the new key' dnf_fresh "$tmp/wrong.repo"
@@ -222,6 +227,8 @@ wrong 'a missing key' 'no secret key' --out "$repo" --key 0123456789ABCDEF012345
 wrong 'a missing key folder' 'no folder' --out "$repo" --key "$other_print" --gnupghome "$tmp/none"
 wrong 'a key folder without a key' 'fingerprint' --out "$repo" --gnupghome "$other"
 wrong 'an invalid URL' 'give an http' --out "$repo" "${key[@]}" --url packages.example
+wrong 'a URL with a character that is none of a URL' 'give an http' --out "$repo" "${key[@]}" --url 'https://packages.example/"'
+wrong 'an old key that is not a fingerprint' 'give the fingerprint' --out "$repo" "${key[@]}" --rekey Faultline
 wrong "a folder with other files" 'thesis\.txt' --out "$tmp/foreign" --deb "$tmp/deb1"
 wrong 'a repository without packages' 'no packages yet' --out "$tmp/nothing"
 gpg --homedir "$other" --batch --quiet --passphrase '' --quick-generate-key 'A curve' ed25519 sign never 2>/dev/null
@@ -229,7 +236,78 @@ wrong 'a key that rpm of EL 8 does not support' 'not RSA' --out "$repo" --key '=
 gpg --homedir "$other" --batch --quiet --passphrase '' --faked-system-time 20200101T000000 --quick-generate-key 'Too old' rsa2048 sign 1d 2>/dev/null
 wrong 'an expired key' 'has expired' --out "$repo" --key '=Too old' --gnupghome "$other"
 check 'the foreign folder is unchanged' [ "$(ls "$tmp/foreign")" = thesis.txt ]
-gpgconf --homedir "$other" --kill gpg-agent
+
+# A shell of the host would run what this address has between its quotes.
+printed=$tmp/printed
+"${make_repo[@]}" --out "$tmp/quoted" "${key[@]}" --deb "$tmp/deb1" --url "https://x.example/';touch\$IFS$printed;'" >/dev/null
+mkdir "$tmp/control" && dpkg-deb --ctrl-tarfile "$tmp"/quoted/deb/pool/faultline-archive-keyring_*.deb | tar -x -C "$tmp/control"
+host=$tmp/quoted.host/etc/apt/sources.list.d/faultline.sources
+install -D "$tmp/quoted/deb/faultline.sources" "$host"
+check 'preinst runs with an address that has quotes' env DPKG_ROOT="$tmp/quoted.host" sh "$tmp/control/preinst" install
+check 'a command in the address does not run' [ ! -e "$printed" ]
+check 'the file with this address makes way' [ -e "$host.dpkg-old" ]
+
+# --- Files that others have put there
+
+# forged NAME REGEX: refused with nothing changed; afterwards the good repository is back.
+keep
+forged() {
+	before=$(state "$repo")
+	wrong "$1" "$2" --out "$repo" "${key[@]}"
+	restore
+}
+pool=$repo/deb/pool
+cp "$tmp/forged.deb/forged_9_all.deb" "$pool"
+forged 'a .deb that somebody has put into the pool' 'forged_9_all\.deb was not put there.*delete it'
+ln -s "$tmp/forged.deb/forged_9_all.deb" "$pool/link.deb"
+forged 'a link that somebody has put into the pool' 'link\.deb was not put there'
+# A new file: the old one has another link in the good copy.
+rm "$pool/faultline-tiny_1.0-1_$arch.deb"
+cp "$tmp/debx/faultline-tiny_1.0-1_$arch.deb" "$pool"
+forged 'a .deb that somebody has replaced' 'faultline-tiny_1\.0-1_.*\.deb has changed.*delete it'
+cp "$tmp/rpmx/faultline-tiny-1.0-1.noarch.rpm" "$repo/rpm/Packages"
+forged 'an .rpm that somebody has replaced' 'tiny-1\.0-1\.noarch\.rpm has changed'
+cat "$tmp/test.asc" >>"$repo/deb/faultline.asc"
+forged 'a key that somebody has appended for apt' 'deb/faultline\.asc has changed.*makes it again'
+cat "$tmp/test.asc" >>"$repo/rpm/faultline.asc"
+forged 'a key that somebody has appended for dnf' 'rpm/faultline\.asc has changed.*makes it again'
+sed -i 's|^URIs: .*|URIs: http://evil.example/deb|' "$repo/deb/faultline.sources"
+forged 'an address that somebody has edited for apt' 'faultline\.sources has changed.*makes it again'
+sed -i 's|^baseurl=.*|baseurl=http://evil.example/rpm|' "$repo/rpm/faultline.repo"
+forged 'an address that somebody has edited for dnf' 'faultline\.repo has changed.*makes it again'
+sed -i 's|"url": ".*"|"url": "http://evil.example"|' "$repo/state.json"
+forged 'an edited state' 'state\.json has changed.*--adopt'
+rm "$repo/state.json.asc"
+forged 'a state without a signature' 'no state\.json with a signature.*--adopt'
+gpg --homedir "$BUILD/keys/throw-away" --batch --yes --armor --output "$repo/state.json.asc" --detach-sign "$repo/state.json" 2>/dev/null
+forged 'a state that another key has signed' "signed with key $test_print: "
+mkdir "$tmp/bin2"
+# Somebody replaces a package between the check and the index.
+printf '#!/bin/sh\n[ ! -e "%s" ] || { cat "%s" >"%s"; rm "%s"; }\nexec %s "$@"\n' "$tmp/swap" "$tmp/debx/faultline-tiny_1.0-1_$arch.deb" \
+	"$pool/faultline-tiny_1.0-1_$arch.deb" "$tmp/swap" "$(command -v apt-ftparchive)" >"$tmp/bin2/apt-ftparchive"
+chmod +x "$tmp/bin2/apt-ftparchive"
+: >"$tmp/swap"
+check 'a .deb that changes while it is signed is refused' refuses 'changes while' \
+	env PATH="$tmp/bin2:$PATH" "${make_repo[@]}" --out "$repo" "${key[@]}"
+check_empty 'what it changed to is not in the index' "$(grep -F "$(sha256sum <"$pool/faultline-tiny_1.0-1_$arch.deb" | cut -d' ' -f1)" \
+	"$repo/deb/dists/stable/main/binary-$arch/Packages")"
+restore
+url=$(sed -n 's|^URIs: \(.*\)/deb|\1|p' "$repo/deb/faultline.sources")
+rm "$repo/deb/faultline.sources" "$repo/rpm/faultline.asc" "$pool/faultline-tiny_1.0-1.3_$arch.deb"
+check 'a package is dropped by deleting it' has "without deb/pool/faultline-tiny_1\.0-1\.3_$arch\.deb" \
+	"${make_repo[@]}" --out "$repo" "${key[@]}"
+check 'a deleted file that make-repo made is made again' cmp "$repo/rpm/faultline.asc" "$tmp/kept/rpm/faultline.asc"
+check 'the address is that of the signed state' grep -qx "URIs: $url/deb" "$repo/deb/faultline.sources"
+rm "$repo/state.json"
+printf '#' >>"$repo/deb/faultline.asc"
+before=$(state "$repo")
+wrong 'a lost state, and no address' '--adopt without --url' --out "$repo" "${key[@]}" --adopt
+check 'with a lost state, the packages are taken over on request' \
+	"${make_repo[@]}" --out "$repo" "${key[@]}" --adopt --url "$url"
+check 'the next run needs no such request' "${make_repo[@]}" --out "$repo" "${key[@]}"
+check 'apt accepts the repository that was taken over' apt_fresh "$tmp/wrong.sources"
+check 'apt sees the packages that were taken over' has '1\.0-1\.2 ' apt_again apt-cache madison faultline-tiny
+check 'dnf accepts the repository that was taken over' dnf_fresh "$tmp/wrong.repo"
 
 # --- Under development
 

@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import textwrap
 
 from ..common import ROOT
@@ -38,7 +39,7 @@ PREINST = """\
 #!/bin/sh
 set -e
 file=$DPKG_ROOT{sources}
-if [ "$1" = install ] && [ -z "$2" ] && grep -qxF 'URIs: {uri}' "$file" 2>/dev/null; then
+if [ "$1" = install ] && [ -z "$2" ] && grep -qxF {uri} "$file" 2>/dev/null; then
     mv -f "$file" "$file.dpkg-old"
 fi
 """
@@ -127,7 +128,7 @@ def unchanged(old: pathlib.Path | None, description: str, contents: dict[str, st
 def deb(place: Place, archs: list[str], old: pathlib.Path | None, epoch: int,
         work: pathlib.Path) -> pathlib.Path:
     """The .deb: the old one if its contents are the same, else a new one in `work`."""
-    uri = {"sources": SOURCES, "uri": f"{place.url}/deb"}
+    uri = {"sources": SOURCES, "uri": shlex.quote(f"URIs: {place.url}/deb")}
     doc = f"/usr/share/doc/{DEB}"
     contents = {
         DEB_KEYS: place.trust.joined,

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -14,8 +13,6 @@ from collections.abc import Iterator
 from ..common import Fail, Paths, call, lock, say, shown
 
 TEST_KEY_NAME = "Faultline throw-away test key (trust nothing that it signs)"
-BLOCK = re.compile(r"-----BEGIN PGP PUBLIC KEY BLOCK-----\n.*?"
-                   r"\n-----END PGP PUBLIC KEY BLOCK-----\n", re.DOTALL)
 
 
 def run(*command: str | pathlib.Path, cwd: pathlib.Path | None = None,
@@ -54,6 +51,18 @@ class Key:
         """The public key for clients, or another one, without third-party signatures."""
         return self.gpg("--armor", "--export-options", "export-minimal", "--export",
                         fingerprint or self.fingerprint)
+
+    def known(self, fingerprint: str) -> str:
+        """A public key in the key's folder, which may have expired."""
+        try:
+            block = self.public(fingerprint)
+        except Fail:
+            block = ""
+        if not block:
+            where = f"in {self.home}" if self.home else "in your GnuPG folder"
+            raise Fail(f"no public key {fingerprint} {where}: import it there, from a place that "
+                       "you trust, with gpg --import")
+        return block
 
     def stop_agent(self) -> None:
         """Stop the agent started for a test key; leave an owner's agent alone."""
@@ -154,24 +163,11 @@ class Trust:
             return run(*gpg, "--armor", "--export", what="joining the public keys")
 
 
-def fingerprints(path: pathlib.Path) -> list[str]:
-    """The fingerprints of the primary keys in a file."""
-    with tempfile.TemporaryDirectory(prefix="faultline-gpg-") as home:
-        text = run("gpg", "--homedir", home, "--batch", "--with-colons", "--show-keys", path)
-    return re.findall(r"(?m)^pub:.*\nfpr:+([0-9A-F]+):", text)
-
-
-def trust(key: Key, wanted: str | None, old: pathlib.Path | None) -> Trust:
-    """The signing key, and the next one: the wanted one, or that of the old repository's file."""
+def trust(key: Key, wanted: str | None, announced: str) -> Trust:
+    """The signing key, and the next one: the wanted one, or the one announced before."""
     blocks = [key.public()]
-    if wanted is None and old:
-        with tempfile.TemporaryDirectory(prefix="faultline-gpg-") as place:
-            for block in BLOCK.findall(old.read_text(encoding="ascii")):
-                path = pathlib.Path(place) / "key.asc"
-                path.write_text(block, encoding="ascii")
-                for fingerprint in fingerprints(path):
-                    if fingerprint != key.fingerprint:
-                        blocks.append(block)
+    if wanted is None and announced:
+        blocks.append(announced)
     elif wanted not in (None, "none"):
         following = check_key(key.home, str(wanted), "public")
         if following == key.fingerprint:

@@ -13,7 +13,9 @@ DIR is replaced in one step once the new state is complete and signed: readers, 
 interruption, see either the old state or the new one. Files named by the previous metadata
 can still be fetched, for clients in the middle of an update.
 
-What --next-key, --phase, --valid-days and --url set stays until they are given again.
+What --next-key, --phase, --valid-days and --url set stays until they are given again. It is in
+DIR/state.json with the checksum of each file. That is signed, too, and each run checks it first:
+it signs no file that others have put into DIR or changed there.
 
 Without --key, a throw-away key is made in build/keys: for tests, not for a fleet.
 
@@ -33,12 +35,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from email.utils import formatdate, parsedate_to_datetime
+from email.utils import formatdate
 
 from ..common import Fail, lock, say, sha256, shown
-from . import documents, keyring
+from . import documents, keyring, state
 from .keyring import COMPONENT, SUITE, Place
-from .keys import Key, fingerprints, run, run_test, signing_key, trust
+from .keys import Key, run, run_test, signing_key, trust
+from .state import State
 
 PLACEHOLDER_URL = "https://packages.example/faultline"
 DAY = 24 * 60 * 60
@@ -145,10 +148,10 @@ class Job:
     epoch: int
     old: pathlib.Path
     rekey: bool
-    # Days for which apt accepts the metadata; 0: forever.  None: as before.
-    valid_days: int | None
     # Percentage of hosts that upgrade to the newest kernel.  None: as before.
     phase: int | None
+    before: State
+    after: State
 
 
 def write(path: pathlib.Path, text: str) -> None:
@@ -166,37 +169,44 @@ def add(package: Package, target: pathlib.Path, link: bool) -> None:
         shutil.copyfile(package.path, target)
 
 
-def old_packages(folder: pathlib.Path, reader: str) -> list[Package]:
-    """The packages already in the repository."""
-    files = sorted(path for path in folder.glob("*") if path.is_file())
-    if reader == "rpm":
-        return [read_rpm(path) for path in files]
-    return [Package(path, path.name, sha256(path)) for path in files]
+def old_packages(out: pathlib.Path, before: State) -> dict[str, list[Package]]:
+    """The packages of the last run that are still there."""
+    found: dict[str, list[Package]] = {"deb": [], "rpm": []}
+    for name, digest in sorted(before.files.items()):
+        path = out / name
+        if name.startswith(state.PACKAGES) and path.is_file():
+            found[name[:3]].append(Package(path, path.name, digest) if name[:3] == "deb"
+                                   else read_rpm(path))
+    return found
 
 
-def release_date(path: pathlib.Path, field: str = "Date") -> int:
-    """A date in a Release file; 0 if there is no file or no such field."""
-    try:
-        found = re.search(rf"(?m)^{field}: (.*)", path.read_text(encoding="utf-8"))
-        return int(parsedate_to_datetime(found[1]).timestamp()) if found else 0
-    except FileNotFoundError:
-        return 0
+def adopted(out: pathlib.Path) -> dict[str, list[Package]]:
+    """The packages in a folder without a state; those with keys are made anew."""
+    found: dict[str, list[Package]] = {"deb": [], "rpm": []}
+    for path in sorted((*out.glob("deb/pool/*"), *out.glob("rpm/Packages/*"))):
+        if path.is_symlink() or not path.is_file():
+            raise Fail(f"{shown(path)} is not a file: delete it")
+        if path.name.startswith((f"{keyring.DEB}_", f"{keyring.RPM}-")):
+            continue
+        if path.suffix == ".dsc":
+            found["deb"] += read_dsc(path)
+        elif path.suffix == ".deb":
+            found["deb"].append(read_deb(path))
+        elif path.suffix == ".rpm":
+            found["rpm"].append(read_rpm(path))
+    return found
 
 
-def dates(job: Job, old: pathlib.Path) -> str:
+def dates(after: State) -> str:
     """The lines of Release with its date and, if it has one, its last day."""
-    # apt treats a Release older than its current one as an attack, and ignores it.
-    epoch = max(job.epoch, release_date(old))
-    span = (job.valid_days or 0) * DAY
-    if job.valid_days is None:
-        span = max(0, release_date(old, "Valid-Until") - release_date(old))
-    text = f"Date: {formatdate(epoch, usegmt=True)}"
+    span = after.valid_days * DAY
+    text = f"Date: {formatdate(after.date, usegmt=True)}"
     if not span:
         return text
-    if epoch + span <= time.time():
-        raise Fail(f"SOURCE_DATE_EPOCH is {span // DAY} days old or more: apt would refuse the "
-                   "repository from the beginning; unset it, or give more --valid-days")
-    return f"{text}\nValid-Until: {formatdate(epoch + span, usegmt=True)}"
+    if after.date + span <= time.time():
+        raise Fail(f"SOURCE_DATE_EPOCH is {after.valid_days} days old or more: apt would refuse "
+                   "the repository from the beginning; unset it, or give more --valid-days")
+    return f"{text}\nValid-Until: {formatdate(after.date + span, usegmt=True)}"
 
 
 # --- Phased upgrades
@@ -224,23 +234,35 @@ def newest_kernel(stanzas: list[str]) -> tuple[str, str]:
     return newest
 
 
-def phased(text: str, phase: int | None, old: str) -> str:
-    """Packages with Phased-Update-Percentage: the newest kernel's, or that of the old file."""
+def phased(text: str, job: Job) -> str:
+    """Packages with Phased-Update-Percentage: the newest kernel's, or that of the last run."""
     stanzas = [stanza for stanza in text.split("\n\n") if stanza.strip()]
-    if phase is None:
-        shares = {source(stanza): field(stanza, "Phased-Update-Percentage")
-                  for stanza in old.split("\n\n") if "\nPhased-Update-Percentage: " in stanza}
-    else:
+    if job.phase is not None:
         newest = newest_kernel(stanzas)
         if not newest[0]:
             raise Fail("--phase: the repository has no package linux-image-*, so no kernel")
-        shares = {newest: str(phase)} if phase < 100 else {}
+        job.after.phased = (*newest, str(job.phase)) if job.phase < 100 else ()
     out = []
     for stanza in stanzas:
-        share = shares.get(source(stanza))
-        line = f"\nPhased-Update-Percentage: {share}" if share else ""
+        line = (f"\nPhased-Update-Percentage: {job.after.phased[2]}"
+                if job.after.phased and source(stanza) == job.after.phased[:2] else "")
         out.append(f"{stanza.strip()}{line}\n\n")
     return "".join(out)
+
+
+def require_same(text: str, packages: dict[str, Package]) -> None:
+    """Fail if an index has other contents than those that were checked.
+
+    A package of the last run is the file that is published: others may write to it meanwhile.
+    """
+    found = {pathlib.PurePath(field(stanza, "Filename")).name: field(stanza, "SHA256")
+             for stanza in text.split("\n\n") if "\nFilename: " in stanza}
+    found |= {name: digest for digest, name
+              in re.findall(r"(?m)^ ([0-9a-f]{64}) \d+ (\S+)$", text)}
+    for name, digest in found.items():
+        if packages[name].identity != digest:
+            raise Fail(f"{shown(packages[name].path)} changes while this program signs it: "
+                       f"{state.FIND_OUT}")
 
 
 def architectures(packages: Iterable[str]) -> list[str]:
@@ -264,10 +286,9 @@ def make_deb(job: Job, folder: pathlib.Path, packages: dict[str, Package]) -> No
         indexes["source/Sources"] = ("sources", "pool")
     for name, command in indexes.items():
         text = run("apt-ftparchive", "-q", *hashes, *command, cwd=folder, what="apt-ftparchive")
+        require_same(text, packages)
         if name.endswith("/Packages"):
-            there = old / COMPONENT / name
-            text = phased(text, job.phase,
-                          there.read_text(encoding="utf-8") if there.is_file() else "")
+            text = phased(text, job)
         write(dist / COMPONENT / name, text)
         (dist / COMPONENT / f"{name}.xz").write_bytes(lzma.compress(text.encode()))
 
@@ -277,14 +298,14 @@ def make_deb(job: Job, folder: pathlib.Path, packages: dict[str, Package]) -> No
     options = [word for field, value in fields.items()
                for word in ("-o", f"APT::FTPArchive::Release::{field}={value}")]
     text = run("apt-ftparchive", "-q", *hashes, *options, "release", dist, what="apt-ftparchive")
-    write(dist / "Release", re.sub(r"(?m)^Date: .*$", dates(job, old / "Release"), text))
+    write(dist / "Release", re.sub(r"(?m)^Date: .*$", dates(job.after), text))
     job.key.sign("--clearsign", dist / "Release", dist / "InRelease")
     job.key.sign("--detach-sign", dist / "Release", dist / "Release.gpg")
 
     # Indexes by hash: ours, and those listed in the previous Release.
-    for state in (dist, old):
-        for digest, name in release_files(state / "Release"):
-            source = state / name
+    for place in (dist, *([old] if f"deb/dists/{SUITE}/Release" in job.before.files else [])):
+        for digest, name in release_files(place / "Release"):
+            source = place / name
             target = dist / pathlib.Path(name).parent / "by-hash" / "SHA256" / digest
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_file() and not target.exists():
@@ -337,7 +358,7 @@ def make_rpm(job: Job, folder: pathlib.Path, packages: dict[str, Package]) -> No
     repomd = folder / "repodata" / "repomd.xml"
     job.key.sign("--detach-sign", repomd, repomd.with_name("repomd.xml.asc"))
     old = job.old / "repodata" / "repomd.xml"
-    if old.is_file():
+    if "rpm/repodata/repomd.xml" in job.before.files and old.is_file():
         for name in re.findall(r'href="repodata/([^"/]+)"', old.read_text(encoding="utf-8")):
             if not (folder / "repodata" / name).exists() and (old.parent / name).is_file():
                 os.link(old.parent / name, folder / "repodata" / name)
@@ -377,84 +398,72 @@ def check_out(out: pathlib.Path) -> None:
     """Refuse to replace a folder with files that are not ours."""
     if out.exists() and not out.is_dir():
         raise Fail(f"--out {shown(out)} is not a folder")
-    strange = sorted({path.name for path in out.glob("*")} - {"deb", "rpm", "security"})
+    strange = sorted({path.name for path in out.glob("*")}
+                     - {"deb", "rpm", "security", state.FILE, state.SIGNATURE})
     for half, mark in (("deb", "faultline.sources"), ("rpm", "faultline.repo"),
                        ("security", "SHA256SUMS")):
-        if (out / half).exists() and not (out / half / mark).is_file():
+        if (out / half).exists() and not ((out / state.FILE).is_file()
+                                          or (out / half / mark).is_file()):
             strange.append(half)
     if strange:
         raise Fail(f"--out {shown(out)} has '{strange[0]}', which this program did not make: "
                    "it replaces the whole folder, so give it a separate one")
 
 
-def old_keys(out: pathlib.Path) -> pathlib.Path | None:
-    """The file with the public keys of a repository, its signing key first; None if new."""
-    for half in ("rpm", "deb"):
-        if (out / half / "faultline.asc").is_file():
-            return out / half / "faultline.asc"
-    return None
-
-
-def old_url(out: pathlib.Path) -> str:
-    """The URL that a repository was made for."""
-    for path, form in ((out / "deb/faultline.sources", r"(?m)^URIs: (\S+)/deb$"),
-                       (out / "rpm/faultline.repo", r"(?m)^baseurl=(\S+)/rpm$")):
-        found = re.search(form, path.read_text(encoding="utf-8")) if path.is_file() else None
-        if found:
-            return found[1]
-    return PLACEHOLDER_URL
-
-
-def with_keyring(args: argparse.Namespace, out: pathlib.Path, place: Place, epoch: int,
-                 wanted: dict[str, dict[str, Package]], work: pathlib.Path) -> None:
+def with_keyring(out: pathlib.Path, job: Job, wanted: dict[str, dict[str, Package]],
+                 work: pathlib.Path) -> None:
     """Add the packages with the keys; --fresh does not drop them, as their version must rise."""
-    for half, folder, form in (("deb", "pool", f"{keyring.DEB}_*.deb"),
-                               ("rpm", "Packages", f"{keyring.RPM}-*.rpm")):
+    for half, form in (("deb", f"deb/pool/{keyring.DEB}_"),
+                       ("rpm", f"rpm/Packages/{keyring.RPM}-")):
         if not wanted[half]:
             continue
-        old = max((out / half / folder).glob(form), default=None)
+        old = max((out / name for name in job.before.files
+                   if name.startswith(form) and (out / name).is_file()), default=None)
         if half == "deb":
-            made = keyring.deb(place, architectures(wanted[half]), old, epoch, work)
+            package = read_deb(keyring.deb(job.place, architectures(wanted[half]), old, job.epoch,
+                                           work))
         else:
-            made = keyring.rpm(place, old, epoch, work)
-        package = read_deb(made) if half == "deb" else read_rpm(made)
+            package = read_rpm(keyring.rpm(job.place, old, job.epoch, work))
         wanted[half].setdefault(package.name, package)
 
 
 def make(args: argparse.Namespace, out: pathlib.Path, key: Key) -> None:
     """Make the new state beside the old one, then swap them."""
-    old = old_keys(out)
-    there = fingerprints(old)[0] if old else ""
-    if there and there != key.fingerprint and not args.rekey:
-        raise Fail(f"{shown(out)} is signed with key {there}: give --key {there}, or --rekey to "
-                   f"sign all of it with {key.fingerprint}, which its hosts must then trust")
-    rekey = args.rekey and there != key.fingerprint
-    trusted = trust(key, args.next_key, None if rekey else old)
+    before, rekey = (State(), True) if args.adopt else state.load(out, key, args.rekey)
+    there = adopted(out) if args.adopt else old_packages(out, before)
+    if args.fresh:
+        there = {"deb": [], "rpm": []}
+    trusted = trust(key, args.next_key, "" if rekey else before.next_key)
     debs = [package for path in inputs("--deb", args.deb, ".deb", ".dsc")
             for package in (read_dsc(path) if path.suffix == ".dsc" else [read_deb(path)])]
     rpms = [read_rpm(path) for path in inputs("--rpm", args.rpm, ".rpm")]
-    there_debs = [] if args.fresh else old_packages(out / "deb" / "pool", "any")
-    there_rpms = [] if args.fresh else old_packages(out / "rpm" / "Packages", "rpm")
-    wanted = {"deb": merge(there_debs, debs), "rpm": merge(there_rpms, rpms)}
+    wanted = {"deb": merge(there["deb"], debs), "rpm": merge(there["rpm"], rpms)}
     if not any(wanted.values()):
         raise Fail(f"{shown(out)} has no packages yet: give some with --deb DIR or --rpm DIR")
 
     epoch = int(os.environ.get("SOURCE_DATE_EPOCH") or time.time())
-    place = Place(args.url or old_url(out), trusted, key.test)
+    place = Place(args.url or before.url or PLACEHOLDER_URL, trusted, key.test)
+    after = State(
+        url=place.url, next_key="".join(trusted.blocks[1:]),
+        # apt treats a Release older than its current one as an attack, and ignores it.
+        date=max(epoch, before.date), phased=before.phased,
+        valid_days=before.valid_days if args.valid_days is None else args.valid_days)
     new = out.with_name(f".{out.name}.part")
     shutil.rmtree(new, ignore_errors=True)  # left by an interrupted run
     try:
         with tempfile.TemporaryDirectory(prefix="faultline-keyring-") as work:
+            job = Job(key, place, epoch, out, rekey, args.phase, before, after)
             if place.url == PLACEHOLDER_URL:
                 say("no packages with the keys: give the repository's address with --url")
             else:
-                with_keyring(args, out, place, epoch, wanted, pathlib.Path(work))
+                with_keyring(out, job, wanted, pathlib.Path(work))
             for half, maker in (("deb", make_deb), ("rpm", make_rpm)):
                 if wanted[half]:
-                    job = Job(key, place, epoch, out / half, args.rekey, args.valid_days,
-                              args.phase)
-                    maker(job, new / half, wanted[half])
-        documents.publish(key, out, new)
+                    maker(dataclasses.replace(job, old=out / half), new / half, wanted[half])
+        documents.publish(key, new if args.adopt else out, new)
+        after.files = {f"deb/pool/{name}": package.identity
+                       for name, package in wanted["deb"].items()}
+        after.write(new, key)
         for path in (new, *new.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
         replace(out, new)
@@ -475,6 +484,15 @@ def number(option: str, low: int, high: int) -> Callable[[str], int]:
     return read
 
 
+def fingerprint(text: str) -> str:
+    """A reader of --rekey: a name could match other keys as well."""
+    found = text.replace(" ", "").upper()
+    if not re.fullmatch(r"[0-9A-F]{40}", found):
+        raise Fail(f"--rekey {text}: give the fingerprint of the key that has signed DIR until "
+                   "now, 40 digits")
+    return found
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, or these arguments, and do it."""
     parser = argparse.ArgumentParser(description=__doc__,
@@ -489,8 +507,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--fresh", action="store_true",
                         help="drop the packages already in DIR (for development builds, which "
                         "change without a new version)")
-    parser.add_argument("--rekey", action="store_true",
-                        help="sign everything in DIR with a new key")
+    parser.add_argument("--rekey", metavar="OLD", type=fingerprint,
+                        help="sign everything in DIR, which the key OLD has signed, with --key")
+    parser.add_argument("--adopt", action="store_true",
+                        help="sign the packages in DIR though no state.json of yours proves where "
+                        "they come from; keys, address, last day and share are those of the "
+                        "command line")
     parser.add_argument("--next-key", metavar="FINGERPRINT",
                         help="the key that will sign after this one (public part, in the same "
                         "folder): hosts learn to trust it with an upgrade; 'none': forget it")
@@ -507,8 +529,12 @@ def main(arguments: list[str] | None = None) -> None:
         raise Fail("--gnupghome without --key: give the fingerprint of the key in it")
     if args.url is not None:
         args.url = args.url.rstrip("/")
-        if not re.fullmatch(r"(https?|file)://[!-~]+", args.url):
+        # The characters of RFC 3986, some of which are special in a shell.
+        if not re.fullmatch(r"(https?|file)://[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=%-]+", args.url):
             raise Fail(f"--url {args.url}: give an http, https or file URL")
+    if args.adopt and not args.url:
+        raise Fail("--adopt without --url: give the address, as the one in the folder may be "
+                   "another's")
     if not re.fullmatch(r"\d*", os.environ.get("SOURCE_DATE_EPOCH", "")):
         raise Fail("SOURCE_DATE_EPOCH is not a number of seconds: unset or correct it")
     out = pathlib.Path(args.out).resolve()
