@@ -16,6 +16,7 @@ signed=$tmp/signed
 gcc -O1 -o "$tmp/insert-sys-cert" "$BUILD/tree/scripts/insert-sys-cert.c" || exit
 for owner in ours others; do
 	openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=throw-away $owner" \
+		-addext basicConstraints=critical,CA:FALSE \
 		-keyout "$tmp/$owner.key" -out "$tmp/$owner.crt" 2>/dev/null || exit
 done
 openssl x509 -in "$tmp/ours.crt" -outform der -out "$tmp/ours.der"

@@ -29,6 +29,7 @@ export BUILD=$tmp/build
 
 for owner in ours others; do
 	openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj "/CN=throw-away $owner" \
+		-addext basicConstraints=critical,CA:FALSE \
 		-keyout "$tmp/$owner.key" -out "$tmp/$owner.crt" 2>/dev/null || exit
 done
 ours=(--key "$tmp/ours.key" --cert "$tmp/ours.crt")
@@ -221,7 +222,7 @@ done
 comment=$(openssl rand -hex 4000)
 certificate() {
 	openssl req -x509 -key "$tmp/ours.key" -days 30 -set_serial 1 -subj '/CN=throw-away sized' \
-		-addext "nsComment=${comment:0:$1}" -out "$tmp/sized.crt" 2>/dev/null &&
+		-addext basicConstraints=critical,CA:FALSE -addext "nsComment=${comment:0:$1}" -out "$tmp/sized.crt" 2>/dev/null &&
 		size=$(openssl x509 -in "$tmp/sized.crt" -outform der | wc -c)
 }
 make_stage
@@ -278,6 +279,7 @@ if command -v softhsm2-util >/dev/null && openssl engine -t pkcs11 2>/dev/null |
 		softhsm2-util --import "$tmp/others.pkcs8" --token faultline --label signing --id 01 --pin 1234 >/dev/null
 	printf 1234 >"$tmp/pin"
 	printf 4321 >"$tmp/wrong-pin"
+	chmod 600 "$tmp/pin" "$tmp/wrong-pin"
 	uri="pkcs11:token=faultline;object=signing"
 	make_stage
 	again --key "$tmp/others.key" --cert "$tmp/others.crt" >/dev/null

@@ -13,6 +13,9 @@ make packages SECUREBOOT_KEY=... SECUREBOOT_CERT=...
 A kernel that would load any module with Secure Boot on is refused: a signature on it would
 break the chain of trust of every host that knows the key.
 
+A certificate that can sign others is refused: a host that enrols it trusts all of them. So is
+a key file or PIN file that other users of this machine can read.
+
 STAGE is not changed. SIGNED is made again if STAGE, SIGNED or the certificate has changed, and
 is replaced in one step. Signatures in STAGE are replaced. Only openssl, sbsign and sign-file
 read the key, which must not have a passphrase.
@@ -30,6 +33,7 @@ import pathlib
 import re
 import shutil
 import tempfile
+import urllib.parse
 
 from ..common import Fail, Paths, call, lock, say, sha256, shown
 from ..stage_env import read_env
@@ -56,6 +60,13 @@ def run(*command: str | pathlib.Path, data: bytes = b"", what: str = "") -> byte
                 start_new_session=any(word in ENGINE for word in command))
 
 
+def require_private(option: str, path: pathlib.Path) -> None:
+    """Refuse a file with a secret that every user of this machine can read or replace."""
+    if path.stat().st_mode & 0o006:
+        raise Fail(f"{option} {path} is open to other users of this machine: run chmod 600 "
+                   f"{path}, and make a new key if one of them may have read it")
+
+
 class Owner:
     """The key, as a PEM file or in a token, and its certificate."""
 
@@ -64,12 +75,18 @@ class Owner:
         files = [("--cert", cert, "CERTIFICATE")]
         if not self.token:
             files.insert(0, ("--key", pathlib.Path(key), "PRIVATE KEY"))
+        elif found := re.search(r"pin-source=(?:file:)?([^;&?]+)", key):
+            pin = pathlib.Path(urllib.parse.unquote(found[1]))
+            if pin.is_file():
+                require_private("--key: the PIN file", pin)
         for option, path, kind in files:
             if not path.is_file():
                 raise Fail(f"{option} {path}: no such file")
             if f"{kind}-----".encode() not in path.read_bytes():
                 raise Fail(f"{option} {path}: no {kind.lower()} in PEM form "
                            "('openssl x509 -inform der' reads a certificate in DER form)")
+            if option == "--key":
+                require_private(option, path)
         self.key = key if self.token else str(pathlib.Path(key).absolute())
         self.cert = cert.absolute()
         of_key = self.token_key() if self.token else run(
@@ -81,7 +98,18 @@ class Owner:
         if of_key != of_cert:
             raise Fail(f"--key {key} is not the key of --cert {cert}: "
                        "its signatures could not be verified")
+        self.require_leaf()
         self.der = run("openssl", "x509", "-in", cert, "-outform", "der")
+
+    def require_leaf(self) -> None:
+        """Refuse a certificate that can sign other certificates."""
+        text = run("openssl", "x509", "-in", self.cert, "-noout", "-text", "-certopt",
+                   "no_subject,no_issuer,no_pubkey,no_sigdump").decode(errors="replace")
+        # Version 1 has no extensions to say what it is for; openssl takes it for a CA.
+        if re.search(r"CA:TRUE|Certificate Sign\b|Version: 1 ", text):
+            raise Fail(f"--cert {self.cert} can sign other certificates, and hosts that enrol it "
+                       "would trust those as well: make one with the openssl command in "
+                       "packaging/README.md, which says CA:FALSE")
 
     def token_key(self) -> bytes:
         """The public key of the key in a token."""
