@@ -17,6 +17,7 @@ install -D -m 644 "$here"/faultline_rollout/*.py -t "$fleet/faultline_rollout"
 install -m 755 "$here/faultline-rollout" "$here/simulate" "$fleet"
 install -D -m 644 "$here"/../monitoring/* -t "$fleet/monitoring"
 cp -R --no-preserve=mode,ownership "$here"/../ansible/*.yml "$here/../ansible/roles" "$fleet/ansible"
+find "$fleet/ansible" -name __pycache__ -prune -exec rm -r {} +
 ln -s ../share/faultline-rollout/faultline-rollout "$usr/bin"
 install -D -m 644 "$here/completion/faultline-rollout" -t "$usr/share/bash-completion/completions"
 install -D -m 644 "$here/faultline-rollout.1" -t "$usr/share/man/man1"

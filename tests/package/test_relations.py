@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """RPM packages provide and require what dnf, modules of others and scriptlets rely on, no more.
 
+faultline-host brings no service that listens, in either format.
+
 K is kernel-faultline with the suffix of the flavour, V the version; a scriptlet is in brackets.
 """
 import os
+import re
 import subprocess
 
 import pytest
@@ -59,3 +62,11 @@ def test_relations(flavour: str) -> None:
              for phase in phases.split(",")}
     rows = [row.partition(": ") for row in f"{RELATIONS}{MORE.get(flavour, '')}".split("\n") if row]
     assert found == {f"{of}: {name}" for of, _, names in rows for name in names.split(", ")}
+
+
+def test_no_listener() -> None:
+    """The installation of faultline-host on a fleet opens no port: node_exporter is suggested."""
+    text = (ROOT / "packaging/deb/debian/control.in").read_text()
+    stanza = next(one for one in text.split("\n\n") if "Package: faultline-host\n" in one)
+    brought = re.findall(r"(?m)^(?:Pre-Depends|Depends|Recommends): (.*)$", stanza)
+    assert brought == ["faultline-profiles (>= ${source:Version}), systemd, ${misc:Depends}"]

@@ -7,6 +7,7 @@ the agent's files.  test_fleet_trial.py has the playbook that calls faultline-ro
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 import pathlib
 import re
@@ -206,19 +207,101 @@ def test_kernel(host: Host) -> None:
     assert host.play("kernel.yml", *words, "-e", "faultline_flavour=big")[0] == 2
 
 
+OPTIONS = "/etc/default/prometheus-node-exporter"
+CONFLICT = 'ARGS="--collector.vmstat.fields=^nr_dirty$"\n'
+THEIRS = r"""# Their options.
+ARGS="--web.config.file=/etc/prometheus/web-config.yml --web.listen-address=127.0.0.1:9100 \
+    --collector.systemd --collector.netdev.device-exclude=\"^(lo|veth.*)$\""
+# The end.
+"""
+
+
 def test_ab(host: Host) -> None:
-    """node_exporter gets its flags once, those of switches only on a Faultline kernel."""
+    """node_exporter gets its flags once, and keeps those that it had, or the role refuses.
+
+    It gets those of switches only on a Faultline kernel.
+    """
     install(host)
+    host.shell(f"cat >{OPTIONS} <<'END'\n{CONFLICT}END\nchmod 640 {OPTIONS}")
+    status, _, text = host.play("ab.yml")
+    assert status == 2 and "by hand" in text and "--collector.vmstat.fields=^(oom_kill" in text, text
+    assert host.shell(f"cat {OPTIONS}") == CONFLICT
+    host.shell(f"cat >{OPTIONS} <<'END'\n{THEIRS}END")
     status, changed, text = host.play("ab.yml")
     assert status == 0 and changed >= 1, text
     assert host.shell("cat /run/systemctl.calls") == "restart prometheus-node-exporter.service\n"
-    line = host.shell("grep ^ARGS= /etc/default/prometheus-node-exporter")
-    there = os.path.exists("/proc/sys/vm/munmap_section_kbytes")
-    assert ("--collector.sysctl" in line) == there
-    assert "(munmap|madvise|walk)_section_" in line
-    assert "--collector.textfile.directory=/var/lib" in line
+    there = host.shell(f"cat {OPTIONS}")
+    added = re.search(r"(?m)^# In ARGS by .*: (--.*)\n", there)
+    assert added and there.replace(added[0], "").replace(f" {added[1]}", "") == THEIRS, there
+    kernel = os.path.exists("/proc/sys/vm/munmap_section_kbytes")
+    assert ("--collector.sysctl" in added[1]) == kernel
+    assert "(munmap|madvise|walk)_section_" in added[1]
+    assert "--collector.textfile.directory=/var/lib" in added[1]
+    assert host.shell(f"cat {OPTIONS}.*~; stat -c %a {OPTIONS}") == f"{THEIRS}640\n"
     unchanged(host, "ab.yml")
     assert host.shell("wc -l </run/systemctl.calls").strip() == "1"
+
+
+def merge(text: str, wanted: list[str], own: tuple[str, ...] = ()) -> dict[str, str]:
+    """The filter of the role."""
+    path = ANSIBLE / "roles/ab/filter_plugins/node_exporter.py"
+    spec = importlib.util.spec_from_file_location("node_exporter", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    result: dict[str, str] = module.merge(text, wanted, list(own))
+    return result
+
+
+FLAGS = ["--collector.a.b=^(x|y).*", "--collector.sysctl.include=v"]
+ADDED = " ".join(FLAGS)
+
+
+@pytest.mark.parametrize("before, after", [
+    ("", f'ARGS="{ADDED}"'),
+    ("# ARGS=\n", f'ARGS="{ADDED}"'),
+    ("ARGS=\n", f'ARGS="{ADDED}"'),
+    ('ARGS=""\n', f'ARGS="{ADDED}"'),
+    ("ARGS=--mine\n", f"ARGS=--mine {ADDED}"),
+    ("ARGS=--mine \\\n  --more\nB=1\n", f"ARGS=--mine \\\n  --more {ADDED}\nB=1"),
+    ("ARGS='--mine'\nB=\"2\"\n", f"ARGS='--mine {ADDED}'\nB=\"2\""),
+    (f'ARGS="--mine {FLAGS[0]}"\n', f'ARGS="--mine {FLAGS[0]} {FLAGS[1]}"'),
+    (f'ARGS="{ADDED} --mine"\n', f'ARGS="{ADDED} --mine"'),
+    ('ARGS="--collector.disable-defaults --collector.time"\n',
+     f'ARGS="--collector.disable-defaults --collector.time {ADDED} --collector.stat '
+     '--collector.textfile --collector.uname --collector.vmstat"'),
+    ('ARGS="--collector.sysctl.include=w"\n', f'ARGS="--collector.sysctl.include=w {ADDED}"'),
+])
+def test_merge(before: str, after: str) -> None:
+    """The flags are added once, and another run with others takes them out again."""
+    done = merge(before, FLAGS)
+    assert done["problem"] == "" and after in done["text"], done
+    assert merge(done["text"], FLAGS) == done
+    other = [FLAGS[0], "--collector.c=new"]
+    assert merge(done["text"], other)["text"] == merge(before, other)["text"]
+
+
+def test_merge_own() -> None:
+    """Flags that the administrator takes care of are not added."""
+    text = 'ARGS="--collector.a.b=mine"\n'
+    done = merge(text, FLAGS, ("--collector.a.b",))
+    assert f'ARGS="--collector.a.b=mine {FLAGS[1]}"\n' in done["text"]
+
+
+@pytest.mark.parametrize("text, problem, by_hand", [
+    ('ARGS="--collector.a.b=mine"\n', "it has --collector.a.b already", f'ARGS="{ADDED}"\n'),
+    ('ARGS="--no-collector.sysctl"\n', "it has --no-collector.sysctl", f'ARGS="{ADDED}"\n'),
+    ('ARGS="--mine"\nARGS="--more"\n', "it is there twice", f'ARGS="--mine"\nARGS="{ADDED}"\n'),
+    ("ARGS=\"--mine\"'--more'\n", "not in one pair of quotes", f"ARGS=\"--mine\"' {ADDED}'\n"),
+    ('ARGS="--mine\n', "not in one pair of quotes", f'ARGS="{ADDED}"\n'),
+])
+def test_merge_refuses(text: str, problem: str, by_hand: str) -> None:
+    """ARGS that cannot be completed stays as it is, until the flags are in it."""
+    done = merge(text, FLAGS)
+    assert problem in done["problem"] and done["text"] == text, done
+    assert done["flags"] == ADDED
+    done = merge(by_hand, FLAGS)
+    assert (done["text"], done["problem"]) == (by_hand, "")
 
 
 def test_stop(host: Host) -> None:
