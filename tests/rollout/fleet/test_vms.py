@@ -63,7 +63,7 @@ def fixture_ran() -> Iterator[Ran]:
         path = demo.write_plan(found)
         port, = prometheus_lab.free_ports(1)
         with vm_fleet.scrape(found, port, "lossy", "timeout", "--signal=KILL", str(KILLED_AFTER)):
-            demo.alternate(path)
+            demo.alternate(found, path)
         with vm_fleet.scrape(found, port, "lossy") as lossy:
             yield Ran(found, path, lossy)
         assert fleet_lab.rollout("stop", path).returncode == 0
