@@ -300,6 +300,11 @@ publish --key "$second" --fresh --deb "$tmp/kernel2" >/dev/null
 check_empty 'documents of a kernel are removed with the kernel' "$(find "$repo/security" -name '*6.12.1*')"
 publish --key "$second" --fresh --deb "$tmp/kernel2x" >/dev/null
 check 'another package of the same name brings its own document' grep -qx '{"name": "other"}' "${sbom//6.12.1/6.12.2}"
+
+# --- A key that was stolen
+
+sed 's/^:-----/-----/' "$owner/openpgp-revocs.d/$second.rev" | gpg --homedir "$owner" --batch --quiet --import 2>/dev/null
+wrong 'a state that a revoked key has signed' "$second.*is revoked.*in another folder" --key "$third" --rekey "$second"
 gpgconf --homedir "$owner" --kill gpg-agent
 gpgconf --homedir "$tmp/verify" --kill gpg-agent
 done_testing

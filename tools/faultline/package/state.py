@@ -68,7 +68,10 @@ def signer(data: bytes, signature: bytes, blocks: list[str]) -> tuple[bool, str]
                                home / "signature", home / "data"],
                               capture_output=True, text=True, errors="replace", check=False)
     good = re.findall(r"(?m)^\[GNUPG:\] VALIDSIG .*\b([0-9A-F]{40})$", done.stdout)
-    if done.returncode == 0 and len(good) == 1 and " REVKEYSIG " not in done.stdout:
+    if good and " REVKEYSIG " in done.stdout:
+        raise Fail(f"key {good[0]}, which signed the repository, is revoked, so its signature "
+                   f"proves nothing: make the repository again in another folder, or {ADOPT}")
+    if done.returncode == 0 and len(good) == 1:
         return True, good[0]
     # gpg says so of a key that it does not have.
     claims = re.search(r"(?m)^\[GNUPG:\] ERRSIG .*\b([0-9A-F]{40})$", done.stdout)
