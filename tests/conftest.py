@@ -135,7 +135,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 _started: list[Program] = []
 _beside: list[suites.Suite] = []
-# What a suite runs at a time: programs, and a test in Python.
+# Those of a suite that run at a time: programs, and a test in Python.
 _slots: dict[suites.Suite, threading.Semaphore] = {}
 
 

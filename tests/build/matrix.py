@@ -98,7 +98,7 @@ ALL = "FAULTLINE_MUNMAP=y FAULTLINE_PMD_CLEAR=y FAULTLINE_WALK=y "
 HUGETLB = "FAULTLINE_HUGETLB=y FAULTLINE_HUGETLB_REVALIDATE=y "
 SPF = "FAULTLINE_SPF=y "
 
-# What a kernel may have or lack: the tested options, and others needed to get there.
+# Settings of a kernel: the tested options, and others needed to get there.
 SETTINGS = {
     "NUMA=n": ("NUMA=n", ""),
     "THP=n": ("TRANSPARENT_HUGEPAGE=n FAULTLINE_PMD_CLEAR=n", ""),

@@ -465,7 +465,7 @@ TEST_F_TIMEOUT(walk, uffd_protect, TIMEOUT)
 	EXPECT_EQ(2, uffd_protected(p, BIG));
 	fill_pages(p + page_size(), BIG - 2 * page_size(), TAG);
 
-	/* What is not registered ends it. */
+	/* Memory that is not registered ends it. */
 	ASSERT_EQ(0, munmap(behind, BIG));
 	EXPECT_EQ(-1, uffd_protect(fd, behind, BIG, true));
 	EXPECT_EQ(ENOENT, errno);
