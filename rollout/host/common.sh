@@ -41,6 +41,16 @@ is_number() {
 	[ ${#1} -le 15 ]
 }
 
+# setting NAME: a variable of the environment or of /etc/default/faultline-host, so that
+# timers, ssh and package scripts agree.
+setting() {
+	eval "setting_value=\${$1-}"
+	[ -n "$setting_value" ] ||
+		setting_value=$(sed -n "s/^[[:space:]]*$1=//p" "${FAULTLINE_ROOT-}/etc/default/faultline-host" \
+			2>/dev/null | tail -n 1 | sed "s/[[:space:]]*\$//; s/^\([\"']\)\(.*\)\1\$/\2/")
+	printf '%s\n' "$setting_value"
+}
+
 # Sets textfile to node_exporter's folder for .prom files, or to nothing.
 find_textfile() {
 	textfile=${FAULTLINE_TEXTFILE-}

@@ -211,11 +211,10 @@ flip() {
 	}
 }
 
-# spoil_boot KVER: when this kernel boots, $state/spoil runs before multi-user.target, which has
-# 45 seconds to be reached.
+# spoil_boot KVER: when this kernel boots, $state/spoil runs before multi-user.target; the gate
+# gives up a boot that does not get anywhere for 45 seconds.
 spoil_boot() {
-	mkdir -p /etc/systemd/system/boot-complete.target.d &&
-		printf '[Unit]\nJobTimeoutSec=45s\n' >/etc/systemd/system/boot-complete.target.d/sooner.conf &&
+	echo FAULTLINE_GATE_SECONDS=45 >>/etc/default/faultline-host &&
 		cat >/etc/systemd/system/spoil.service <<-UNIT &&
 			[Unit]
 			ConditionKernelVersion==$1

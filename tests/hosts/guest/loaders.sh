@@ -18,6 +18,7 @@ step_install() {
 	mkdir -p /boot/grub
 	check 'the repository is added' repository_add
 	check 'our kernel and faultline-host are installed' install_with_host
+	check 'the checks have to pass once' sh -c 'echo FAULTLINE_HEALTHY_FOR=0 >/etc/default/faultline-host'
 	check 'faultline-boot knows the boot loader' status_has "\"loader\": \"${LOADER:=systemd-boot}\""
 	# GRUB boots the newest version: step_sorted.
 	[ "$LOADER" = GRUB ] ||
@@ -101,7 +102,7 @@ step_fail() {
 		check "our kernel was booted ($kind)" test -e "$state/booted-$kind"
 		case $kind in
 		panic) check 'the trial has failed' trial_is rolled-back 'it was not booted, or did not get far enough' ;;
-		hang) check 'the trial has failed' trial_is rolled-back 'it was not booted, or did not get far enough' ;;
+		hang) check 'the trial has failed' trial_is rolled-back 'spoil.service: still starting, and has not worked for' ;;
 		unhealthy) check 'the trial has failed' trial_is rolled-back '50-test: the test says so' ;;
 		esac
 		sed -i 1d "$state/kinds"
@@ -145,8 +146,8 @@ spoil() {
 
 mend_spoiled() {
 	systemctl disable spoil.service &&
+		sed -i /^FAULTLINE_GATE_SECONDS=/d /etc/default/faultline-host &&
 		rm -r "$state" /etc/systemd/system/spoil.service /etc/faultline/health.d/50-test \
-			/etc/systemd/system/boot-complete.target.d/sooner.conf \
 			/etc/systemd/system/faultline-test.service.d
 }
 
