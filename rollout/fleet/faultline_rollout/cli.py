@@ -258,33 +258,37 @@ def command_trial(args: argparse.Namespace) -> int:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*", args.kernel):
         raise Error(f"'{args.kernel}' is not a kernel release: write what uname -r prints")
     exp, _ = experiment.load(args.file)
-    every = trial.order(args.kernel, _hosts_of(args.file, exp))
-    sizes = trial.rings(args.rings, len(every))
-    work = trial.Trial(args.kernel, every, Transport(exp.transport), args.reboot,
-                       experiment.seconds(args.wait), args.every, say)
+    hosts = _hosts_of(args.file, exp)
+
+    def hold(step: str, reboots: bool) -> None:
+        if reboots and (blackout := _blackout(exp, time.time(), time.time() + work.wait)):
+            raise Error(f"{step} would run into {blackout}, and was not started")
+        if firing := _firing(exp):
+            raise Error(f"these alerts fire: {firing}: {step} was not started")
+
+    work = trial.Trial(
+        args.kernel, hosts, Transport(exp.transport), args.reboot, experiment.seconds(args.wait),
+        args.every, args.soak, trial.share(args.max_unavailable, len(hosts)),
+        lambda host: "/".join(host.facts.get(key, "") for key in exp.strata),
+        args.retry_failed, say, hold)
+    if args.kernel == trial.NEWEST:
+        work.kernel = trial.newest(work.ask(hosts))
+    work.hosts = trial.order(work.kernel, hosts)
+    sizes = trial.rings(args.rings, len(hosts))
     if args.dry_run:
-        states = work.ask(every)
+        states = work.ask(hosts)
         for number, (first, last) in enumerate(zip([0, *sizes], sizes), start=1):
             say(f"ring {number}: " + ", ".join(
-                f"{host.name} ({states[host.name].kind})" for host in every[first:last]))
+                f"{host.name} ({states[host.name].kind})" for host in work.hosts[first:last]))
         say("Nothing was changed.")
         return 0
-    begun = 0
-    for number, size in enumerate(sizes, start=1):
-        if blackout := _blackout(exp, time.time(), time.time() + work.wait):
-            raise Error(f"ring {number} would run into {blackout}, and was not started")
-        if firing := _firing(exp):
-            raise Error(f"these alerts fire: {firing}: ring {number} was not started")
-        problems = work.ring(number, every[begun:size], not args.no_promote)
-        if problems:
+    for number, (first, last) in enumerate(zip([0, *sizes], sizes), start=1):
+        if problems := work.ring(number, first, last, not args.no_promote):
             say(f"ring {number} failed, no other host was touched:")
             for problem in problems:
                 say(f"  {problem}")
             return 10
-        begun = size
-        if size < sizes[-1]:
-            time.sleep(args.soak)
-    say(f"{args.kernel}: {begun} of {len(every)} hosts have it"
+    say(f"{work.kernel}: {sizes[-1]} of {len(hosts)} hosts have it"
         + ("; it is not their default" if args.no_promote else ""))
     return 0
 
@@ -672,13 +676,20 @@ def parser() -> argparse.ArgumentParser:
     plan.set_defaults(run=command_plan)
 
     ring = verbs.add_parser("trial", help="take the fleet to another kernel, ring by ring")
-    ring.add_argument("kernel", metavar="KERNEL", help="what uname -r prints")
+    ring.add_argument("kernel", metavar="KERNEL",
+                      help="what uname -r prints, or newest: the newest one that all hosts have")
     ring.add_argument("file", type=path, metavar="FILE",
                       help="the experiment file, for inventory, transport and alerts")
     ring.add_argument("--rings", default=trial.RINGS, metavar="LIST",
-                      help=f"hosts that have it after each ring (default: {trial.RINGS})")
+                      help="hosts that have it after each ring (default: %(default)s)")
     ring.add_argument("--soak", type=pause, default="10min", metavar="TIME",
-                      help="pause between rings (default: 10min)")
+                      help="how long a ring has to do well before the kernel becomes its "
+                           "default (default: 10min)")
+    ring.add_argument("--max-unavailable", default=trial.MAX_UNAVAILABLE, metavar="COUNT",
+                      help="how many hosts may be down at once, and the same share of each "
+                           "stratum (default: %(default)s, and always one)")
+    ring.add_argument("--retry-failed", action="store_true",
+                      help="hosts that failed boot the kernel again")
     ring.add_argument("--wait", type=duration, default="20min", metavar="TIME",
                       help="how long a host may take to come back (default: 20min)")
     ring.add_argument("--every", type=whole, default=10, metavar="SECONDS",
