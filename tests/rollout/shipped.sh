@@ -62,13 +62,28 @@ check 'apply may take as long as it waits' [ \
 	"$(sed -n 's/^TimeoutStartSec=//p' "$units/faultline-ab@.service")" -gt 90 ]
 gate() {
 	local line
-	for line in 'Requires=multi-user.target faultline-health.service' 'JobTimeoutSec=5min' \
-		'After=multi-user.target faultline-health.service' 'JobTimeoutAction=reboot-force'; do
-		grep -qx "$line" "$units/boot-complete.target.d/50-faultline.conf" || { echo "no $line"; return 1; }
+	for line in 'Requires=multi-user.target faultline-gate.service' OnFailure=reboot.target \
+		'After=multi-user.target faultline-gate.service'; do
+		grep -qx "$line" "$work/root/usr/lib/faultline/boot-complete.conf" || { echo "no $line"; return 1; }
 	done
 }
-check 'boot-complete.target waits for the checks, five minutes' gate
-check 'the checks only run during a trial' grep -qx 'ConditionPathExists=/etc/faultline/trial' \
+check 'boot-complete.target waits for the gate' gate
+check_empty 'other kernels have the boot-complete.target of systemd' "$(find "$work/root/usr/lib/systemd" -name '*boot-complete*')"
+generated() {
+	mkdir -p "$work/tree/etc/faultline" "$work/early"
+	printf 'kernel=k\nstate=requested\n' >"$work/tree/etc/faultline/trial"
+	FAULTLINE_ROOT=$work/tree FAULTLINE_KERNEL=k FAULTLINE_RUN=$work/run \
+		"$work/root/usr/lib/systemd/system-generators/faultline-trial-generator" "$work/early"
+	find "$work/early" -type l -printf '%l\n' | while read -r file; do
+		[ -e "$work/root$file" ] || [ "${file##*/}" = boot-complete.target ] || { echo "no $file"; return 1; }
+	done
+}
+check 'the generator links to files that are installed' generated
+# Before other units, so that it sees a boot that does not get to them, and longer than its steps.
+check 'the gate starts first' grep -qx 'DefaultDependencies=no' "$units/faultline-gate.service"
+check 'systemd waits for the gate for longer than for a check' [ \
+	"$(sed -n 's/^LEASE_SECONDS=//p' $host/faultline-boot)" -gt "$(sed -n 's/^CHECK_SECONDS=//p' $host/faultline-boot)" ]
+check 'the rollback is only recorded after a trial' grep -qx 'ConditionPathExists=/etc/faultline/trial' \
 	"$units/faultline-health.service"
 check_empty 'no other unit reboots a host' "$(grep -lE '^[^#]*(reboot|FailureAction)' "$units"/*.service "$units"/*.timer)"
 check 'metrics of experiments are removed at boot only' \
@@ -103,7 +118,7 @@ completed() {
 		printf "%s\n" "${COMPREPLY[@]}" | sort | xargs' "$host" "$@"
 }
 check 'completion of a command' [ "$(completed faultline-ab st)" = 'start status stop' ]
-check 'completion of an option' [ "$(completed faultline-boot status --)" = --json ]
+check 'completion of an option' [ "$(completed faultline-boot status --) $(completed faultline-boot back --)" = '--json --next' ]
 mkdir -p "$work/run/ab" "$work/tree/lib/modules/6.12.117-faultline1"
 touch "$work/run/ab/jvm-spf-1.plan"
 check 'completion of an experiment' \

@@ -119,8 +119,8 @@ class Lab:
                 err.write(str(error))
                 status = 2
             except SystemExit as end:
-                status = end.code
-        return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
+                status = int(end.code or 0)
+        return subprocess.CompletedProcess([], status, out.getvalue(), err.getvalue())
 
     def set(self, host: str, name: str, text: str = "") -> None:
         """Write a file of a host."""

@@ -57,12 +57,15 @@ NONCOMPLIANT = 'faultline_ab_noncompliant_total{instance="h1",experiment="x"}'
 WRITTEN = 'node_textfile_mtime_seconds{instance="h1",file="/t/faultline_ab.prom"}'
 COLLECTOR = 'node_scrape_collector_success{instance="h1",collector="sysctl"}'
 OOM, ROLLBACK = f"node_vmstat_oom_kill{H1}", f"faultline_rollback_total{H1}"
+NEWEST = 'faultline_newest_installed_seconds{instance="h1",kernel="6.12.%d-faultline1"}'
 TEXTFILE = f"node_textfile_scrape_error{H1}"
 HEALTHY = {
     AB1: "1x120", AB2: "1x120", KERNEL % (1, 1): "1x120", KERNEL % (2, 1): "1x120",
     SWITCH + H1: "1x120", SWITCH + H2: "0x120", f"node_sysctl_vm_hugetlb_pmd_sharing{H1}": "1x120",
     BOOT + H1: "1000x120", BOOT + H2: "1000x120", NONCOMPLIANT: "0x120", OOM: "3x120",
     WRITTEN: "0+60x120", TEXTFILE: "0x120", COLLECTOR: "1x120", TRIAL: "3x120", ROLLBACK: "0x120",
+    # Installed seven days ago, after 50 minutes, and running.
+    NEWEST % 1: "-601800x120",
     **{SPF % what: "0+6000x120" for what in DONE},
     **{SPF % f"abort_{what}": "0+600x120" for what in ABORTED},
     **dict.fromkeys(AVOIDED, "0+600x120"), FALLBACK: "0+60x120"}
@@ -83,8 +86,11 @@ CASES: dict[str, tuple[dict[str, str], int, int]] = {
     "FaultlineTrialFailed": ({TRIAL: "2x60 4x60"}, 65, 20),
     "FaultlineTrialStuck": ({TRIAL: "1x120"}, 40, 20),
     "FaultlineRolledBack": ({ROLLBACK: "0x60 1x60"}, 65, 55),
+    "FaultlineKernelOutdated": ({NEWEST % 1: "_x120", NEWEST % 2: "-601800x120"}, 55, 45),
     "FaultlineSwitchesUnseen": ({COLLECTOR: "1x60 0x60"}, 70, 62),
     "FaultlineTextfileBroken": ({TEXTFILE: "0x60 1x60"}, 70, 62)}
+# The first rollback of a host: nobody has seen the counter before it.
+FIRST_ROLLBACK = {ROLLBACK: "_x60 1x60", TRIAL: "3x60 4x60"}
 # Where another alert fires as well: how many of each.
 FIRING = {"FaultlineHostsReboot": {"FaultlineHostRebooted": 2, "FaultlineHostsReboot": 1}}
 
@@ -126,6 +132,9 @@ def run_cases(rules: object, folder: pathlib.Path,
               alerts: Iterable[str]) -> subprocess.CompletedProcess[str]:
     """Run the unit tests of ALERTS, and that of a healthy experiment, on rules."""
     cases = [case("healthy", {}, (100, {}))]
+    if "FaultlineRolledBack" in alerts:
+        cases.append(case("first rollback", FIRST_ROLLBACK, (55, {}), (
+            65, {"FaultlineRolledBack": 1, "FaultlineTrialFailed": 1})))
     for alert in alerts:
         changes, fires, quiet = CASES[alert]
         cases.append(case(alert, changes, (fires, FIRING.get(alert, {alert: 1})), (quiet, {})))
