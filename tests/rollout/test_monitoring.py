@@ -185,6 +185,8 @@ def make_host(host: pathlib.Path, state: str) -> None:
     (host / "root/etc/faultline/trial").write_text(
         "kernel=6.12.117-faultline1\nstate=requested\nentry=x\nboot=y\n"
         "failed_before=\nreason=\n")
+    (host / "systemctl").write_text("#!/bin/sh\n[ $1 != is-active ] || echo active\n")
+    (host / "systemctl").chmod(0o755)
     check = host / "root/etc/faultline/health.d/10-test"
     check.write_text(f"#!/bin/sh\nexit {int(state == 'failed')}\n")
     check.chmod(0o755)
@@ -193,7 +195,8 @@ def make_host(host: pathlib.Path, state: str) -> None:
         "FAULTLINE_ROOT": str(host / "root"),
         "FAULTLINE_SYSCTL": str(host / "proc/sys"), "FAULTLINE_CMDLINE": str(host / "cmdline"),
         "FAULTLINE_RUN": str(host / "run"), "FAULTLINE_TEXTFILE": str(host / "textfile"),
-        "FAULTLINE_TICK": "0", "FAULTLINE_SYSTEMCTL": "true",
+        "FAULTLINE_TICK": "0", "FAULTLINE_SYSTEMCTL": str(host / "systemctl"),
+        "FAULTLINE_HEALTHY_FOR": "0",
         "FAULTLINE_KERNEL": "6.12.117-faultline1"}
     now = int(time.time())
     lines = ("format=1", "name=lab", "switch=vm.speculative_page_fault", "a=0", "b=1",
@@ -207,7 +210,7 @@ def make_host(host: pathlib.Path, state: str) -> None:
     plan.write_text(plan.read_text() + f"sum={total}\n")
     for words, status in ((("faultline-ab", "start", str(plan)), 0),
                           (("faultline-ab", "apply", "lab"), 0),
-                          (("faultline-boot", "health"), int(state == "failed"))):
+                          (("faultline-boot", "gate"), int(state == "failed"))):
         done = subprocess.run([AGENT / words[0], *words[1:]], env=environment, text=True,
                               capture_output=True, check=False)
         assert done.returncode == status, done.stderr
