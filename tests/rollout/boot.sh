@@ -383,12 +383,14 @@ jobs_are() {
 seconds_passed() { echo $(($(cut -d . -f 1 "$work/uptime") - 10000)); }
 # between LOW HIGH
 between() {
-	[ "$(seconds_passed)" -ge "$1" ] && [ "$(seconds_passed)" -le "$2" ] || { echo "it took $(seconds_passed) s"; return 1; }
+	echo "it took $(seconds_passed) s"
+	[ "$(seconds_passed)" -ge "$1" ] && [ "$(seconds_passed)" -le "$2" ]
 }
 # gate_fails PATTERN
 gate_fails() {
 	boot gate 2>"$said" && { echo 'it passed'; return 1; }
-	is failed "$(trial state)" && grep -qE "$1" <<<"$(trial reason)" || { trial reason; return 1; }
+	trial reason
+	is failed "$(trial state)" && grep -qE "$1" <<<"$(trial reason)"
 }
 # working UNIT SECONDS: the unit has used so much CPU time.
 working() {
@@ -506,7 +508,7 @@ back_gone() {
 }
 removed_pinned() {
 	grub "$saved" && install "$newer" && boots "$newer" && boot pin "$new" >/dev/null && boot next "$old" >/dev/null && uninstall "$new" &&
-		grep -q "the default is $newer, which runs" "$said" && is "$newer" "$(sed 's/.*gnulinux-\(.*\)-advanced-1234$/\1/' <<<"$(in_grubenv saved_entry)")" &&
+		grep -q "the default is $newer, which runs" "$said" && in_grubenv saved_entry | grep -q "gnulinux-$newer-advanced" &&
 		is "$old" "$(trial kernel)"
 }
 removed_running() {

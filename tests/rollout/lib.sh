@@ -57,7 +57,7 @@ new_host() {
 			exit
 			;;
 		show)
-			# What a test knows of a unit, or of systemd.
+			# Of a unit, or of systemd itself.
 			[ ! -e "$work/systemd/\$3" ] || { cat "$work/systemd/\$3"; exit 0; }
 			cat "$work/show" 2>/dev/null
 			exit 0

@@ -232,7 +232,7 @@ def test_help(lab: Lab) -> None:
     assert done.returncode == 0 and trial.RINGS in done.stdout, done.stderr
 
 
-# What happens to the first host at its fourth look, which is that after the soak.
+# Events on the first host at its fourth look, which is that after the soak.
 AFTER_SOAK = [("echo 2 >boot", "it was rebooted since it had passed"),
               ("echo old >running", "it had passed, and is to do now: old"),
               ("echo 1 >rollbacks", "a kernel was rolled back since it had passed"),

@@ -153,7 +153,7 @@ class Trial:
     say: Callable[[str], None] = print
     # Raises an error if the rollout has to wait: a step, and whether hosts reboot in it.
     hold: Callable[[str, bool], None] = lambda step, reboots: None
-    # What was seen of the hosts that have the kernel.
+    # The first look at each host that had passed.
     trusted: dict[str, State] = dataclasses.field(default_factory=dict)
 
     def ask(self, hosts: Sequence[Host]) -> dict[str, State]:
