@@ -358,7 +358,8 @@ not_seen() {
 	requested && grub-editenv "$root/boot/grub/grubenv" set next_entry=other && boots "$old" && boot health 2>/dev/null &&
 		is rolled-back "$(trial state)" && is other "$(in_grubenv next_entry)" || return 1
 	# kexec took the host to the kernel: a second boot of it would have no gate.
-	requested && boots "$new" && boot gate 2>"$said" && is passed "$(trial state)" && is '' "$(in_grubenv next_entry)"
+	requested && boots "$new" && boot gate 2>"$said" && is passed "$(trial state)" && is '' "$(in_grubenv next_entry)" &&
+		requested && boots "$new" && tainted 512 && ! boot gate 2>"$said" && is failed "$(trial state)" && is '' "$(in_grubenv next_entry)"
 }
 counted() {
 	common && mkdir -p "$efi" && : >"$efi/LoaderBootCountPath-$guid" && is '' "$(generated)" && boots "$new" &&
@@ -418,12 +419,12 @@ recovers() {
 	FAULTLINE_GATE_SECONDS=50 boot gate 2>"$said" && is passed "$(trial state)" && between 170 190
 }
 jobs_end() {
-	on_trial "$new" && jobs_are 1 a.service running 2 b.service running && cat >"$work/after_sleep" <<-END || return 1
+	on_trial "$new" && jobs_are 1 a.service running 2 'dev-b\x2d1.device' running && cat >"$work/after_sleep" <<-END || return 1
 		[ \$(cut -d . -f 1 "$work/uptime") -lt 10040 ] || sed -i /a.service/d "$work/list-jobs"
 		# A timer runs again and again.
 		if grep -q timer "$work/list-jobs"; then sed -i /timer/d "$work/list-jobs"; else echo '5 timer.service start running' >>"$work/list-jobs"; fi
 	END
-	FAULTLINE_GATE_SECONDS=50 gate_fails '^b.service' && between 90 150
+	FAULTLINE_GATE_SECONDS=50 gate_fails '^dev-bx2d1.device' && between 90 150 && json
 }
 too_long() {
 	on_trial "$new" && jobs_are 1 db.service running && working db.service 0 && cat >"$work/after_sleep" <<-END || return 1
@@ -436,7 +437,8 @@ settings() {
 	printf 'FAULTLINE_GATE_SECONDS="50"\nFAULTLINE_GATE_MAX=3600\n' >"$root/etc/default/faultline-host"
 	gate_fails '^hang.service' && between 50 60 || return 1
 	requested && mkdir -p "$root/etc/default" && echo FAULTLINE_HEALTHY_FOR=5min >"$root/etc/default/faultline-host" && boot back >/dev/null &&
-		boot_refused 'FAULTLINE_HEALTHY_FOR=5min is not a number of seconds' next "$new"
+		boot_refused 'FAULTLINE_HEALTHY_FOR=5min is not a number of seconds' next "$new" &&
+		echo FAULTLINE_GATE_MAX=0 >"$root/etc/default/faultline-host" && boot_refused 'at least 30' next "$new"
 }
 given_up() {
 	on_trial "$new" && echo inactive >"$work/is-active" && : >"$work/list-jobs" && gate_fails 'multi-user.target was not reached' && between 0 0
