@@ -36,7 +36,8 @@ LOG_LINES = 12
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 # The inputs of the images, besides this file; a folder stands for all files in it.
 BASE_INPUTS = ("mkosi.conf", "mkosi.profiles/base", "kernel/upstream")
-HOST_INPUTS = ("mkosi.profiles/host", "rollout/host/units")
+HOST_INPUTS = ("mkosi.profiles/host", "rollout/host/units", "rollout/host/faultline-boot",
+               "rollout/host/common.sh", "rollout/host/faultline-trial-generator")
 DISK_INPUTS = {"deb": (*HOST_INPUTS, "mkosi.profiles/deb"),
                "rpm": (*HOST_INPUTS, "mkosi.profiles/rpm", "tests/package/shim"),
                "release": (*HOST_INPUTS, "mkosi.profiles/release", "tests/hosts/module"),

@@ -521,6 +521,20 @@ removed_running() {
 	grub "$saved" && boots "$new" && boot pin "$new" >/dev/null && uninstall "$new" && grep -q 'warning: .*may never have been tried; run: faultline-boot pin' "$said" &&
 		boot status >"$said" 2>&1 && grep -q "$new.* is pinned, but not installed" "$said"
 }
+# prerm WORD...: the script of the DEB of $new.
+prerm() {
+	sed "s/@KVER@/$new/; s/@IMAGE@/vmlinuz/; s/^@RUN_HOOKS@/run_hooks() { :; }/" \
+		packaging/deb/debian/linux-image-KVER.prerm.in >"$work/prerm"
+	echo '#!/bin/sh' >"$work/bin/linux-check-removal"
+	printf '#!/bin/sh\nexec %s "$@"\n' "$host/faultline-boot" >"$work/bin/faultline-boot"
+	chmod +x "$work/bin"/*
+	sh "$work/prerm" "$@" 2>"$said"
+}
+removed_deb() {
+	grub "$saved" && boot pin "$new" >/dev/null && prerm upgrade && is "$grub_id" "$(in_grubenv saved_entry)" && is '' "$(cat "$said")" &&
+		prerm remove && grep -q "the default is $old, which runs" "$said" && in_grubenv saved_entry | grep -q "gnulinux-$old-advanced" || return 1
+	rm "$work/bin/faultline-boot" "$work/bin/linux-check-removal"
+}
 removed_next() {
 	grub "$saved" && boot next "$new" >/dev/null && uninstall "$new" && is '' "$(in_grubenv next_entry)" && is '' "$(trial state)" || return 1
 	grub "$saved" && uninstall "$new" && is '' "$(cat "$said")" && common && boot removed "$new"
@@ -622,6 +636,7 @@ for shell in dash 'busybox ash'; do
 	check "${s}back to a kernel that is gone" back_gone
 	check "${s}the pinned kernel is removed" removed_pinned
 	check "${s}the pinned and running kernel is removed" removed_running
+	check "${s}the DEB of the pinned kernel is removed" removed_deb
 	check "${s}the next kernel is removed" removed_next
 	check "${s}nothing fails on a kernel that is not on trial" never_there
 	check "${s}next during a trial" during_trial
