@@ -29,6 +29,8 @@ from faultline_rollout import prometheus, switches
 HERE = ROOT / "rollout/monitoring"
 GUIDE = ROOT / "kernel/overlay/Documentation/admin-guide/mm/faultline"
 AGENT = ROOT / "rollout/host"
+# The kernel that the hosts run.
+RELEASE = "6.12.117-faultline1"
 ALERTS = [rule["alert"] for group in yaml.safe_load((HERE / "rules.yml").read_text())["groups"]
           for rule in group["rules"] if "alert" in rule]
 PANELS = json.loads((HERE / "dashboard.json").read_text())["panels"]
@@ -174,7 +176,7 @@ def test_each_alert_is_tested(alert: str, change: str, tmp_path: pathlib.Path) -
 def make_host(host: pathlib.Path, state: str) -> None:
     """A host in an experiment, with the result of a kernel's trial."""
     for name in ("root/etc/faultline", "root/etc/faultline/health.d", "run", "proc/sys/vm",
-                 "textfile"):
+                 "textfile", "root/boot/grub", f"root/lib/modules/{RELEASE}"):
         (host / name).mkdir(parents=True)
     for name, value in STOCK.items():
         (host / "proc/sys/vm" / name).write_text(f"{value}\n")
@@ -182,8 +184,12 @@ def make_host(host: pathlib.Path, state: str) -> None:
         "".join(f"{name} 5\n" for name in (*counters(), "oom_kill", "nr_free_pages")))
     shutil.copy("/proc/stat", host / "proc/stat")
     (host / "cmdline").write_text("quiet\n")
+    (host / f"root/lib/modules/{RELEASE}/modules.order").touch()
+    (host / "root/boot/grub/grub.cfg").write_text(
+        f"set default=\"0\"\nmenuentry 'x' $menuentry_id_option 'x' {{\n"
+        f"\tlinux /boot/vmlinuz-{RELEASE} panic=30\n}}\n")
     (host / "root/etc/faultline/trial").write_text(
-        "kernel=6.12.117-faultline1\nstate=requested\nentry=x\nboot=y\n"
+        f"kernel={RELEASE}\nstate=requested\nentry=x\nboot=y\n"
         "failed_before=\nreason=\n")
     (host / "systemctl").write_text("#!/bin/sh\n[ $1 != is-active ] || echo active\n")
     (host / "systemctl").chmod(0o755)
@@ -197,7 +203,7 @@ def make_host(host: pathlib.Path, state: str) -> None:
         "FAULTLINE_RUN": str(host / "run"), "FAULTLINE_TEXTFILE": str(host / "textfile"),
         "FAULTLINE_TICK": "0", "FAULTLINE_SYSTEMCTL": str(host / "systemctl"),
         "FAULTLINE_HEALTHY_FOR": "0",
-        "FAULTLINE_KERNEL": "6.12.117-faultline1"}
+        "FAULTLINE_KERNEL": RELEASE}
     now = int(time.time())
     lines = ("format=1", "name=lab", "switch=vm.speculative_page_fault", "a=0", "b=1",
              f"start={now - 5}", "slot=600", "washout=120", f"expires={now + 9000}",
