@@ -29,7 +29,9 @@ from rollout import fleet_lab
 from rollout.fleet_lab import HOSTS, START
 from rollout.prometheus_lab import answer_of, serving
 
-from faultline_rollout import Error, cli, design, experiment, hosts, planning, prometheus
+from faultline_rollout import (
+    Error, cli, command_plan, command_start, command_stop, design, experiment, hosts, planning,
+    prometheus, run)
 
 FAKE = r"""#!/bin/sh
 # A host's faultline-ab: checks the sum, keeps the plan in $HOST_FOLDER.
@@ -206,7 +208,7 @@ def test_start_status_stop(lab: Lab) -> None:
     assert fields["host"] == "host03" and fields["arms"] == lab.plan.arms["host03"]
     assert fields["plan"] == hashlib.sha256(lab.path.read_bytes()).hexdigest()
     assert int(fields["expires"]) - int(fields["start"]) == 48 * 3600
-    assert before + cli.LEAD <= int(fields["start"]) < after + cli.LEAD + 60
+    assert before + command_start.LEAD <= int(fields["start"]) < after + command_start.LEAD + 60
     done = lab.run("start", lab.path)
     assert done.returncode == 2 and "already started" in done.stderr
     done = lab.run("status", lab.path)
@@ -371,8 +373,8 @@ def test_clock_of_a_host_that_is_asked_late(lab: Lab, monkeypatch: pytest.Monkey
         date.parent.mkdir(exist_ok=True)
         date.write_text(f"#!/bin/sh\n{script}\n")
         date.chmod(0o755)
-    found = cli._check_hosts(lab.plan, START + 3600,
-                             hosts.Transport(lab.plan.experiment.transport))
+    found = command_start._check_hosts(lab.plan, START + 3600,
+                                       hosts.Transport(lab.plan.experiment.transport))
     assert len(found) == 1 and found[0].startswith("host15: its clock says '"), found
 
 
@@ -544,16 +546,16 @@ def test_stop_at_the_end_of_a_start(lab: Lab, monkeypatch: pytest.MonkeyPatch) -
 
     def slow(path: pathlib.Path, text: str) -> None:
         if '"complete"' in text and not stops:
-            stops.append(pool.submit(cli.command_stop, parse(["stop", str(lab.path)])))
+            stops.append(pool.submit(command_stop.command_stop, parse(["stop", str(lab.path)])))
             assert refused.wait(60), "the stop did not meet a lock within a minute"
         write(path, text)
 
     parse = cli.parser().parse_args
     monkeypatch.setattr(design, "write", slow)
-    monkeypatch.setattr(cli, "fcntl", types.SimpleNamespace(
+    monkeypatch.setattr(run, "fcntl", types.SimpleNamespace(
         flock=flock, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB))
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        assert cli.command_start(parse(["start", str(lab.path)])) == 0
+        assert command_start.command_start(parse(["start", str(lab.path)])) == 0
         assert stops[0].result() == 0 and not lab.on
     assert "stopped" in json.loads(place.read_text())
 
@@ -561,7 +563,7 @@ def test_stop_at_the_end_of_a_start(lab: Lab, monkeypatch: pytest.MonkeyPatch) -
 def test_stop_beside_a_command_that_hangs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop does not wait forever for a command that holds the lock."""
     monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
-    monkeypatch.setattr(cli, "LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(run, "LOCK_SECONDS", 0.5)
     assert lab.run("start", lab.path).returncode == 0 and len(lab.on) == HOSTS
     with open(lab.path, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -572,7 +574,7 @@ def test_stop_beside_a_command_that_hangs(lab: Lab, monkeypatch: pytest.MonkeyPa
         signal.signal(signal.SIGALRM, late)
         signal.alarm(60)
         try:
-            assert cli.command_stop(cli.parser().parse_args(["stop", str(lab.path)])) == 0
+            assert command_stop.command_stop(cli.parser().parse_args(["stop", str(lab.path)])) == 0
         finally:
             signal.alarm(0)
     assert not lab.on
@@ -633,10 +635,10 @@ def test_new_plan_of_a_name(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lab.run("start", lab.path).returncode == 0
     before = lab.path.read_bytes()
     with pytest.raises(Error, match="lab.json was started, says .*run `faultline-rollout stop"):
-        cli.command_plan(args)
+        command_plan.command_plan(args)
     assert lab.path.read_bytes() == before
     assert lab.run("stop", lab.path).returncode == 0
-    assert cli.command_plan(args) == 0
+    assert command_plan.command_plan(args) == 0
     assert lab.run("start", lab.path).returncode == 0 and len(lab.on) == HOSTS
 
 
@@ -645,15 +647,15 @@ def test_after_a_stop(lab: Lab) -> None:
     assert lab.run("start", lab.path).returncode == 0
     place = lab.folder / "lab.run.json"
     start = json.loads(place.read_text())["start"]
-    assert cli.until(lab.path, None) is None and cli.until(lab.path, 7.0) == 7
+    assert run.until(lab.path, None) is None and run.until(lab.path, 7.0) == 7
     before = int(time.time())
     assert lab.run("stop", lab.path).returncode == 0
     first = json.loads(place.read_text())
     assert first["start"] == start and before <= first["stopped"] <= time.time()
     place.write_text(json.dumps(first | {"stopped": 1000}))
     assert lab.run("stop", lab.path).returncode == 0
-    assert cli.until(lab.path, None) == 1000 and cli.until(lab.path, 7.0) == 7
-    assert cli.until(lab.path, 2000.0) == 1000
+    assert run.until(lab.path, None) == 1000 and run.until(lab.path, 7.0) == 7
+    assert run.until(lab.path, 2000.0) == 1000
 
 
 @pytest.mark.parametrize("known,label,wanted", [
@@ -741,7 +743,7 @@ def test_start_takes_too_long(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
     transport = hosts.Transport(lab.plan.experiment.transport)
     with pytest.raises(Error, match="before all hosts had the plan: use a longer --lead"):
-        cli._push(lab.path, lab.plan, int(time.time()) - 1, transport)
+        command_start._push(lab.path, lab.plan, int(time.time()) - 1, transport)
     assert not lab.on and "start" in (lab.host(0) / "calls").read_text()
 
 

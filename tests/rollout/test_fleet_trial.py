@@ -24,7 +24,7 @@ from faultline.common import ROOT
 from rollout import fleet_lab
 from rollout.prometheus_lab import answer_of, serving
 
-from faultline_rollout import Error, cli, trial
+from faultline_rollout import Error, cli, command_trial, trial
 from faultline_rollout.hosts import Answer, Host
 
 KERNEL = "6.12.117-faultline1.generic"
@@ -429,7 +429,7 @@ def test_blackout_between_rings(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> No
         now += int(seconds)
 
     def run(*words: str) -> None:
-        cli.command_trial(cli.parser().parse_args(
+        command_trial.command_trial(cli.parser().parse_args(
             ["trial", "--every", "0", *words, KERNEL, str(lab.file)]))
 
     monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))

@@ -15,6 +15,8 @@ from . import Error
 
 PARALLEL = 16
 LIMIT = 60
+MISSING = 127
+UNREACHABLE = 255
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +108,15 @@ class Answer:
         """The last line of the errors."""
         lines = [line for line in self.error.strip().splitlines() if line.strip()]
         return lines[-1] if lines else f"exit status {self.status}"
+
+
+def explain(answer: Answer) -> str:
+    """An answer that is an error, in words."""
+    if answer.status == MISSING:
+        return f"{answer.host.name}: faultline-ab is not there: install faultline-host"
+    if answer.status == UNREACHABLE:
+        return f"{answer.host.name}: cannot be reached: {answer.reason}"
+    return f"{answer.host.name}: {answer.reason}"
 
 
 @dataclasses.dataclass(frozen=True)

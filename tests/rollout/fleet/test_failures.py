@@ -17,7 +17,7 @@ from demo import rollout as demo
 from rollout import fleet_lab, vm_fleet
 
 from faultline.common import ROOT, Paths
-from faultline_rollout import cli, design
+from faultline_rollout import design, run
 
 COMMAND = demo.COMMAND
 # A transport that is slow, except to the ports of $FAST.
@@ -116,4 +116,4 @@ def test_panic_in_arm_b(found: vm_fleet.Fleet) -> None:
     assert watch.returncode == 10 and f"{guest.name}: crashed in arm b" in said, said
     text = vm_fleet.reach(back.login, "faultline-ab status --json")[1]
     assert json.loads(text)["experiments"] == []
-    assert cli.until(path, None) is not None
+    assert run.until(path, None) is not None

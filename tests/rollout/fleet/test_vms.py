@@ -18,7 +18,7 @@ from demo import rollout as demo
 from rollout import fleet_lab, prometheus_lab, vm_fleet
 
 from faultline.common import ROOT, Paths
-from faultline_rollout import cli, design, experiment
+from faultline_rollout import design, experiment, run
 
 B = -0.10
 # The second Prometheus is killed in the third slot or before it.
@@ -31,7 +31,7 @@ class Ran:
     def __init__(self, found: vm_fleet.Fleet, path: pathlib.Path, lossy: str) -> None:
         self.fleet = found
         self.plan = design.read(path)
-        self.start = cli.started(path, self.plan)
+        self.start = run.started(path, self.plan)
         self.lossy = lossy
 
     def verdict(self, **changes: Any) -> dict[str, Any]:

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Conditions under which hosts may change: the cap, the alerts, the blackouts."""
+from __future__ import annotations
+
+import pathlib
+
+from . import Error, experiment
+from .hosts import Host, inventory
+from .prometheus import Prometheus
+from .terminal import local_time, say_aside
+
+
+def _hosts_of(file: pathlib.Path, exp: experiment.Experiment) -> list[Host]:
+    """The hosts of an experiment file."""
+    hosts = inventory(file.parent / exp.inventory)
+    if len(hosts) > exp.max_hosts:
+        raise Error(f"the inventory has {len(hosts)} hosts, and max_hosts is {exp.max_hosts}")
+    return hosts
+
+
+def _firing(exp: experiment.Experiment) -> str:
+    """The alerts of an experiment file that fire now; warns of names that can never fire."""
+    if not exp.alerts:
+        return ""
+    server = Prometheus(exp.prometheus, exp.host_label)
+    for alert in server.unknown(exp.alerts):
+        say_aside(f"warning: alerts: no rule of {exp.prometheus} is named {alert}")
+    return ", ".join(server.firing(exp.alerts))
+
+
+def _blackout(exp: experiment.Experiment, first: float, last: float) -> str:
+    """The blackout that a time would run into, in words; nothing if there is none."""
+    for begin, end in exp.blackout:
+        if begin < last and first < end:
+            return f"the blackout from {local_time(begin)} to {local_time(end)}"
+    return ""
