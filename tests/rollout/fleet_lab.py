@@ -35,7 +35,7 @@ def source(name: str, **changes: Any) -> dict[str, Any]:
     """The contents of an experiment file."""
     values: dict[str, Any] = {
         "name": name, "switch": SWITCH, "a": 0, "b": 1, "slot": "5min", "washout": "1min",
-        "duration": "2h", "expires": "48h", "selector": f'set="{name}"',
+        "duration": "2h", "expires": "48h", "canary": [], "selector": f'set="{name}"',
         "primary": {"query": f'avg_over_time(latency{{set="{name}"}}[$slot])',
                     "better": "lower", "margin": "1%"},
         "guard": [{"query": f'avg_over_time(throughput{{set="{name}"}}[$slot])',
@@ -120,6 +120,19 @@ def openmetrics(scenarios: list[Scenario], out: pathlib.Path, history: Array | N
             f'{begin + 60 * minute + 30}'
             for host in range(len(history))
             for minute, value in enumerate(map(float, history[host]))]
+        # What node_exporter told in the last two hours.
+        for minute in range(-MINUTES, 0):
+            stamp = START + 60 * minute + 30
+            for metric, value in (("node_sysctl_vm_speculative_page_fault", 0),
+                                  ("node_time_seconds", stamp),
+                                  ("node_boot_time_seconds", START - 10 ** 6),
+                                  ("node_vmstat_oom_kill", 0), ("node_vmstat_spf_anon", 0),
+                                  ('node_uname_info{release="6.12-faultline1"', 1)):
+                name, _, label = metric.partition("{")
+                families.setdefault(name, []).extend(
+                    f'{name}{{instance="host{host:02}:9100",set="history"'
+                    f'{"," if label else ""}{label}}} {value} {stamp}'
+                    for host in range(len(history)))
     with open(out, "w", encoding="utf-8") as file:
         for metric, lines in families.items():
             file.write(f"# TYPE {metric} gauge\n" + "\n".join(lines) + "\n")

@@ -383,7 +383,7 @@ def test_plan(server: str, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("changes,reason", [
     ({"primary.query": "'avg_over_time(latncy[$slot])'"}, "gives no values in the last"),
-    ({"primary.query": "'avg_over_time(latency{set=\"history\"}[$slot)'"}, "refuses the query"),
+    ({"primary.query": "'avg_over_time(latency{set=\"history\"}[$slot]'"}, "refuses the query"),
     ({"primary.query": "'avg_over_time(latency{set=~\"history|better\"}[$slot])'"},
      "several series for host"),
     ({"host_label": '"set"'}, "but for no host of the inventory"),

@@ -118,9 +118,25 @@ class Lab:
         """The folder of a host."""
         return self.folder / f"host{number:02}"
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables for the transport, and its approval."""
+        return {"FLEET_FOLDER": str(self.folder),
+                "FAULTLINE_ROLLOUT_CONFIG": str(self.folder / "rollout.toml")}
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment of faultline-rollout."""
+        return os.environ | self.variables
+
+    def here(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Make it that of this program."""
+        for name, value in self.variables.items():
+            monkeypatch.setenv(name, value)
+
     def run(self, *words: object) -> subprocess.CompletedProcess[str]:
         """Run faultline-rollout."""
-        return fleet_lab.rollout(*words, FLEET_FOLDER=str(self.folder))
+        return fleet_lab.rollout(*words, **self.variables)
 
     @property
     def on(self) -> list[str]:
@@ -167,7 +183,7 @@ class Lab:
         self.mark("slow", range(HOSTS // 2, HOSTS))
         process = subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", self.path],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   env=os.environ | {"FLEET_FOLDER": str(self.folder)})
+                                   env=self.env)
         wait_for(lambda: len(self.on) == HOSTS // 2 and len(self.on_its_way) >= HOSTS // 2,
                  "a plan on half of the hosts, and the other half called", process)
         return process
@@ -188,6 +204,8 @@ def make_lab(folder: pathlib.Path, **changes: Any) -> Lab:
     for number in range(HOSTS):
         (folder / f"host{number:02}").mkdir()
     transport = {"command": [str(folder / "bin/ssh"), "{address}", "{command}"]}
+    (folder / "rollout.toml").write_text(
+        f"[transport]\ncommand = {json.dumps(transport['command'])}\n")
     plan = fleet_lab.make_plan("lab", **{"prometheus": "http://127.0.0.1:9",
                                          "transport": transport} | changes)
     path = folder / "lab.json"
@@ -297,16 +315,26 @@ def test_plan_with_a_right_sum(tmp_path: pathlib.Path, change: dict[str, Any]) -
 
 @pytest.mark.parametrize("buffered", [True, False])
 def test_output_that_is_closed(lab: Lab, buffered: bool) -> None:
-    """An OSError is one line, without a traceback."""
+    """A pipe that `head` has closed is no error; the status is that of SIGPIPE."""
     read, write = os.pipe()
     os.close(read)
-    env = os.environ | {"FLEET_FOLDER": str(lab.folder), "PYTHONUNBUFFERED": "1"}
+    env = lab.env | {"PYTHONUNBUFFERED": "1"}
     if buffered:
         del env["PYTHONUNBUFFERED"]
     done = subprocess.run([fleet_lab.FLEET / "faultline-rollout", "start", lab.path, "--dry-run"],
                           stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=env)
     os.close(write)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Broken pipe" in done.stderr
+    assert done.returncode == 141 and not done.stderr
+
+
+def test_output_to_a_full_disk(lab: Lab) -> None:
+    """Output that cannot be written gives one line, without a traceback."""
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([fleet_lab.FLEET / "faultline-rollout", "stop", lab.path],
+                              stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+                              env=lab.env)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "No space left on device" in done.stderr
 
 
 def put(name: str, text: str = "") -> Callable[[Lab], None]:
@@ -359,8 +387,7 @@ def test_start_fails_as_a_whole(lab: Lab, change: Callable[[Lab], None], reason:
 
 def test_clock_of_a_host_that_is_asked_late(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock is compared with the time at which its host was asked."""
-    monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
-    monkeypatch.setattr(hosts, "PARALLEL", 1)
+    lab.here(monkeypatch)
     # All clocks are this file.  host00 takes ten minutes, and host15 is five minutes behind.
     clock = lab.folder / "clock"
     clock.write_text(f"{START}")
@@ -373,8 +400,8 @@ def test_clock_of_a_host_that_is_asked_late(lab: Lab, monkeypatch: pytest.Monkey
         date.parent.mkdir(exist_ok=True)
         date.write_text(f"#!/bin/sh\n{script}\n")
         date.chmod(0o755)
-    found = command_start._check_hosts(lab.plan, START + 3600,
-                                       hosts.Transport(lab.plan.experiment.transport))
+    found, _ = command_start._check_hosts(lab.plan, START + 3600,
+                                          hosts.Transport(lab.plan.experiment.transport, 1))
     assert len(found) == 1 and found[0].startswith("host15: its clock says '"), found
 
 
@@ -383,7 +410,7 @@ def test_interrupted_start(lab: Lab) -> None:
     (lab.host(5) / "slow-start").touch()
     with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", lab.path],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          env=os.environ | {"FLEET_FOLDER": str(lab.folder)}) as process:
+                          env=lab.env) as process:
         wait_for(lambda: len(lab.on) == HOSTS - 1, "a plan on all hosts but host05", process)
         process.send_signal(signal.SIGTERM)
         lab.clear("slow-start")
@@ -520,7 +547,7 @@ def test_stop_during_the_checks(lab: Lab) -> None:
     lab.mark("slow-check", [3])
     with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", lab.path],
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                          env=os.environ | {"FLEET_FOLDER": str(lab.folder)}) as process:
+                          env=lab.env) as process:
         wait_for((lab.host(0) / "calls").exists, "the start asks host00", process)
         assert lab.run("stop", lab.path).returncode == 0
         lab.clear("slow-check")
@@ -532,7 +559,7 @@ def test_stop_during_the_checks(lab: Lab) -> None:
 
 def test_stop_at_the_end_of_a_start(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop that races with a start's completion is recorded."""
-    monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
+    lab.here(monkeypatch)
     place = lab.folder / "lab.run.json"
     write, refused = design.write, threading.Event()
     stops: list[concurrent.futures.Future[int]] = []
@@ -562,7 +589,7 @@ def test_stop_at_the_end_of_a_start(lab: Lab, monkeypatch: pytest.MonkeyPatch) -
 
 def test_stop_beside_a_command_that_hangs(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop does not wait forever for a command that holds the lock."""
-    monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
+    lab.here(monkeypatch)
     monkeypatch.setattr(run, "LOCK_SECONDS", 0.5)
     assert lab.run("start", lab.path).returncode == 0 and len(lab.on) == HOSTS
     with open(lab.path, "rb") as file:
@@ -586,7 +613,7 @@ def test_two_starts(lab: Lab) -> None:
     lab.mark("slow-check", [3])
     with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "start", lab.path],
                           stdout=subprocess.DEVNULL,
-                          env=os.environ | {"FLEET_FOLDER": str(lab.folder)}) as process:
+                          env=lab.env) as process:
         wait_for((lab.host(0) / "calls").exists, "the first start asks host00", process)
         done = lab.run("start", lab.path)
         lab.clear("slow-check")
@@ -609,7 +636,7 @@ def test_watch_ends_with_a_stop(lab: Lab) -> None:
     assert lab.run("start", lab.path).returncode == 0
     with subprocess.Popen([fleet_lab.FLEET / "faultline-rollout", "status", "--watch", "--every",
                            "1", lab.path], stdout=subprocess.PIPE, text=True,
-                          env=os.environ | {"FLEET_FOLDER": str(lab.folder)}) as process:
+                          env=lab.env) as process:
         assert process.stdout and f"lab [{'.' * 40}] 0%" in process.stdout.readline()
         assert process.poll() is None
         assert lab.run("stop", lab.path).returncode == 0
@@ -740,7 +767,7 @@ def test_stop_on_harm(tmp_path: pathlib.Path, as_json: bool) -> None:
 
 def test_start_takes_too_long(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """If slot 0 begins before all hosts have the plan, every host is set back."""
-    monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
+    lab.here(monkeypatch)
     transport = hosts.Transport(lab.plan.experiment.transport)
     with pytest.raises(Error, match="before all hosts had the plan: use a longer --lead"):
         command_start._push(lab.path, lab.plan, int(time.time()) - 1, transport)

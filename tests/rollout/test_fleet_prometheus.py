@@ -106,6 +106,7 @@ def history(seed: int = 1) -> Array:
 def make(values: Array, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Make a plan from a history."""
     monkeypatch.setattr(Prometheus, "table", lambda *_: values.copy())
+    monkeypatch.setattr(Prometheus, "texts", lambda *_: [{"6.12": 0.0} for _ in HOSTS])
     source = fleet_lab.source("history")
     return planning.make(experiment.parse(source, ""), source, HOSTS, seconds=SLOTS * 300,
                          end=fleet_lab.START, seed="1")[0]

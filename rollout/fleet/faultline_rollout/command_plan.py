@@ -8,14 +8,20 @@ import json
 from . import Error, design, experiment, planning
 from .conditions import _hosts_of
 from .experiment import in_words
-from .run import read_run, run_path
-from .terminal import Progress, say
+from .run import read_run, refuse_input, run_path
+from .terminal import Progress, say, say_aside
 
 
 def command_plan(args: argparse.Namespace) -> int:
     """Make a plan."""
     exp, source = experiment.load(args.file)
     out = args.output or args.file.with_suffix(".plan.json")
+    refuse_input("-o", out, args.file, args.file.parent / exp.inventory)
+    if out.suffix != ".json":
+        raise Error(f"-o {out}: the name of a plan ends in .json")
+    for window in exp.blackout:
+        if window.over:
+            say_aside(f"warning: blackout: '{window.text}' is over")
     if out.exists() and not args.force:
         raise Error(f"{out} exists: a plan is registered once; use --force, or another name")
     if run_path(out).exists() and "stopped" not in read_run(out):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import datetime
-import json
 import pathlib
 import shlex
 import time
+from collections.abc import Sequence
 
-from . import Error, design
+from . import Error, canary, design
 from .command_stop import stop_hosts
 from .conditions import _blackout, _firing
 from .design import Plan
-from .hosts import Host, Transport, explain, with_file
-from .run import alone, check_not_started, note_complete, note_stop, read_run, run_path
+from .experiment import in_words
+from .hosts import UNREACHABLE, Answer, Host, Transport, explain, names_of, with_file
+from .run import alone, check_not_started, note, note_start, note_stop, read_run, run_path
 from .terminal import Progress, local_time, say
 
 # Between `start` and slot 0, so that all hosts have the plan in time.
@@ -22,16 +24,21 @@ LEAD = 120
 # Between the change of a switch and the first restart of a service, in seconds.
 RESTART = 20
 CLOCK_SECONDS = 2
+# Problems of hosts that are listed.
+SHOWN = 50
 
 
-def _check_hosts(plan: Plan, start: int, transport: Transport) -> list[str]:
-    """Ask each host whether it can take part; returns the problems."""
+def _check_hosts(plan: Plan, start: int, transport: Transport) -> tuple[list[str], list[Answer]]:
+    """Ask each host whether it can take part; returns the problems, and who is not there."""
     option = " --isolated-cpus" if plan.experiment.isolated_cpus else ""
     command = with_file(f'date +%s; faultline-ab start --dry-run{option} "$f"')
-    problems = []
+    problems, missing = [], []
     for answer in transport.everywhere(
             plan.hosts, lambda host: (command, design.host_file(plan, host, start)),
             Progress("check", len(plan.hosts))):
+        if answer.status == UNREACHABLE:
+            missing.append(answer)
+            continue
         if answer.status:
             problems.append(explain(answer))
             continue
@@ -40,7 +47,7 @@ def _check_hosts(plan: Plan, start: int, transport: Transport) -> list[str]:
                 <= answer.answered + CLOCK_SECONDS:
             problems.append(f"{answer.host.name}: its clock says '{clock}', and here it is "
                             f"{answer.answered:.0f}: synchronise clocks")
-    return sorted(problems)
+    return sorted(problems), missing
 
 
 def _check_time(plan: Plan, start: int) -> None:
@@ -51,95 +58,150 @@ def _check_time(plan: Plan, start: int) -> None:
         raise Error(f"these alerts fire: {firing}: start when they do not")
 
 
-def _check(plan: Plan, start: int, transport: Transport) -> None:
-    """Check whether a plan can be started at a time."""
+def _missing(plan: Plan, answers: list[Answer], share: float) -> list[str]:
+    """The problems with hosts that are not there; none if the plan can do without them."""
+    if len(answers) > int(share * len(plan.hosts)):
+        return [explain(answer) for answer in answers] + (
+            [f"{len(answers)} hosts are missing, and --allow-missing is {share:.1%}"]
+            if share else [])
+    left = collections.Counter(plan.strata.values())
+    left.subtract(plan.strata[answer.host.name] for answer in answers)
+    return [f"stratum '{stratum}' has {count} of at least {design.MIN_STRATUM} hosts without "
+            "those that are missing" for stratum, count in left.items()
+            if count < design.MIN_STRATUM]
+
+
+def _check(plan: Plan, start: int, transport: Transport, share: float = 0.0) -> list[str]:
+    """Check whether a plan can be started at a time; returns the hosts that are missing."""
     _check_time(plan, start)
-    problems = _check_hosts(plan, start, transport)
+    problems, answers = _check_hosts(plan, start, transport)
+    problems += _missing(plan, answers, share)
     if problems:
+        shown = sorted(problems)[:SHOWN]
+        if len(problems) > SHOWN:
+            shown.append(f"and {len(problems) - SHOWN} more")
+        advice = "" if share or not answers else \
+            "\n--allow-missing 2% starts without hosts that cannot be reached"
         raise Error(f"nothing was changed; {len(problems)} of {len(plan.hosts)} hosts cannot take "
-                    "part:\n  " + "\n  ".join(problems))
+                    "part:\n  " + "\n  ".join(shown) + advice)
+    for answer in answers:
+        say(f"without {explain(answer)}")
+    return sorted(answer.host.name for answer in answers)
 
 
-def _set_back(path: pathlib.Path, plan: Plan, transport: Transport) -> list[str]:
-    """Undo a start; returns the problems."""
+def _set_back(path: pathlib.Path, plan: Plan, transport: Transport,
+              hosts: Sequence[Host]) -> list[str]:
+    """Undo a start on these hosts; returns the problems."""
     exp = plan.experiment
     # In case that this is killed.
     note_stop(path)
-    problems = stop_hosts(exp.name, plan.hosts, transport, bool(exp.restart))
+    problems = stop_hosts(exp.name, hosts, transport, bool(exp.restart))
     if problems:
         return [*problems, f"use `faultline-rollout stop {path}` when they can be reached"]
     run_path(path).unlink(missing_ok=True)
     return []
 
 
-def _push(path: pathlib.Path, plan: Plan, start: int, transport: Transport) -> None:
-    """Start on every host, or on none."""
+def _push(path: pathlib.Path, plan: Plan, start: int, transport: Transport, share: float = 0.0,
+          missing: Sequence[str] = ()) -> list[str]:
+    """Start on every host that is there, or on none; returns the hosts that are missing."""
     exp = plan.experiment
+    hosts = [host for host in plan.hosts if host.name not in missing]
+    places = {host.name: place / len(hosts) for place, host in enumerate(hosts)}
     option = " --isolated-cpus" if exp.isolated_cpus else ""
 
     def command(host: Host) -> tuple[str, str]:
         text = f'faultline-ab start{option} "$f"'
         if exp.restart:
             # One after the other, within the first washout.
-            share = plan.hosts.index(host) / len(plan.hosts)
-            when = datetime.datetime.fromtimestamp(
-                start + RESTART + share * max(0, exp.washout - 2 * RESTART), datetime.timezone.utc)
+            after = places[host.name] * max(0, exp.washout - 2 * RESTART)
+            when = datetime.datetime.fromtimestamp(start + RESTART + after, datetime.timezone.utc)
             text += (f" && systemd-run --quiet --unit=faultline-ab-restart-{exp.name} "
                      f"--on-calendar='{when:%Y-%m-%d %H:%M:%S} UTC' "
                      f"systemctl restart {shlex.quote(exp.restart)}")
         return with_file(text), design.host_file(plan, host, start)
 
     problems: list[str] = []
+    lost: list[Answer] = []
     try:
-        for answer in transport.everywhere(
-                plan.hosts, command, Progress("start", len(plan.hosts))):
-            if answer.status:
+        for answer in transport.everywhere(hosts, command, Progress("start", len(hosts))):
+            if answer.status == UNREACHABLE:
+                lost.append(answer)
+            elif answer.status:
                 problems.append(explain(answer))
+        gone = [Answer(host, UNREACHABLE, "", "") for host in plan.hosts if host.name in missing]
+        if lost:
+            problems += _missing(plan, gone + lost, share)
         if not problems and time.time() > start:
             problems.append(f"slot 0 began at {local_time(start)}, before all hosts had the "
                             "plan: use a longer --lead")
-        if not problems and not note_complete(path):
+        names = sorted([*missing, *(answer.host.name for answer in lost)])
+        if not problems and not note(path, complete=int(time.time()), absent=names,
+                                     unsure=sorted(answer.host.name for answer in lost)):
             problems.append("it was stopped meanwhile")
     except BaseException:
         say("interrupted: every host is set back")
-        for problem in _set_back(path, plan, transport):
+        for problem in _set_back(path, plan, transport, hosts):
             say(f"  {problem}")
         raise
     if problems:
-        left = _set_back(path, plan, transport)
+        left = _set_back(path, plan, transport, hosts)
         raise Error(f"not started, {'not every' if left else 'every'} host was set back:\n  "
                     + "\n  ".join(sorted(problems) + left))
+    for answer in lost:
+        say(f"without {explain(answer)}")
+    return names
+
+
+def _whole_minute(lead: float) -> int:
+    """The first whole minute after some seconds."""
+    return (int(time.time() + lead) + 59) // 60 * 60
 
 
 def command_start(args: argparse.Namespace) -> int:
     """Start a plan on all its hosts."""
     plan = design.read(args.plan)
     exp = plan.experiment
-    transport = Transport(exp.transport)
-    start = (int(time.time()) + args.lead + 59) // 60 * 60
-    end = start + plan.seconds
+    transport = Transport.trusted(exp.transport, args.plan, args.accept_transport, args.parallel)
+    share = exp.allow_missing if args.allow_missing is None else args.allow_missing
+    # Far enough away that a check of a large fleet ends before it.
+    late = _whole_minute(3600)
+    stages = [] if args.no_canary else canary.stages(plan, frozenset())
+    took = time.monotonic()
     if args.dry_run:
-        _check(plan, start, transport)
-        say(f"{exp.name} would run from {local_time(start)} to {local_time(end)} on "
-            f"{len(plan.hosts)} hosts. Nothing was changed.")
+        missing = _check(plan, late, transport, share)
+        for number, stage in enumerate(stages, start=1):
+            say(f"canary {number}: {in_words(exp.slot)} on {len(stage.hosts)} of "
+                f"{len(plan.hosts)} hosts: {names_of(stage.hosts)}")
+        say(f"{exp.name} would run for {in_words(plan.seconds)} on "
+            f"{len(plan.hosts) - len(missing)} hosts. Nothing was changed.")
         return 0
     place = run_path(args.plan)
     with alone(args.plan):
         check_not_started(args.plan)
         before = place.read_text(encoding="utf-8") if place.exists() else ""
         # Before any host, so that a stop and a verdict find it whatever happens.
-        design.write(place, json.dumps({"plan": plan.digest, "start": start}) + "\n")
+        note_start(args.plan, plan, late)
     try:
-        _check(plan, start, transport)
+        missing = _check(plan, late, transport, share)
+        took = time.monotonic() - took
         if "stopped" in read_run(args.plan):
             raise Error("nothing was changed: it was stopped meanwhile")
+        if not args.no_canary:
+            canary.run(args.plan, canary.stages(plan, frozenset(missing)), transport, args.every)
+        # The push takes about as long as the check.
+        lead = max(LEAD, 2 * took) if args.lead is None else args.lead
+        start = _whole_minute(lead)
+        _check_time(plan, start)
+        if not note(args.plan, start=start, absent=missing):
+            raise Error("no host is in the experiment: it was stopped meanwhile")
     except BaseException:
         if before:
             design.write(place, before)
         else:
             place.unlink(missing_ok=True)
         raise
-    _push(args.plan, plan, start, transport)
-    say(f"{exp.name} runs from {local_time(start)} to {local_time(end)} on {len(plan.hosts)} "
-        f"hosts; next: faultline-rollout status {args.plan}")
+    missing = _push(args.plan, plan, start, transport, share, missing)
+    say(f"{exp.name} runs from {local_time(start)} to {local_time(start + plan.seconds)} on "
+        f"{len(plan.hosts) - len(missing)} hosts; next: faultline-rollout status {args.plan}")
     return 0

@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from typing import Any
+
+import numpy as np
 
 from . import Error, design, report
 from .command_stop import stop_hosts
 from .design import Plan
-from .hosts import Transport, explain
-from .run import UNFINISHED, note_stop, read_run, started, unfinished, until
+from .hosts import Transport
+from .run import (
+    UNFINISHED, absent, leave_out, note_stop, read_run, started, unfinished, until)
 from .terminal import local_time, say, say_aside
-from .verdict import WORSE, Result, collect, crashed_in_b, judge
+from .verdict import EXIT, INVALID, WORSE, Result, collect, crashed_in_b, judge
+from .watch import host_states, seen
+
+# Less than this share of the hosts in Prometheus is a look that sees nothing.
+ENOUGH = 0.5
+# Hosts in a bad state that are listed.
+SHOWN = 50
+# Of the environment, for a unit.
+KEPT = ("HOME", "PATH", "SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "PYTHONPATH",
+        "http_proxy", "https_proxy", "no_proxy")
+
+
+# A host does not do what the plan says.
+ASTRAY = 40
 
 
 @dataclasses.dataclass
@@ -26,36 +45,26 @@ class Look:
     hosts: dict[str, str]
     result: Result | None
     problem: str
+    # Whether it should have had values, and had none.
+    blind: bool
+    # The start has not reached all hosts.
+    halfway: str = ""
 
 
-def _look(plan: Plan, start: float, transport: Transport, at: float | None) -> Look:
-    states: dict[str, str] = {}
-    for answer in transport.everywhere(plan.hosts, lambda host: ("faultline-ab status --json", "")):
-        name = answer.host.name
-        if answer.status:
-            states[name] = explain(answer).partition(": ")[2]
-            continue
-        try:
-            row: dict[str, Any] = next((row for row in json.loads(answer.out)["experiments"]
-                                        if row.get("name") == plan.experiment.name), {})
-        except (ValueError, KeyError, TypeError, AttributeError):
-            states[name] = "its faultline-ab is of another version: update faultline-host"
-            continue
-        if not row:
-            states[name] = "is not in the experiment: not started yet, stopped, expired or rebooted"
-        elif row.get("plan") != plan.digest:
-            states[name] = "runs another plan"
-        elif row.get("value") != row.get("assigned"):
-            states[name] = f"has {row.get('value')}, and should have {row.get('assigned')}"
-        else:
-            states[name] = str(row.get("state"))
-    result, problem = None, ""
-    try:
-        result = judge(plan, collect(plan, start, at), draws=499)
-    except Error as err:
-        problem = str(err)
+def _look(plan: Plan, start: float, at: float | None, out: frozenset[str]) -> Look:
+    """Look at the values."""
+    result, problem, blind = None, "", False
     moment = time.time() if at is None else at
-    return Look(min(1.0, max(0.0, (moment - start) / plan.seconds)), states, result, problem)
+    try:
+        data = leave_out(plan, collect(plan, start, at), out)
+        result = judge(plan, data, draws=499)
+        if moment > start:
+            blind = seen(plan, moment) < ENOUGH or \
+                bool(data.slots) and not np.isfinite(data.primary[:, -1]).any()
+            problem = "Prometheus has no values of the hosts now" if blind else ""
+    except Error as err:
+        problem, blind = str(err), moment > start
+    return Look(min(1.0, max(0.0, (moment - start) / plan.seconds)), {}, result, problem, blind)
 
 
 GOOD_STATES = ("waiting", "running", "finished")
@@ -64,36 +73,40 @@ GOOD_STATES = ("waiting", "running", "finished")
 def _show(plan: Plan, start: float, look: Look, as_json: bool) -> None:
     if as_json:
         say(json.dumps({"name": plan.experiment.name, "progress": round(look.share, 4),
-                        "hosts": look.hosts, "problem": look.problem or None,
+                        "hosts": look.hosts, "blind": look.blind,
+                        "problem": "; ".join(filter(None, [look.halfway, look.problem])) or None,
                         "result": look.result.to_json() if look.result else None}))
         return
     full = int(40 * look.share)
     say(f"{plan.experiment.name} [{'#' * full}{'.' * (40 - full)}] {look.share:.0%}, until "
         f"{local_time(start + plan.seconds)}")
-    counts: dict[str, int] = {}
-    for state in look.hosts.values():
-        counts[state] = counts.get(state, 0) + 1
-    say("  hosts: " + (", ".join(f"{counts[state]} {state}" for state in GOOD_STATES
-                                 if state in counts) or "none in the experiment"))
-    for name, state in sorted(look.hosts.items()):
-        if state not in GOOD_STATES:
+    if look.hosts:
+        counts = collections.Counter(look.hosts.values())
+        say("  hosts: " + (", ".join(f"{counts[state]} {state}" for state in GOOD_STATES
+                                     if state in counts) or "none in the experiment"))
+        bad = [(name, state) for name, state in sorted(look.hosts.items())
+               if state not in GOOD_STATES]
+        for name, state in bad[:SHOWN]:
             say(f"  {name}: {state}")
-    if look.problem:
-        say(f"  {look.problem}")
+        if len(bad) > SHOWN:
+            say(f"  and {len(bad) - SHOWN} more")
+    for text in filter(None, (look.halfway, look.problem)):
+        say(f"  {text}")
     if look.result:
         say(f"  {look.result.verdict}: {report.sentence(look.result)}")
         for reason in look.result.reasons:
             say(f"    {reason}")
 
 
-def _harmed(plan: Plan, start: float, look: Look, at: float | None,
+def _harmed(plan: Plan, start: float, look: Look, at: float | None, out: frozenset[str],
             tell: Callable[[str], None]) -> bool:
     """Has arm b done harm?  Says which hosts crashed in a slot that is not over."""
     found = look.result
     if found and (found.verdict == WORSE or found.events.get("crashes", {}).get("b")):
         return True
     try:
-        hosts = crashed_in_b(plan, start, time.time() if at is None else at)
+        hosts = [name for name in crashed_in_b(plan, start, time.time() if at is None else at)
+                 if name not in out]
     except Error as err:
         if str(err) != look.problem:
             tell(f"  {err}")
@@ -103,29 +116,100 @@ def _harmed(plan: Plan, start: float, look: Look, at: float | None,
     return bool(hosts)
 
 
+def _exit_status(look: Look, out: frozenset[str], stopped: bool) -> int:
+    """The status of one look: that of the verdict where it means the same."""
+    result = look.result
+    if result and result.verdict == WORSE:
+        return EXIT[WORSE]
+    if result and result.verdict == INVALID or look.blind and not stopped:
+        return EXIT[INVALID]
+    if look.halfway or not stopped and look.share < 1 and any(
+            state not in GOOD_STATES for name, state in look.hosts.items() if name not in out):
+        return ASTRAY
+    return result.exit_status if result and result.final else 0
+
+
+def _end(args: argparse.Namespace, plan: Plan, transport: Transport, why: str,
+         tell: Callable[[str], None]) -> None:
+    """Set every host back."""
+    tell(f"{why}: every host is set back")
+    note_stop(args.plan)
+    problems = stop_hosts(plan.experiment.name, plan.hosts, transport,
+                          bool(plan.experiment.restart))
+    if problems:
+        problems.append(f"use `faultline-rollout stop {args.plan}` when they can be reached")
+    for problem in problems:
+        tell(f"  {problem}")
+
+
+def _detach(args: argparse.Namespace, name: str) -> int:
+    """Go on as a unit of systemd, which a logout does not end."""
+    root = os.getuid() == 0
+    unit = f"faultline-rollout-{name}"
+    manager = ["systemctl"] if root else ["systemctl", "--user"]
+    words = ["systemd-run", *([] if root else ["--user"]), f"--unit={unit}", "--collect",
+             "--property=Restart=on-abnormal", "--property=RestartSec=10",
+             f"--working-directory={os.getcwd()}"]
+    words += [f"--setenv={key}={value}" for key, value in sorted(os.environ.items())
+              if key in KEPT or key.startswith(("FAULTLINE_", "FLEET_"))]
+    words += [os.path.abspath(sys.argv[0]), "status", "--watch", "--stop-on-harm",
+              "--blind", str(args.blind), "--every", str(args.every),
+              *(["--no-hosts"] if args.no_hosts else []),
+              *(["--accept-transport"] if args.accept_transport else []),
+              *(["--parallel", str(args.parallel)] if args.parallel else []),
+              "--", str(args.plan.absolute())]
+    try:
+        if not root:
+            told = subprocess.run(["loginctl", "show-user", str(os.getuid()),
+                                   "--property=Linger"], capture_output=True, text=True,
+                                  check=False).stdout
+            if told.strip() == "Linger=no":
+                raise Error("systemd ends your units when you log out: run "
+                            "`loginctl enable-linger` first")
+        done = subprocess.run(words, capture_output=True, text=True, check=False,
+                              errors="replace")
+    except OSError as err:
+        raise Error(f"cannot run {err.filename}: {err.strerror}: use nohup instead of "
+                    "--detach") from None
+    if done.returncode:
+        raise Error(f"systemd-run does not start {unit}: {' '.join(done.stderr.split())}")
+    say(f"{unit} watches; look at it with: {' '.join(manager)} status {unit}")
+    return 0
+
+
 def command_status(args: argparse.Namespace) -> int:
     """Show how an experiment is going."""
     plan = design.read(args.plan)
     start = started(args.plan, plan) if args.start is None else args.start
-    transport = Transport(plan.experiment.transport)
+    transport = Transport.trusted(plan.experiment.transport, args.plan, args.accept_transport,
+                                  args.parallel)
+    if args.detach:
+        if not (args.watch and args.stop_on_harm):
+            raise Error("--detach is for --watch --stop-on-harm")
+        return _detach(args, plan.experiment.name)
     tell = say_aside if args.json else say
+    blind = 0
     while True:
-        look = _look(plan, start, transport, until(args.plan, args.at))
+        out, at = absent(args.plan), until(args.plan, args.at)
+        look = _look(plan, start, at, out)
         if unfinished(args.plan):
-            look.problem = "; ".join(filter(None, [
-                f"the start {UNFINISHED.format(args.plan)}", look.problem]))
+            look.halfway = f"the start {UNFINISHED.format(args.plan)}"
+        blind = blind + 1 if look.blind else 0
+        # Before the hosts are asked, which takes a while with thousands of them.
+        harm = args.stop_on_harm and _harmed(plan, start, look, at, out, tell)
+        stopped = "stopped" in read_run(args.plan)
+        last = args.stop_on_harm and blind >= args.blind and not stopped
+        if not (harm or last or args.no_hosts):
+            look.hosts = host_states(plan, plan.hosts, transport)
+            look.hosts |= {name: "was missing at the start" for name in out}
         _show(plan, start, look, args.json)
-        if args.stop_on_harm and _harmed(plan, start, look, until(args.plan, args.at), tell):
-            tell("harm: every host is set back")
-            note_stop(args.plan)
-            problems = stop_hosts(plan.experiment.name, plan.hosts, transport,
-                                  bool(plan.experiment.restart))
-            if problems:
-                problems.append(f"use `faultline-rollout stop {args.plan}` when they can be "
-                                "reached")
-            for problem in problems:
-                tell(f"  {problem}")
-            return 10
-        if not args.watch or look.share >= 1 or "stopped" in read_run(args.plan):
-            return 0
+        if harm:
+            _end(args, plan, transport, "harm", tell)
+            return EXIT[WORSE]
+        if last:
+            _end(args, plan, transport, f"no values in {blind} looks, so harm would not be seen",
+                 tell)
+            return EXIT[INVALID]
+        if not args.watch or look.share >= 1 or stopped:
+            return _exit_status(look, out, stopped)
         time.sleep(args.every)

@@ -7,7 +7,7 @@ import json
 import math
 
 from . import Error, design, report
-from .run import started, until
+from .run import absent, leave_out, refuse_input, run_path, started, until
 from .terminal import say
 from .verdict import collect, judge
 
@@ -18,8 +18,13 @@ def command_verdict(args: argparse.Namespace) -> int:
     for path in args.plot:
         if path.suffix not in report.FORMATS:
             raise Error(f"--plot {path}: the name must end in {' or '.join(report.FORMATS)}")
+    for option, path in [*(("--plot", path) for path in args.plot), ("--html", args.html)]:
+        if path:
+            refuse_input(option, path, args.plan, run_path(args.plan))
+    if args.html and args.html.suffix not in (".html", ".htm"):
+        raise Error(f"--html {args.html}: the name must end in .html")
     start = started(args.plan, plan) if args.start is None else args.start
-    data = collect(plan, start, until(args.plan, args.at))
+    data = leave_out(plan, collect(plan, start, until(args.plan, args.at)), absent(args.plan))
     result = judge(plan, data)
     for path in args.plot:
         report.save_plot(path, plan, data, result)

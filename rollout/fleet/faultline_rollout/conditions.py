@@ -19,18 +19,24 @@ def _hosts_of(file: pathlib.Path, exp: experiment.Experiment) -> list[Host]:
 
 
 def _firing(exp: experiment.Experiment) -> str:
-    """The alerts of an experiment file that fire now; warns of names that can never fire."""
+    """The alerts of an experiment file that fire now; refuses those that can never fire."""
     if not exp.alerts:
         return ""
     server = Prometheus(exp.prometheus, exp.host_label)
-    for alert in server.unknown(exp.alerts):
-        say_aside(f"warning: alerts: no rule of {exp.prometheus} is named {alert}")
-    return ", ".join(server.firing(exp.alerts))
+    unknown = server.unknown(exp.alerts)
+    if unknown:
+        raise Error(f"alerts: no rule of {exp.prometheus} is named {unknown[0]}, so it would never "
+                    "fire: correct the name, or take it out")
+    firing = ", ".join(server.firing(exp.alerts))
+    if unknown is None:
+        say_aside(f"warning: alerts: {exp.prometheus} does not list its rules, so an alert whose "
+                  "name is wrong would not be noticed")
+    return firing
 
 
 def _blackout(exp: experiment.Experiment, first: float, last: float) -> str:
     """The blackout that a time would run into, in words; nothing if there is none."""
-    for begin, end in exp.blackout:
-        if begin < last and first < end:
-            return f"the blackout from {local_time(begin)} to {local_time(end)}"
+    for window in exp.blackout:
+        if found := window.overlap(first, last):
+            return f"the blackout from {local_time(found[0])} to {local_time(found[1])}"
     return ""

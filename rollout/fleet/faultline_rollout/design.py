@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import pathlib
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 
 from . import Error, experiment
 from .estimate import Panel, mean_of_known
-from .hosts import Host
+from .hosts import ADDRESS, NAME, USER, Host
 from .types import Array, Ints
 
 FORMAT = 1
@@ -95,17 +97,18 @@ class Plan:
         """The length of the experiment."""
         return self.slots * self.experiment.slot
 
-    @property
+    @functools.cached_property
     def assigned(self) -> Ints:
         """1 where a host is in arm b: hosts x slots."""
-        return np.array([[int(arm == "b") for arm in self.arms[host.name]]
-                         for host in self.hosts])
+        letters = np.array([list(self.arms[host.name]) for host in self.hosts])
+        found: Ints = (letters == "b").astype(np.int64)
+        return found
 
-    @property
+    @functools.cached_property
     def stratum_numbers(self) -> Ints:
         """The number of each host's stratum."""
-        names = sorted(set(self.strata.values()))
-        return np.array([names.index(self.strata[host.name]) for host in self.hosts])
+        numbers = {name: number for number, name in enumerate(sorted(set(self.strata.values())))}
+        return np.array([numbers[self.strata[host.name]] for host in self.hosts])
 
     def panel(self, slots: Array, before: Array | None = None) -> Panel:
         """The panel of complete pairs, from the logarithms of slot means."""
@@ -119,17 +122,36 @@ class Plan:
         """The contents of the plan file."""
         body = {
             "format": FORMAT, "experiment": self.source, "seed": self.seed,
-            "hosts": [{"name": host.name, "address": host.address, "instance": host.instance,
+            "hosts": [{**row_of(host), "instance": host.instance,
                        "stratum": self.strata[host.name], "arms": self.arms[host.name]}
                       for host in self.hosts],
             "expected": self.notes,
         }
         return _with_sum(body)
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """The sha256 of the plan file."""
         return hashlib.sha256(self.text().encode()).hexdigest()
+
+
+def row_of(host: Host) -> dict[str, Any]:
+    """What a file keeps of a host, to reach it again."""
+    return {"name": host.name, "address": host.address,
+            **({"user": host.user} if host.user else {}),
+            **({"port": host.port} if host.port != 22 else {})}
+
+
+def host_of(row: Mapping[str, Any]) -> Host:
+    """A host in a file; ValueError, KeyError or TypeError if it cannot be one."""
+    host = Host(row["name"], row["address"], row.get("instance", row["name"]), {},
+                row.get("user", ""), row.get("port", 22))
+    if not (NAME.fullmatch(host.name) and ADDRESS.fullmatch(host.address)
+            and (not host.user or USER.fullmatch(host.user))
+            and isinstance(host.instance, str) and type(host.port) is int
+            and 0 < host.port < 65536):
+        raise ValueError
+    return host
 
 
 def switchback_panel(slots: Array, assigned: Ints, strata: Ints) -> Panel:
@@ -159,7 +181,7 @@ def read(path: pathlib.Path) -> Plan:
         body = json.loads(text)
     except OSError as err:
         raise Error(f"cannot read {path}: {err.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         raise Error(f"{path} is not a plan: make one with faultline-rollout plan") from None
     if not isinstance(body, dict) or "sha256" not in body:
         raise Error(f"{path} is not a plan: make one with faultline-rollout plan")
@@ -171,12 +193,15 @@ def read(path: pathlib.Path) -> Plan:
     exp = experiment.parse(body.get("experiment", {}), f"{path}: ")
     try:
         rows = body["hosts"]
-        hosts = tuple(Host(row["name"], row["address"], row["instance"], {}) for row in rows)
+        hosts = tuple(host_of(row) for row in rows)
         plan = Plan(exp, body["experiment"], body["seed"], hosts,
                     {row["name"]: row["stratum"] for row in rows},
                     {row["name"]: row["arms"] for row in rows}, body["expected"])
         lengths = {len(arms) for arms in plan.arms.values()}
-    except (KeyError, TypeError):
+        if not all(re.fullmatch("[ab]+", arms) for arms in plan.arms.values()) \
+                or not isinstance(plan.seed, str) or len(plan.arms) != len(hosts):
+            raise ValueError
+    except (KeyError, TypeError, ValueError, AttributeError):
         lengths = set()
     if len(lengths) != 1 or 0 in lengths:
         raise Error(f"{path} is not a plan: make one with faultline-rollout plan")

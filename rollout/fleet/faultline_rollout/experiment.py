@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import difflib
 import math
 import pathlib
 import re
 import tomllib
+import urllib.parse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from . import Error
 from .switches import acts_at_once, switches
+from .windows import EXAMPLES, Window, window
 
 # A change of a switch interrupts every CPU.
 MIN_SLOT = 60
@@ -21,12 +22,21 @@ MIN_SLOT = 60
 LONGEST = 1e9
 LARGEST = 1e15
 UNITS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
-SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "{address}", "{command}")
+# A host that is not set back for so long is a host that was forgotten.
+LONGEST_EXPIRES = 30 * 86400
+MIN_WASHOUT = 5
+LARGEST_FLEET = 100000
+MAX_MARGIN = 0.5
+# More hosts than that may not be missing, or the values that are left say little.
+MAX_MISSING = 0.2
+CANARY = ("1", "5%")
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "{options}", "--", "{address}",
+       "{command}")
 
 
 def seconds(text: str) -> int:
     """The number of seconds in a duration such as 90s, 10min, 48h or 2d."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h|d)", text)
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?(s|min|h|d)", text)
     value = float(match[1]) * UNITS[match[2]] if match else 0.0
     if not 1 <= value <= LONGEST or value != int(value):
         raise ValueError(f"'{text}' is not a duration: write 90s, 10min, 48h or 2d")
@@ -43,7 +53,7 @@ def in_words(duration: float) -> str:
 
 def fraction(text: str) -> float:
     """The fraction in a percentage such as 1%."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?%", text)
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?%", text)
     value = float(match[1]) / 100 if match else 0.0
     if not 0 < value < 1:
         raise ValueError(f"'{text}' is not a percentage above 0% and below 100%: write 1%")
@@ -100,7 +110,9 @@ class Experiment:
     isolated_cpus: bool
     restart: str
     alerts: tuple[str, ...]
-    blackout: tuple[tuple[float, float], ...]
+    blackout: tuple[Window, ...]
+    canary: tuple[str, ...]
+    allow_missing: float
     transport: tuple[str, ...]
     primary: Metric
     guards: tuple[Metric, ...]
@@ -202,8 +214,8 @@ class Table:
     def query(self) -> str:
         """A query with $slot."""
         value = self.text("query")
-        if "$slot" not in value:
-            raise self.fail("query", "does not contain $slot, which stands for the part of a "
+        if not re.search(r"\[\$slot[\]:]", value):
+            raise self.fail("query", "does not contain [$slot], which stands for the part of a "
                             "slot that counts: write rate(x[$slot]) or avg_over_time(x[$slot])")
         return value
 
@@ -212,29 +224,61 @@ def metric(values: Any, where: str) -> Metric:
     """Read [primary] or a [[guard]]."""
     table = Table(values, where, ("query", "better", "margin", "name"))
     query = table.query()
-    return Metric(query, table.choice("better", ("lower", "higher")),
-                  table.fraction("margin"), table.text("name", query))
+    margin = table.fraction("margin")
+    if margin > MAX_MARGIN:
+        raise table.fail("margin", f"is more than {MAX_MARGIN:.0%}: no effect would matter")
+    return Metric(query, table.choice("better", ("lower", "higher")), margin,
+                  table.text("name", query))
 
 
-def moments(table: Table) -> tuple[tuple[float, float], ...]:
+def blackouts(table: Table) -> tuple[Window, ...]:
     """Read the blackout windows."""
-    windows = []
+    found = []
     for text in table.texts("blackout"):
         try:
-            first, last = (datetime.datetime.fromisoformat(part) for part in text.split("/"))
-            if first.tzinfo is None or last.tzinfo is None or last <= first:
-                raise ValueError
-        except ValueError:
-            raise table.fail("blackout", f"'{text}' is not a window: write "
-                             "2026-12-24T00:00Z/2026-12-27T00:00Z") from None
-        windows.append((first.timestamp(), last.timestamp()))
-    return tuple(windows)
+            found.append(window(text))
+        except (ValueError, OverflowError) as err:
+            zone = f": {err}" if "time zone" in str(err) else ""
+            raise table.fail("blackout", f"'{text}' is not a window{zone}: write {EXAMPLES}") \
+                from None
+    return tuple(found)
 
 
+def command_of(table: Table) -> tuple[str, ...]:
+    """Read the words of a transport."""
+    words = table.texts("command", SSH)
+    for names in (("command", "quoted"), ("address", "host")):
+        if not any(f"{{{name}}}" in word for name in names for word in words):
+            raise table.fail("command", f"has no \"{{{names[0]}}}\" among its words")
+    return words
+
+
+def server_url(table: Table) -> str:
+    """Read the address of Prometheus."""
+    url = table.text("prometheus", "http://localhost:9090")
+    try:
+        parts = urllib.parse.urlsplit(url)
+        _ = parts.port
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and url.isprintable() \
+            and " " not in url and not parts.query and not parts.fragment
+    except ValueError:
+        good = False
+    if not good:
+        raise table.fail("prometheus", f"'{url}' is not an address: write https://HOST:PORT")
+    if "@" in parts.netloc:
+        raise table.fail("prometheus", "has a password, and everybody can read a plan: put it into "
+                         "[[prometheus]] of the configuration, see faultline-experiment(5)")
+    return url
+
+
+MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"'
+SELECTOR = re.compile(rf"\s*(?:{MATCHER}\s*(?:,\s*{MATCHER}\s*)*,?\s*)?")
+ALERT = re.compile(rf"([a-zA-Z_][a-zA-Z0-9_:]*)(?:\{{({SELECTOR.pattern})\}})?")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 KEYS = ("name", "switch", "a", "b", "design", "slot", "washout", "expires", "duration", "strata",
         "prometheus", "inventory", "host_label", "selector", "max_hosts", "isolated_cpus",
-        "restart", "alerts", "blackout", "transport", "primary", "guard", "mechanism")
+        "restart", "alerts", "blackout", "canary", "allow_missing", "transport", "primary",
+        "guard", "mechanism")
 
 
 def parse(values: Mapping[str, Any], where: str) -> Experiment:
@@ -273,6 +317,9 @@ def parse(values: Mapping[str, Any], where: str) -> Experiment:
     if slot < MIN_SLOT:
         raise table.fail("slot", f"is shorter than {MIN_SLOT} s, and each change of a switch "
                          "interrupts every CPU: use 5min or more")
+    if washout < MIN_WASHOUT:
+        raise table.fail("washout", f"is shorter than {MIN_WASHOUT} s, in which clocks differ and "
+                         "the load does not settle: use 30s or more")
     if washout > slot / 2:
         raise table.fail("washout", "is more than half of the slot")
     expires = table.seconds("expires")
@@ -281,11 +328,31 @@ def parse(values: Mapping[str, Any], where: str) -> Experiment:
         raise table.fail("duration", f"is not a multiple of two slots ({in_words(2 * slot)})")
     if max(duration, 8 * slot) > expires:
         raise table.fail("expires", "is earlier than the end of the experiment")
+    if expires > LONGEST_EXPIRES:
+        raise table.fail("expires", f"is more than {in_words(LONGEST_EXPIRES)}: hosts that cannot "
+                         "be reached would keep switching")
+    hosts = table.integer("max_hosts", 1000)
+    if hosts > LARGEST_FLEET:
+        raise table.fail("max_hosts", f"is more than {LARGEST_FLEET}")
+    selector = table.text("selector", "")
+    if not SELECTOR.fullmatch(selector):
+        raise table.fail("selector", f"'{selector}' is not a list of label matchers: write "
+                         "job=\"node\", without braces")
+    for alert in table.texts("alerts"):
+        if not ALERT.fullmatch(alert):
+            raise table.fail("alerts", f"'{alert}' is not an alert: write HighErrorRate, or "
+                             "HighErrorRate{cluster=\"db\"}")
+    canary = table.texts("canary", CANARY)
+    for stage in canary:
+        if not re.fullmatch(r"[1-9][0-9]{0,4}|(?:[1-9]|[1-4][0-9]|50)%", stage):
+            raise table.fail("canary", f"'{stage}' is neither a number of hosts nor a percentage "
+                             "up to 50%: write [\"1\", \"5%\"], or [] for none")
+    missing = table.fraction("allow_missing") if table.has("allow_missing") else 0.0
+    if missing > MAX_MISSING:
+        raise table.fail("allow_missing", f"is more than {MAX_MISSING:.0%}")
     mechanism = Table(values.get("mechanism", {}), f"{where}mechanism: ", ("query", "min"))
     transport = Table(values.get("transport", {}), f"{where}transport: ", ("command",))
-    command = transport.texts("command", SSH)
-    if not {"{command}", "{quoted}"} & set(command):
-        raise transport.fail("command", "has no \"{command}\" among its words")
+    command = command_of(transport)
     guards = values.get("guard", [])
     if not isinstance(guards, list):
         raise Error(f"{where}guard: write [[guard]], with two brackets")
@@ -294,10 +361,10 @@ def parse(values: Mapping[str, Any], where: str) -> Experiment:
         raise mechanism.fail("min", "must be above 0, or a switch without anything to do passes")
     return Experiment(
         name, switch, arms[0], arms[1], design, slot, washout, expires, duration,
-        table.texts("strata"), table.text("prometheus", "http://localhost:9090"),
+        table.texts("strata"), server_url(table),
         table.text("inventory", "inventory.ini"), table.text("host_label", "instance"),
-        table.text("selector", ""), table.integer("max_hosts", 1000),
-        table.flag("isolated_cpus"), restart, table.texts("alerts"), moments(table), command,
+        selector, hosts, table.flag("isolated_cpus"), restart, table.texts("alerts"),
+        blackouts(table), canary, missing, command,
         metric(values.get("primary", {}), f"{where}primary: "),
         tuple(metric(guard, f"{where}guard {number}: ")
               for number, guard in enumerate(guards, start=1)),
@@ -307,9 +374,11 @@ def parse(values: Mapping[str, Any], where: str) -> Experiment:
 def load(path: pathlib.Path) -> tuple[Experiment, dict[str, Any]]:
     """Read a file; also returns its contents."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as err:
         raise Error(f"cannot read {path}: {err.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as err:
         raise Error(f"{path}: {err}") from None
+    except RecursionError:
+        raise Error(f"{path}: brackets are nested too deep") from None
     return parse(values, f"{path}: "), values

@@ -18,8 +18,10 @@ from .estimate import Panel
 from .experiment import Experiment, in_words
 from .hosts import Host
 from .prometheus import Prometheus, with_slot
+from .switches import metric_of
 from .types import Array, Ints
-from .verdict import ALPHA, LOOKS, MAX_LOST, POWER, logarithms, never_changes
+from .verdict import (
+    ALPHA, LOOKS, MAX_LOST, POWER, SETTLE, collect, logarithms, never_changes)
 
 REPLAYS = 200
 # Standard errors between 0 and an effect that is found with probability POWER.
@@ -27,6 +29,11 @@ DETECTABLE = float(stats.norm.ppf(1 - ALPHA / 2) + stats.norm.ppf(POWER))
 PAIRS = (4, 6, 8, 12, 16, 24, 32, 48, 72, 96, 144, 288, 576, 1152)
 # How many times the experiment has to fit into the history.
 MIN_FITS = 4
+# Hosts of a large fleet whose false verdicts are counted, in each replay.
+SAMPLE = 400
+# The time over which all queries are tried, and the share of hosts that have values.
+REHEARSAL = 3600
+ENOUGH = 0.8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +65,20 @@ def history(exp: Experiment, hosts: Sequence[Host], seconds: int, end: float) ->
         if not series:
             raise Error(f"the primary query gives no values in the last {in_words(seconds)}: "
                         f"{query}: try it in Prometheus")
+        number_of = server.host_of(hosts)
+        if any(number_of(row["metric"]) is not None for row in series):
+            raise Error("the primary query gives values, but all are NaN or infinite, as those of "
+                        f"a histogram without traffic: {query}: use another metric, or hosts with "
+                        "traffic")
         labels = {key: series[0]["metric"][key] for key in sorted(series[0]["metric"])}
         raise Error("the primary query gives values, but for no host of the inventory: the "
                     f"first series has {labels}: set host_label to the label that names the "
                     "host, and instance=... in the inventory to its values")
     logs = logarithms(values)
+    if not np.isfinite(logs).any():
+        raise Error("the primary query gives no values above 0, and the effect is a ratio: "
+                    f"{query}: use a metric such as a latency or a throughput, and make this one "
+                    "a guard")
     # A new Prometheus has no older values.
     first = int(np.flatnonzero(np.isfinite(logs).any(axis=0))[0])
     logs = logs[:, first:]
@@ -76,6 +92,61 @@ def history(exp: Experiment, hosts: Sequence[Host], seconds: int, end: float) ->
     if never_changes(logs):
         raise Error(f"the primary metric never changes on any host: look at the query {query}")
     return logs
+
+
+@dataclasses.dataclass(frozen=True)
+class Rehearsal(Prometheus):
+    """Notes for each query on which share of the hosts it has values."""
+
+    shares: dict[str, float] = dataclasses.field(default_factory=dict)
+
+    def table(self, query: str, hosts: Sequence[Host], first: float, count: int,
+              step: int) -> Array:
+        """The values."""
+        values = super().table(query, hosts, first, count, step)
+        self.shares[query] = float(np.isfinite(values).any(axis=1).mean())
+        return values
+
+    def texts(self, query: str, hosts: Sequence[Host], label: str, first: float,
+              last: float, step: int) -> list[dict[str, float]]:
+        """The labels."""
+        found = super().texts(query, hosts, label, first, last, step)
+        self.shares[query] = sum(map(bool, found)) / len(hosts)
+        return found
+
+
+def rehearse(exp: Experiment, source: Mapping[str, Any], hosts: Sequence[Host],
+             end: float) -> None:
+    """Ask everything that a verdict will ask, over the last hour, before a host is touched."""
+    slots = max(1, REHEARSAL // exp.slot)
+    draft = Plan(exp, source, "", tuple(hosts), {host.name: "all" for host in hosts},
+                 {host.name: "a" * slots for host in hosts}, {})
+    server = Rehearsal(exp.prometheus, exp.host_label)
+    names = _queries(exp)
+    try:
+        collect(draft, end - SETTLE - slots * exp.slot, end, server)
+    except Error as err:
+        name = next((name for part, name in names.items() if part in str(err)), "a query")
+        raise Error(f"no verdict could be given, as {name} fails: {err}") from None
+    missing = [f"{next((name for part, name in names.items() if part in query), 'a query')} has "
+               f"values for {share:.0%} of the hosts, of which {ENOUGH:.0%} must have them: {query}"
+               for query, share in server.shares.items() if share < ENOUGH]
+    if missing:
+        raise Error(f"the verdict would be INVALID: in the last {in_words(slots * exp.slot)} "
+                    + "\n  and ".join(missing) + ": try it in Prometheus, and see node_exporter "
+                    "in faultline-experiment(5)")
+
+
+def _queries(exp: Experiment) -> dict[str, str]:
+    """The name of each query, by a part of it."""
+    guards = {with_slot(guard.query, exp.window): f"guard '{guard.name}'" for guard in exp.guards}
+    return {
+        with_slot(exp.primary.query, exp.window): "the primary metric", **guards,
+        with_slot(exp.mechanism.query, exp.window): "the mechanism",
+        metric_of(exp.switch): "the value of the switch (observed arm)",
+        "node_vmstat_oom_kill": "the number of OOM kills",
+        "node_boot_time_seconds": "the time of boot", "node_uname_info": "the kernel's release",
+        "node_time_seconds": "the clock and the scrapes"}
 
 
 class Replay:
@@ -110,6 +181,16 @@ class Replay:
                                   self._strata)
         return Panel(part[:, 1::2] - part[:, 0::2], signs, self._strata)
 
+    def _sample(self) -> Replay:
+        """At most SAMPLE hosts: the test is as exact with a part of a fleet."""
+        rows: list[int] = []
+        for stratum in self._random.permutation(np.unique(self._strata)):
+            there = self._random.permutation(np.flatnonzero(self._strata == stratum))
+            rows += there[:SAMPLE - len(rows)].tolist()
+        rows.sort()
+        return Replay(self._exp, self._logs[rows], self._strata[rows],
+                      int(self._random.integers(2 ** 63)))
+
     def floor(self, slots: int) -> Noise:
         """The noise floor of an experiment."""
         effects = [estimate.effect_of(self.panel(slots)) for _ in range(REPLAYS)]
@@ -118,9 +199,10 @@ class Replay:
     def false_rate(self, slots: int, tell: Callable[[int], None]) -> float:
         """The share of replays in which something is found."""
         found = 0
+        part = self if len(self._strata) <= SAMPLE else self._sample()
         looks = 0.0 if self._exp.design == "parallel" else LOOKS
         for replay in range(REPLAYS):
-            panel = self.panel(slots)
+            panel = part.panel(slots)
             drawn = estimate.redraw(panel, 199, str(replay))
             found += estimate.chance(panel, drawn, 0.0, looks) <= ALPHA
             tell(replay + 1)
@@ -133,7 +215,8 @@ def make(exp: Experiment, source: Mapping[str, Any], hosts: Sequence[Host], *,
     """Make a plan; also returns the noise for each length that was tried."""
     strata = by_stratum(hosts, exp.strata)
     of_host = {name: stratum for stratum, names in strata.items() for name in names}
-    numbers = np.array([sorted(strata).index(of_host[host.name]) for host in hosts])
+    number_of = {stratum: number for number, stratum in enumerate(sorted(strata))}
+    numbers = np.array([number_of[of_host[host.name]] for host in hosts])
     if exp.design == "parallel":
         ways = math.prod(math.comb(len(names), len(names) // 2) * (1 + len(names) % 2)
                          for names in strata.values())
@@ -141,7 +224,8 @@ def make(exp: Experiment, source: Mapping[str, Any], hosts: Sequence[Host], *,
         if ways < 2 / ALPHA:
             raise Error(f"strata: these hosts can be divided into two arms in {ways} ways, and a "
                         f"verdict takes {2 / ALPHA:.0f}: use 8 hosts in a stratum, or more strata")
-    logs = history(exp, hosts, seconds, time.time() if end is None else end)
+    moment = time.time() if end is None else end
+    logs = history(exp, hosts, seconds, moment)
     seed = seed or secrets.token_hex(16)
     replay = Replay(exp, logs, numbers, int(seed.encode().hex(), 16) % 2 ** 63)
     lengths = [exp.duration // exp.slot] if exp.duration else \
@@ -161,6 +245,7 @@ def make(exp: Experiment, source: Mapping[str, Any], hosts: Sequence[Host], *,
         raise Error(f"the history has {in_words(logs.shape[1] * exp.slot)} of values, too little "
                     f"for an experiment of {in_words(lengths[0] * exp.slot)}: wait, or give "
                     "--history a longer time")
+    rehearse(exp, source, hosts, moment)
     chosen = dataclasses.replace(tried[-1], false_rate=replay.false_rate(tried[-1].slots, tell))
     tried[-1] = chosen
     if chosen.false_rate > 2 * ALPHA:

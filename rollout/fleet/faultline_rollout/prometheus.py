@@ -2,11 +2,14 @@
 """Values of hosts, from the HTTP API of Prometheus."""
 from __future__ import annotations
 
+import base64
 import dataclasses
+import functools
 import http.client
 import json
 import math
 import re
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -16,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from . import Error
+from . import Error, config
 from .hosts import Host
 from .types import Array
 
@@ -36,31 +39,67 @@ class Prometheus:
 
     def ask(self, path: str, **parameters: object) -> list[Any]:
         """The series that a query gives."""
-        address = f"{self.url.rstrip('/')}/api/v1/{path}"
         body = urllib.parse.urlencode(parameters).encode()
+        try:
+            answer = self._get(path, body, str(parameters.get("query")))
+            warnings = [text for text in answer.get("warnings") or ()
+                        # Before version 3 these were warnings, too.
+                        if not str(text).startswith("PromQL info")]
+            found = _series(answer["data"]["result"])
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            raise Error(f"{self.url} does not answer like Prometheus: check the key "
+                        "prometheus in the experiment file") from None
+        if warnings:
+            raise Error(f"{self.url} warns that its answer is not complete: {warnings[0]}: values "
+                        "of a part of the hosts would mislead; try again when it is whole")
+        return found
+
+    def _get(self, path: str, body: bytes | None = None, query: str = "") -> Any:
+        """Ask, up to three times."""
+        address = f"{self.url.rstrip('/')}/api/v1/{path}"
+        server = config.server(self.url)
         problem = ""
         for attempt in range(3):
             if attempt:
                 time.sleep(0.5 * attempt)
             try:
-                with urllib.request.urlopen(address, body, timeout=LIMIT) as answer:
-                    return _series(json.load(answer)["data"]["result"])
+                request = urllib.request.Request(address, body, dict(server.headers))
+                if server.username:
+                    word = base64.b64encode(f"{server.username}:{server.password}".encode())
+                    request.add_header("Authorization", f"Basic {word.decode()}")
+                with _opener(server).open(request, timeout=LIMIT) as answer:
+                    return json.load(answer)
             except urllib.error.HTTPError as err:
                 problem = f"HTTP status {err.code}"
-                try:
-                    told = json.load(err)["error"]
-                except (ValueError, KeyError, TypeError):
-                    told = ""
-                if err.code in (400, 422):
-                    raise Error(f"Prometheus refuses the query {parameters.get('query')}: "
-                                f"{told or problem}") from None
+                self._explain(err, query)
             except (OSError, http.client.HTTPException) as err:
-                problem = str(getattr(err, "reason", err)) or type(err).__name__
-            except (ValueError, KeyError, TypeError):
-                raise Error(f"{self.url} does not answer like Prometheus: check the key "
-                            "prometheus in the experiment file") from None
+                reason = getattr(err, "reason", err)
+                if isinstance(reason, ssl.SSLError):
+                    raise Error(f"{self.url}: TLS: {reason}: give ca_file or cert_file in "
+                                f"[[prometheus]] of {config.path()}") from None
+                problem = str(reason) or type(err).__name__
         raise Error(f"Prometheus at {self.url} cannot be reached ({problem}): start it, or "
                     "correct the key prometheus in the experiment file")
+
+    def _explain(self, err: urllib.error.HTTPError, query: str) -> None:
+        """Raise an error for an answer that will be the same the next time."""
+        if err.code in (401, 403, 407):
+            raise Error(f"{self.url} refuses access (HTTP status {err.code}): put the credentials "
+                        f"for it into [[prometheus]] of {config.path()}, see "
+                        "faultline-experiment(5)") from None
+        if 300 <= err.code < 400:
+            place = str(err.headers.get("Location", "another address")).partition("?")[0]
+            raise Error(f"{self.url} redirects to {place}, as a page to sign in does: give the "
+                        "address of Prometheus itself") from None
+        if err.code in (400, 422):
+            try:
+                told = json.load(err)["error"]
+            except (ValueError, KeyError, TypeError, RecursionError, OSError):
+                told = f"HTTP status {err.code}"
+            raise Error(f"Prometheus refuses the query {query}: {told}") from None
+        if err.code in (404, 405):
+            raise Error(f"{self.url} has no API of Prometheus (HTTP status {err.code}): check the "
+                        "key prometheus in the experiment file") from None
 
     def host_of(self, hosts: Sequence[Host]) -> Callable[[dict[str, str]], int | None]:
         """A function from the labels of a series to the number of its host."""
@@ -126,21 +165,46 @@ class Prometheus:
         return found
 
     def firing(self, alerts: Sequence[str]) -> list[str]:
-        """Those of the alerts that fire now."""
-        answer = self.ask("query", query='ALERTS{alertstate="firing"}')
-        names = {series["metric"].get("alertname", "") for series in answer}
-        return [alert for alert in alerts if alert in names]
+        """Those of the alerts, with label matchers or without, that fire now."""
+        found = []
+        for alert in alerts:
+            name, _, matchers = alert.rstrip("}").partition("{")
+            labels = f'alertname="{name}",alertstate="firing"' + (
+                f",{matchers}" if matchers.strip() else "")
+            answer = self.ask("query", query=f"ALERTS{{{labels}}}")
+            if any(series["metric"].get("alertname") == name for series in answer):
+                found.append(alert)
+        return found
 
-    def unknown(self, alerts: Sequence[str]) -> list[str]:
-        """Those of the alerts that no rule has; none if this server does not tell its rules."""
+    def unknown(self, alerts: Sequence[str]) -> list[str] | None:
+        """Those of the alerts that no rule has; None if this server does not tell its rules."""
         try:
-            with urllib.request.urlopen(f"{self.url.rstrip('/')}/api/v1/rules?type=alert",
-                                        timeout=LIMIT) as answer:
-                known = {rule["name"] for group in json.load(answer)["data"]["groups"]
-                         for rule in group["rules"]}
-        except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
-            return []
-        return [alert for alert in alerts if alert not in known] if known else []
+            known = {rule["name"] for group in self._get("rules?type=alert")["data"]["groups"]
+                     for rule in group["rules"]}
+        except (Error, ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return [alert for alert in alerts if alert.partition("{")[0] not in known] \
+            if known else None
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follow no redirect: it would take the credentials along, and the query would be lost."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Make an error of it."""
+
+
+@functools.cache
+def _opener(server: config.Server) -> urllib.request.OpenerDirector:
+    """The client for a server."""
+    try:
+        context = ssl.create_default_context(cafile=server.ca_file or None)
+        if server.cert_file:
+            context.load_cert_chain(server.cert_file, server.key_file or None)
+    except (OSError, ValueError) as err:
+        raise Error(f"{config.path()}: cannot read the certificates for {server.url}: "
+                    f"{getattr(err, 'strerror', None) or err}") from None
+    return urllib.request.build_opener(_Stay, urllib.request.HTTPSHandler(context=context))
 
 
 def _series(result: Any) -> list[Any]:
@@ -149,7 +213,8 @@ def _series(result: Any) -> list[Any]:
         raise ValueError
     for series in result:
         values = series["values"] if "values" in series else [series["value"]]
-        if not isinstance(series["metric"], dict) or not values:
+        if not isinstance(series["metric"], dict) or not values or not all(
+                isinstance(value, str) for value in series["metric"].values()):
             raise ValueError
         for moment, text in values:
             float(moment), float(text)

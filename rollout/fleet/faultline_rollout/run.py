@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import fcntl
 import json
@@ -11,9 +12,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from . import Error, design
 from .design import Plan
 from .terminal import say
+from .verdict import Data
 
 LOCK_SECONDS = 15
 UNFINISHED = ("has not finished: if it does not run any more, use `faultline-rollout stop {}`, "
@@ -40,7 +44,7 @@ def started(path: pathlib.Path, plan: Plan) -> float:
         digest, start = run["plan"], _moment(run["start"])
     except FileNotFoundError:
         raise Error(f"{path} has not been started: there is no {place}") from None
-    except (OSError, ValueError, OverflowError, KeyError, TypeError):
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, RecursionError):
         raise Error(f"{place} cannot be read: delete it, and give --start, which "
                     "`faultline-ab status --json` on a host shows") from None
     if digest != plan.digest:
@@ -48,11 +52,23 @@ def started(path: pathlib.Path, plan: Plan) -> float:
     return start
 
 
+def refuse_input(option: str, out: pathlib.Path, *inputs: pathlib.Path) -> None:
+    """Refuse to write over a file that is read, and to write over a plan."""
+    for path in inputs:
+        try:
+            same = out.samefile(path)
+        except OSError:
+            same = out.absolute() == path.absolute()
+        if same:
+            raise Error(f"{option} {out}: this is the file {path}, which is read: give another "
+                        "name")
+
+
 def until(path: pathlib.Path, at: float | None) -> float | None:
     """The time until which values count: after a stop, hosts do not follow the plan."""
     try:
         ended = _moment(json.loads(run_path(path).read_text(encoding="utf-8"))["stopped"])
-    except (OSError, ValueError, OverflowError, KeyError, TypeError):
+    except (OSError, ValueError, OverflowError, KeyError, TypeError, RecursionError):
         return at
     return ended if at is None else min(at, ended)
 
@@ -75,6 +91,14 @@ def alone(path: pathlib.Path) -> Iterator[None]:
         yield
 
 
+def note_start(path: pathlib.Path, plan: Plan, start: int) -> None:
+    """Write what a stop needs, also if the plan is lost, before any host is touched."""
+    design.write(run_path(path), json.dumps({
+        "plan": plan.digest, "start": start, "name": plan.experiment.name,
+        "restart": plan.experiment.restart,
+        "hosts": [design.row_of(host) for host in plan.hosts]}) + "\n")
+
+
 def note_stop(path: pathlib.Path) -> None:
     """Write the time of the first stop of a plan that was started."""
     place = run_path(path)
@@ -89,24 +113,49 @@ def note_stop(path: pathlib.Path) -> None:
         say(f"warning: {place} does not say when it was stopped ({err}): give verdict --at")
 
 
-def note_complete(path: pathlib.Path) -> bool:
-    """Write when all hosts had the plan, without which the start was interrupted.
-
-    False if it was stopped meanwhile.
-    """
+def note(path: pathlib.Path, **fields: object) -> bool:
+    """Write more about a start; False if it was stopped meanwhile."""
     with alone(path):
         run = read_run(path)
         if not run or "stopped" in run:
             return False
-        design.write(run_path(path), json.dumps({**run, "complete": int(time.time())}) + "\n")
+        design.write(run_path(path), json.dumps({**run, **fields}) + "\n")
     return True
+
+
+def absent(path: pathlib.Path) -> frozenset[str]:
+    """The hosts that were missing when a plan was started."""
+    names = read_run(path).get("absent", [])
+    return frozenset(name for name in names if isinstance(name, str)) \
+        if isinstance(names, list) else frozenset()
+
+
+def leave_out(plan: Plan, data: Data, names: frozenset[str]) -> Data:
+    """Measurements without those of some hosts, which took part in neither arm."""
+    rows = [number for number, host in enumerate(plan.hosts) if host.name in names]
+
+    def masked(value: Any) -> Any:
+        if isinstance(value, np.ndarray) and len(value) == len(plan.hosts):
+            value = value.copy()
+            value[rows] = np.nan
+        elif isinstance(value, list) and len(value) == len(plan.hosts) and all(
+                isinstance(part, dict) for part in value):
+            value = [{} if number in rows else part for number, part in enumerate(value)]
+        elif isinstance(value, list):
+            value = [masked(part) for part in value]
+        return value
+
+    if not rows:
+        return data
+    return dataclasses.replace(data, **{field.name: masked(getattr(data, field.name))
+                                        for field in dataclasses.fields(data)})
 
 
 def read_run(path: pathlib.Path) -> dict[str, Any]:
     """The run file of a plan; empty if it cannot be read."""
     try:
         run = json.loads(run_path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return run if isinstance(run, dict) else {}
 

@@ -25,14 +25,21 @@ class Progress:
               end=end, file=sys.stderr, flush=True)
 
 
+def printable(text: str) -> str:
+    """Text without control characters, which a host or a plan could send to a terminal."""
+    return "".join(char if char.isprintable() or char == "\n"
+                   else char.encode("unicode_escape", "backslashreplace").decode()
+                   for char in text)
+
+
 def say(text: str) -> None:
     """Print a line at once."""
-    print(text, flush=True)
+    print(printable(text), flush=True)
 
 
 def say_aside(text: str) -> None:
     """The same, where it does not disturb output for programs."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def local_time(moment: float) -> str:

@@ -83,10 +83,11 @@ class Data:
         return self.primary.shape[1]
 
 
-def collect(plan: Plan, start: float, now: float | None = None) -> Data:
+def collect(plan: Plan, start: float, now: float | None = None,
+            given: Prometheus | None = None) -> Data:
     """Ask Prometheus for the slots that are over."""
     exp = plan.experiment
-    server = Prometheus(exp.prometheus, exp.host_label)
+    server = given or Prometheus(exp.prometheus, exp.host_label)
     moment = time.time() if now is None else now
     count = max(0, min(plan.slots, int((moment - SETTLE - start) // exp.slot)))
     if not count:
