@@ -89,6 +89,7 @@ def _plain(path: pathlib.Path) -> dict[str, dict[str, str]] | None:
     except (OSError, UnicodeDecodeError) as err:
         raise Error(f"cannot read the inventory {path}: {getattr(err, 'strerror', err)}") from None
     found: dict[str, dict[str, str]] = {}
+    own: dict[str, set[str]] = {}
     group = ""
     for line in lines:
         line = line.strip()
@@ -101,8 +102,9 @@ def _plain(path: pathlib.Path) -> dict[str, dict[str, str]] | None:
             return None
         name, *words = line.split()
         facts = found.setdefault(name, {})
-        if group:
-            facts.setdefault("group", group)
+        if group and "group" not in own.setdefault(name, set()):
+            facts["group"] = min(group, facts.get("group", group))
+        own.setdefault(name, set()).update(word.partition("=")[0] for word in words)
         facts |= {key: _value(value) for key, _, value in
                   (word.partition("=") for word in words)}
     return found
@@ -143,7 +145,8 @@ def _ansible(path: pathlib.Path) -> dict[str, dict[str, str]]:
         groups = {name: group["hosts"] for name, group in body.items()
                   if name != "_meta" and "hosts" in group}
         found: dict[str, dict[str, str]] = {}
-        for group, names in groups.items():
+        # A host of several groups has the first in the alphabet as group.
+        for group, names in sorted(groups.items()):
             for name in names:
                 facts = found.setdefault(name, {} if group == "ungrouped" else {"group": group})
                 facts |= {key: str(value) for key, value in variables.get(name, {}).items()
