@@ -29,7 +29,7 @@ def source(found: Fleet) -> dict[str, object]:
     return {
         "name": "demo", "switch": SWITCH, "a": 0, "b": KBYTES,
         "slot": f"{SLOT}s", "washout": "15s", "duration": f"{2 * PAIRS * SLOT}s",
-        "expires": "15min", "prometheus": found.url,
+        "expires": "15min", "canary": [], "prometheus": found.url,
         "transport": {"command": found.transport()},
         "primary": {"name": "longest wait for mmap", "better": "lower", "margin": "10%",
                     "query": "rate(load_longest_wait_microseconds_total[$slot])"

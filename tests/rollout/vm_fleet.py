@@ -10,6 +10,7 @@ import base64
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import shutil
 import socket
@@ -219,6 +220,10 @@ def fleet(folder: pathlib.Path, count: int) -> Iterator[Fleet]:
     folder.mkdir(parents=True)
     found = Fleet(folder)
     found.prepare()
+    # The transport of the plans is this machine's, too.
+    settings = folder / "rollout.toml"
+    settings.write_text(f"[transport]\ncommand = {json.dumps(found.transport())}\n")
+    os.environ["FAULTLINE_ROLLOUT_CONFIG"] = str(settings)
     port, *ports = prometheus_lab.free_ports(1 + 2 * count)
     with contextlib.ExitStack() as stack:
         stack.callback(found.kill)

@@ -30,7 +30,7 @@ PAIRS = (4, 6, 8, 12, 16, 24, 32, 48, 72, 96, 144, 288, 576, 1152)
 # How many times the experiment has to fit into the history.
 MIN_FITS = 4
 # Hosts of a large fleet whose false verdicts are counted, in each replay.
-SAMPLE = 400
+SAMPLE = 64
 # The time over which all queries are tried, and the share of hosts that have values.
 REHEARSAL = 3600
 ENOUGH = 0.8

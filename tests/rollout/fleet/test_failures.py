@@ -71,16 +71,17 @@ def test_killed_start(found: vm_fleet.Fleet, monkeypatch: pytest.MonkeyPatch) ->
         return {str(guest.login) for guest in found.guests
                 if '"killed"' in vm_fleet.reach(guest.login, "faultline-ab status --json")[1]}
 
-    with subprocess.Popen([COMMAND, "start", path, "--lead", "60"]) as process:
+    with subprocess.Popen([COMMAND, "start", path, "--lead", "60",
+                           "--accept-transport"]) as process:
         soon("two VMs have the plan", 120, lambda: started() == fast)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     # Commands of the killed start may still arrive on the other hosts.
-    again = fleet_lab.rollout("start", path)
+    again = fleet_lab.rollout("start", path, "--accept-transport")
     assert again.returncode == 2 and "already started" in again.stderr, again.stderr
     time.sleep(45)
     assert started() >= fast
-    done = fleet_lab.rollout("stop", path)
+    done = fleet_lab.rollout("stop", path, "--accept-transport")
     assert done.returncode == 0, done.stderr
     assert not started() and set(switches(found).values()) == {"0"}
 
