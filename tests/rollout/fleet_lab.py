@@ -120,7 +120,7 @@ def openmetrics(scenarios: list[Scenario], out: pathlib.Path, history: Array | N
             f'{begin + 60 * minute + 30}'
             for host in range(len(history))
             for minute, value in enumerate(map(float, history[host]))]
-        # What node_exporter told in the last two hours.
+        # The values of node_exporter in the last two hours.
         for minute in range(-MINUTES, 0):
             stamp = START + 60 * minute + 30
             for metric, value in (("node_sysctl_vm_speculative_page_fault", 0),

@@ -338,6 +338,16 @@ def test_start_within_working_hours(fleet: Fleet) -> None:
     assert status == 2 and "would run into the blackout from" in errors and not fleet.plans
 
 
+@pytest.mark.parametrize("minutes,starts", [(130, True), (110, False)])
+def test_start_before_a_blackout(fleet: Fleet, minutes: int, starts: bool) -> None:
+    """A plan of two hours starts if the next blackout begins after its end."""
+    begin = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(minutes=minutes)
+    end = begin + datetime.timedelta(days=1)
+    path = fleet.plan(8, blackout=[f"{begin.isoformat()}/{end.isoformat()}"])
+    status, _, errors = fleet("start", path)
+    assert status == (0 if starts else 2) and bool(fleet.plans) == starts, errors
+
+
 # --- Watching
 
 def test_blind_means_stop(fleet: Fleet) -> None:
@@ -428,7 +438,7 @@ def test_detach(fleet: Fleet) -> None:
     assert "--unit=faultline-rollout-big" in told and told[-1] == str(path)
     assert told[told.index("--blind") + 1] == "5" and "--detach" not in told
     assert f"--setenv=FAULTLINE_ROLLOUT_CONFIG={fleet.folder}/rollout.toml" in told
-    # What it runs is understood.
+    # The unit's command line is valid.
     cli.parser().parse_args(told[told.index("status"):])
     program.write_text("#!/bin/sh\necho Unit exists >&2\nexit 1\n")
     status, _, errors = fleet(*words)

@@ -30,8 +30,8 @@ from rollout.fleet_lab import HOSTS, START
 from rollout.prometheus_lab import answer_of, serving
 
 from faultline_rollout import (
-    Error, cli, command_plan, command_start, command_stop, design, experiment, hosts, planning,
-    prometheus, run)
+    Error, canary, cli, command_plan, command_start, command_stop, design, experiment, hosts,
+    planning, prometheus, run)
 
 FAKE = r"""#!/bin/sh
 # A host's faultline-ab: checks the sum, keeps the plan in $HOST_FOLDER.
@@ -261,6 +261,26 @@ def test_real_agent(lab: Lab) -> None:
     assert not list(lab.folder.glob("host*/run/**/lab.plan"))
 
 
+def test_canary_with_the_real_agent(tmp_path: pathlib.Path,
+                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    """faultline-ab of this tree takes the plan of a canary, and then that of the experiment."""
+    lab = make_lab(tmp_path, canary=["1"])
+    lab.real()
+    lab.here(monkeypatch)
+    clock, most = [time.time()], []
+
+    def sleep(seconds: float) -> None:
+        most.append(lab.on)
+        clock[0] += seconds
+
+    monkeypatch.setattr(canary, "time", types.SimpleNamespace(time=lambda: clock[0], sleep=sleep))
+    monkeypatch.setattr(canary, "crashed_in_b", lambda *_: [])
+    monkeypatch.setattr(canary, "seen", lambda *_: 1.0)
+    args = cli.parser().parse_args(["start", str(lab.path), "--every", "100"])
+    assert command_start.command_start(args) == 0
+    assert {tuple(names) for names in most} == {(most[0][0],)} and len(lab.on) == HOSTS
+
+
 @pytest.mark.parametrize("accepted", [False, True])
 def test_isolated_cpus(tmp_path: pathlib.Path, accepted: bool) -> None:
     """A host with isolated CPUs takes part only if the experiment file says so."""
@@ -315,7 +335,7 @@ def test_plan_with_a_right_sum(tmp_path: pathlib.Path, change: dict[str, Any]) -
 
 @pytest.mark.parametrize("buffered", [True, False])
 def test_output_that_is_closed(lab: Lab, buffered: bool) -> None:
-    """A pipe that `head` has closed is no error; the status is that of SIGPIPE."""
+    """A pipe that `head` has closed gives no message, and the status of SIGPIPE."""
     read, write = os.pipe()
     os.close(read)
     env = lab.env | {"PYTHONUNBUFFERED": "1"}

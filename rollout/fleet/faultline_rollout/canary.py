@@ -29,6 +29,9 @@ RUNNING = ("waiting", "running", "finished")
 def stages(plan: Plan, missing: frozenset[str]) -> list[Plan]:
     """A plan for each stage: its hosts are in arm b, in one slot."""
     exp = plan.experiment
+    if exp.design == "parallel":
+        # Hosts of arm a would keep mappings of arm b.
+        return []
     order = sorted((host for host in plan.hosts if host.name not in missing),
                    key=lambda host: hashlib.sha256(
                        f"{plan.seed}\0canary\0{host.name}".encode()).digest())

@@ -24,6 +24,8 @@ LEAD = 120
 # Between the change of a switch and the first restart of a service, in seconds.
 RESTART = 20
 CLOCK_SECONDS = 2
+# A check of a large fleet takes less, in seconds.
+CHECK_SECONDS = 3600
 # Problems of hosts that are listed.
 SHOWN = 50
 
@@ -50,9 +52,9 @@ def _check_hosts(plan: Plan, start: int, transport: Transport) -> tuple[list[str
     return sorted(problems), missing
 
 
-def _check_time(plan: Plan, start: int) -> None:
+def _check_time(plan: Plan, first: float, last: float) -> None:
     exp = plan.experiment
-    if blackout := _blackout(exp, start, start + plan.seconds):
+    if blackout := _blackout(exp, first, last):
         raise Error(f"the experiment would run into {blackout}: start it at another time")
     if firing := _firing(exp):
         raise Error(f"these alerts fire: {firing}: start when they do not")
@@ -71,10 +73,12 @@ def _missing(plan: Plan, answers: list[Answer], share: float) -> list[str]:
             if count < design.MIN_STRATUM]
 
 
-def _check(plan: Plan, start: int, transport: Transport, share: float = 0.0) -> list[str]:
-    """Check whether a plan can be started at a time; returns the hosts that are missing."""
-    _check_time(plan, start)
-    problems, answers = _check_hosts(plan, start, transport)
+def _check(plan: Plan, stages: int, transport: Transport, share: float = 0.0) -> list[str]:
+    """Check whether a plan can be started now; returns the hosts that are missing."""
+    now = time.time()
+    _check_time(plan, now, now + stages * plan.experiment.slot + plan.seconds)
+    # Far enough away that a check of a large fleet ends before it.
+    problems, answers = _check_hosts(plan, _whole_minute(CHECK_SECONDS), transport)
     problems += _missing(plan, answers, share)
     if problems:
         shown = sorted(problems)[:SHOWN]
@@ -164,12 +168,10 @@ def command_start(args: argparse.Namespace) -> int:
     exp = plan.experiment
     transport = Transport.trusted(exp.transport, args.plan, args.accept_transport, args.parallel)
     share = exp.allow_missing if args.allow_missing is None else args.allow_missing
-    # Far enough away that a check of a large fleet ends before it.
-    late = _whole_minute(3600)
     stages = [] if args.no_canary else canary.stages(plan, frozenset())
     took = time.monotonic()
     if args.dry_run:
-        missing = _check(plan, late, transport, share)
+        missing = _check(plan, len(stages), transport, share)
         for number, stage in enumerate(stages, start=1):
             say(f"canary {number}: {in_words(exp.slot)} on {len(stage.hosts)} of "
                 f"{len(plan.hosts)} hosts: {names_of(stage.hosts)}")
@@ -181,9 +183,9 @@ def command_start(args: argparse.Namespace) -> int:
         check_not_started(args.plan)
         before = place.read_text(encoding="utf-8") if place.exists() else ""
         # Before any host, so that a stop and a verdict find it whatever happens.
-        note_start(args.plan, plan, late)
+        note_start(args.plan, plan, _whole_minute(CHECK_SECONDS))
     try:
-        missing = _check(plan, late, transport, share)
+        missing = _check(plan, len(stages), transport, share)
         took = time.monotonic() - took
         if "stopped" in read_run(args.plan):
             raise Error("nothing was changed: it was stopped meanwhile")
@@ -192,7 +194,7 @@ def command_start(args: argparse.Namespace) -> int:
         # The push takes about as long as the check.
         lead = max(LEAD, 2 * took) if args.lead is None else args.lead
         start = _whole_minute(lead)
-        _check_time(plan, start)
+        _check_time(plan, start, start + plan.seconds)
         if not note(args.plan, start=start, absent=missing):
             raise Error("no host is in the experiment: it was stopped meanwhile")
     except BaseException:

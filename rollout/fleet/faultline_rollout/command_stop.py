@@ -35,7 +35,7 @@ def stop_hosts(name: str, hosts: Sequence[Host], transport: Transport,
 
 @dataclasses.dataclass
 class Stop:
-    """What a stop needs to know."""
+    """An experiment, its hosts, and the way to them."""
 
     name: str
     hosts: tuple[Host, ...]

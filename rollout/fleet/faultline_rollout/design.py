@@ -136,7 +136,7 @@ class Plan:
 
 
 def row_of(host: Host) -> dict[str, Any]:
-    """What a file keeps of a host, to reach it again."""
+    """The row of a host in a file, with which it can be reached again."""
     return {"name": host.name, "address": host.address,
             **({"user": host.user} if host.user else {}),
             **({"port": host.port} if host.port != 22 else {})}
