@@ -114,11 +114,13 @@ mechanism = {{query = "rate(node_vmstat_spf_anon[$slot])", min = 1}}
                 ("one look at values and hosts", "status", "x.plan.json", "--start", "LATE"),
                 ("stop", "stop", "x.plan.json")):
             words = [word if word != "LATE" else str(int(time.time()) - 4000) for word in words]
-            begun = time.monotonic()
+            begun, used = time.monotonic(), sum(os.times()[2:4])
             done = subprocess.run([fleet_lab.FLEET / "faultline-rollout", *words], cwd=folder,
                                   env=env, capture_output=True, text=True, check=False)
             took = time.monotonic() - begun
-            print(f"{title}: {took:.1f} s, exit status {done.returncode}", flush=True)
+            used = sum(os.times()[2:4]) - used
+            print(f"{title}: {took:.1f} s, {used:.1f} s of CPU, exit status {done.returncode}",
+                  flush=True)
             if done.returncode == 2:
                 raise SystemExit(done.stderr)
 

@@ -269,12 +269,15 @@ def test_canary_before_the_fleet(fleet: Fleet) -> None:
 @pytest.mark.parametrize("kind,reason", [
     ("crash", "h.*: crashed"), ("alert", "these alerts fire: High"),
     ("blind", "nothing is seen: Prometheus has no time of boot"),
-    ("reboot", "h.*: is not in the experiment"), ("refused", "h.*: cannot be reached"),
+    ("reboot", "h.*: is not in the experiment"), ("hang", "h.*: cannot be reached"),
+    ("refused", "h.*: cannot be reached"),
     ("stop", "it was stopped meanwhile")])
 def test_canary_that_dies(fleet: Fleet, kind: str, reason: str) -> None:
     """Harm on the canary, or no values of it, keeps the fleet from starting, and sets it back."""
     path, _ = canary_fleet(fleet)
     first = canary.stages(design.read(path), frozenset())[0].hosts[0].name
+    asked: list[str] = []
+    looks = fleet_lab.SLOT * 60 // 15 + 1
     if kind == "crash":
         fleet.monkeypatch.setattr(canary, "crashed_in_b", lambda *_: [first])
     elif kind == "alert":
@@ -287,6 +290,12 @@ def test_canary_that_dies(fleet: Fleet, kind: str, reason: str) -> None:
         def before(_: str, command: str) -> None:
             if "status" in command and kind == "reboot":
                 fleet.plans.clear()
+            elif "status" in command and kind == "hang":
+                # At the last look, after which it can be stopped.
+                asked.append(command)
+                fleet.gone = {first: "always"} if len(asked) == looks else {}
+            elif kind == "hang":
+                fleet.gone = {}
             elif "status" in command:
                 run.note_stop(path)
         fleet.before = before
@@ -295,6 +304,24 @@ def test_canary_that_dies(fleet: Fleet, kind: str, reason: str) -> None:
     assert "not started: canary 1 failed" in errors and not fleet.plans
     assert len({name for name, command in fleet.commands if "--dry-run" not in command}) == 1
     assert fleet("start", path, "--no-canary", "--dry-run")[0] == 0 or kind == "refused"
+
+
+def test_canary_that_stays(fleet: Fleet) -> None:
+    """A canary that cannot be set back is said so, and stop and start work when it is there."""
+    path, _ = canary_fleet(fleet)
+    first = canary.stages(design.read(path), frozenset())[0].hosts[0].name
+
+    def before(_: str, command: str) -> None:
+        if "faultline-ab status" in command:
+            fleet.gone = {first: "always"}
+
+    fleet.before = before
+    status, _, errors = fleet("start", path)
+    assert status == 2 and "not every host of it was set back" in errors
+    assert list(fleet.plans) == [first] and "stopped" in run.read_run(path)
+    fleet.gone, fleet.before = {}, lambda name, command: None
+    assert fleet("stop", path)[0] == 0 and not fleet.plans
+    assert fleet("start", path)[0] == 0 and len(fleet.plans) == 16
 
 
 # --- Blackouts

@@ -268,7 +268,7 @@ def test_each_ring_soaks(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
     monkeypatch.setattr(trial, "time", types.SimpleNamespace(monotonic=lambda: 0, sleep=sleep))
-    assert not cli.command_trial(cli.parser().parse_args(
+    assert not command_trial.command_trial(cli.parser().parse_args(
         ["trial", "--rings", "1,3,100%", "--soak", "10min", KERNEL, str(lab.file)]))
     assert pinned == [(1, 0), (3, 1), (HOSTS, 3)]
 
@@ -433,7 +433,7 @@ def test_blackout_between_rings(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> No
             ["trial", "--every", "0", *words, KERNEL, str(lab.file)]))
 
     monkeypatch.setenv("FLEET_FOLDER", str(lab.folder))
-    monkeypatch.setattr(cli, "time", types.SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr(command_trial, "time", types.SimpleNamespace(time=lambda: now))
     monkeypatch.setattr(trial, "time", types.SimpleNamespace(monotonic=lambda: now, sleep=sleep))
     with pytest.raises(Error, match="ring 1 would run into the blackout from"):
         run("--wait", "61min")

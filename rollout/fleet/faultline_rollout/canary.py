@@ -26,6 +26,10 @@ BLIND = 3
 RUNNING = ("waiting", "running", "finished")
 
 
+class Left(Error):
+    """A host of the canary was not set back."""
+
+
 def stages(plan: Plan, missing: frozenset[str]) -> list[Plan]:
     """A plan for each stage: its hosts are in arm b, in one slot."""
     exp = plan.experiment
@@ -64,8 +68,10 @@ def run(path: pathlib.Path, plans: Sequence[Plan], transport: Transport, every: 
                 say(f"  {problem}")
             raise
         left = stop_hosts(exp.name, plan.hosts, transport)
+        if left:
+            note_stop(path)
         if problems or left:
-            raise Error(f"not started: {title} failed, and " + (
+            raise (Left if left else Error)(f"not started: {title} failed, and " + (
                 "not every host of it was set back" if left else "its hosts were set back")
                 + ":\n  " + "\n  ".join(problems + left))
         say(f"{title}: no harm")
@@ -99,9 +105,9 @@ def _stage(path: pathlib.Path, plan: Plan, transport: Transport, every: float) -
             blind += 1
             if blind >= BLIND or now >= start + exp.slot:
                 problems.append(f"nothing is seen: {err}")
-        if problems or now >= start + exp.slot:
-            break
+        # Prometheus gives the last value of a host that hangs for some minutes.
         problems += [f"{name}: {state}" for name, state in host_states(
-            plan, plan.hosts, transport).items()
-            if state not in RUNNING]
+            plan, plan.hosts, transport).items() if state not in RUNNING]
+        if now >= start + exp.slot:
+            break
     return problems

@@ -197,6 +197,9 @@ def command_start(args: argparse.Namespace) -> int:
         _check_time(plan, start, start + plan.seconds)
         if not note(args.plan, start=start, absent=missing):
             raise Error("no host is in the experiment: it was stopped meanwhile")
+    except canary.Left:
+        # The run file says what to stop.
+        raise
     except BaseException:
         if before:
             design.write(place, before)
