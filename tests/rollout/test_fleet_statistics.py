@@ -18,7 +18,7 @@ from scipy import integrate, stats
 
 from faultline_rollout import (Error, design, estimate, experiment, noise, planning, report,
                                sequential, switches, verdict)
-from faultline_rollout.types import Array
+from faultline_rollout.types import Array, Flags
 
 RANDOM = np.random.default_rng
 
@@ -219,7 +219,8 @@ def measured(plan: design.Plan, primary: Array, **changes: Any) -> verdict.Data:
     arm = np.where(plan.assigned == 1, plan.experiment.b, plan.experiment.a).astype(float)
     boot = np.full((shape[0], shape[1] + 1), -1e6)
     seen = np.broadcast_to(plan.experiment.slot * np.arange(shape[1] + 1) - 30.0, boot.shape)
-    data = verdict.Data(0, primary, [], np.ones(shape), arm, arm, np.full(shape, 4.0),
+    acting = plan.assigned == (plan.experiment.mechanism.arm == "b")
+    data = verdict.Data(0, primary, [], acting.astype(float), arm, arm, np.full(shape, 4.0),
                         np.zeros(shape), np.zeros(shape), boot, boot.copy(), seen.copy(),
                         [{"6.12": 0.0} for _ in range(shape[0])])
     return dataclasses.replace(data, **changes)
@@ -253,6 +254,12 @@ def goes(data: verdict.Data, host: int, second: float) -> None:
         data.seen[host, first + 1] = second - 30
 
 
+def fell(judge: verdict.Judge) -> Flags:
+    """Where hosts crashed or vanished."""
+    found: Flags = judge.happened["reboots"] | judge.happened["vanished"]
+    return found
+
+
 @pytest.mark.parametrize("second", [0, 20, 120, 200, 230])
 def test_crash_counts_for_the_arm_it_happened_in(second: int) -> None:
     """A crash counts for the arm of its slot, from the slot's first second on."""
@@ -262,8 +269,8 @@ def test_crash_counts_for_the_arm_it_happened_in(second: int) -> None:
         slots.append(int(np.flatnonzero(plan.assigned[host, host:])[0]) + host)
         goes(data, host, slots[-1] * fleet_lab.SLOT * 60 + second)
     judge = verdict.Judge(plan, data)
-    assert [list(np.flatnonzero(row)) for row in judge.crashed[:8]] == [[slot] for slot in slots]
-    assert judge.events()["crashes"] == {"a": 0, "b": 8}
+    assert [list(np.flatnonzero(row)) for row in fell(judge)[:8]] == [[slot] for slot in slots]
+    assert verdict.count_of(judge.events, "vanished") == {"a": 0, "b": 8}
     assert verdict.judge(plan, data, 499).verdict == "WORSE"
 
 
@@ -283,8 +290,139 @@ def test_reboot_between_two_slots(down: int, back: int) -> None:
     data.kernels[3]["6.1"] = float((after + 1) * slot)
     data.lowest[3, after + 1:] = data.highest[3, after + 1:] = 0
     judge = verdict.Judge(plan, data)
-    assert list(np.flatnonzero(judge.crashed[3])) == [(down + 30) // slot]
+    assert list(np.flatnonzero(fell(judge)[3])) == [(down + 30) // slot]
     assert verdict.judge(plan, data, 499).verdict != "INVALID"
+
+
+def reboots(data: verdict.Data, host: int, slot: int) -> None:
+    """A host reboots in the middle of a slot; its scrapes go on."""
+    data.last_boot[host, slot + 1:] = slot * 300 + 150
+    data.first_boot[host, slot + 2:] = slot * 300 + 150
+
+
+def slots_of(plan: design.Plan, arm: str, count: int) -> list[tuple[int, int]]:
+    """Slots of an arm, each of another host."""
+    return [(host, 4 + plan.arms[plan.hosts[host].name][4:].index(arm)) for host in range(count)]
+
+
+@pytest.mark.parametrize("crashes", [1, 6])
+@pytest.mark.parametrize("kind", ["reboots", "vanished", "oom_kills"])
+def test_harm_in_b_is_a_veto(crashes: int, kind: str) -> None:
+    """One crash or OOM kill in arm b only rules out BETTER, and is named in every report."""
+    plan, data = fleet_of(-0.03)
+    assert verdict.judge(plan, data, 499).verdict == "BETTER"
+    places = slots_of(plan, "b", crashes)
+    for host, slot in places:
+        if kind == "reboots":
+            reboots(data, host, slot)
+        elif kind == "vanished":
+            goes(data, host, slot * 300 + 120)
+        else:
+            data.ooms[host, slot] = 1
+    result = verdict.judge(plan, data, 499)
+    assert (result.verdict, result.exit_status) == ("INCONCLUSIVE", 20), result.reasons
+    assert result.harmful and "without the events in arm b it would be BETTER" in result.reasons
+    told = result.to_json()
+    assert told["events"][kind] == {"a": 0, "b": crashes}
+    assert told["hosts_with_events"] == [
+        {"kind": kind, "host": f"host{host:02}", "slot": slot, "arm": "b"}
+        for host, slot in places]
+    page = report.page(plan, data, result)
+    for host, slot in places[:5]:
+        name = f"host{host:02} in slot {slot}"
+        assert name in result.reasons[0] and name in "\n".join(report.lines(result))
+        assert name in page
+        # The text of the plot is a comment of the SVG.
+        assert f"<!-- host{host:02}: {kind.replace('_', ' ')}, arm b -->" in page
+
+
+def test_harm_in_a_is_told() -> None:
+    """Crashes that arm a has as many of are no veto, and are told."""
+    plan, data = fleet_of(-0.03)
+    for arm, first in (("a", 0), ("b", 8)):
+        for host, slot in slots_of(plan, arm, first + 2)[first:]:
+            reboots(data, host, slot)
+    result = verdict.judge(plan, data, 499)
+    assert result.verdict == "BETTER" and not result.harmful
+    assert "reboots: 2 in arm a (host00 in slot" in "\n".join(report.lines(result))
+    # One more in arm b.
+    reboots(data, *slots_of(plan, "b", 11)[10])
+    assert verdict.judge(plan, data, 499).verdict == "INCONCLUSIVE"
+
+
+def test_guards_do_not_hide_crashes() -> None:
+    """The number of guards does not change what crashes it takes for WORSE."""
+    metric = {"query": "x[$slot]", "better": "higher", "margin": "2%"}
+    _, data = fleet_of()
+    for count in (0, 10):
+        plan = fleet_lab.make_plan("events", guard=[metric] * count)
+        there = dataclasses.replace(data, guards=[data.primary] * count, ooms=data.ooms.copy())
+        for crashes, wanted in ((7, "INCONCLUSIVE"), (8, "WORSE")):
+            there.ooms[tuple(np.array(slots_of(plan, "b", crashes)).T)] = 1
+            assert verdict.judge(plan, there, 499).verdict == wanted
+
+
+@pytest.mark.parametrize("rate,vetoed", [
+    # Each host reboots about once in the time of arm b.
+    (1 / 12, False),
+    # Nobody does.
+    (0.0, True),
+    # One does all the time, which does not excuse the others.
+    (None, True),
+])
+def test_normal_reboots_are_no_veto(rate: float | None, vetoed: bool) -> None:
+    """Reboots that the days before explain rule out nothing."""
+    plan, data = fleet_of(-0.03)
+    rates = np.full(len(plan.hosts), rate or 0.0)
+    if rate is None:
+        rates[15] = 3.0
+    for host, slot in slots_of(plan, "b", 3):
+        reboots(data, host, slot)
+    result = verdict.judge(plan, dataclasses.replace(data, usual={"reboots": rates}), 499)
+    assert result.verdict == ("INCONCLUSIVE" if vetoed else "BETTER"), result.reasons
+    assert result.count("reboots") == {"a": 0, "b": 3}
+
+
+@pytest.mark.parametrize("slot_of_step", [0, 7])
+def test_clock_step_is_not_a_crash(slot_of_step: int) -> None:
+    """A clock that is set moves the time of boot, which is no reboot."""
+    plan, data = fleet_of(-0.03)
+    data.last_boot[3, slot_of_step + 1:] += 45
+    data.first_boot[3, slot_of_step + 2:] += 45
+    result = verdict.judge(plan, data, 499)
+    assert not result.events and result.verdict == "BETTER"
+
+
+def test_lost_part_of_prometheus_is_not_a_crash() -> None:
+    """Hosts of both arms that fall silent together are told apart from crashes."""
+    plan, data = fleet_of(-0.03)
+    slot = plan.slots - 3
+    arms = [name[slot] for name in plan.arms.values()]
+    lost = [host for host, arm in enumerate(arms) if arm == "a"][:2] \
+        + [host for host, arm in enumerate(arms) if arm == "b"][:4]
+    for host in lost:
+        goes(data, host, slot * 300 + 60 + host)
+    result = verdict.judge(plan, data, 499)
+    assert result.count("lost_together") == {"a": 2, "b": 4} and not result.harmful
+    assert result.verdict == "BETTER", result.reasons
+    # Nearly all are in arm b: that is no coincidence.
+    plan, data = fleet_of(-0.03)
+    for host, arm in enumerate(arms):
+        if arm == "b":
+            goes(data, host, slot * 300 + 60 + host)
+    goes(data, arms.index("a"), slot * 300 + 70)
+    result = verdict.judge(plan, data, 499)
+    assert result.count("vanished") == {"a": 1, "b": 8} and result.harmful
+
+
+@pytest.mark.parametrize("name,reason", [("last_boot", "reboots cannot be seen in 25%"),
+                                         ("ooms", "OOM kills cannot be seen in 25%")])
+def test_no_observation_is_no_pass(name: str, reason: str) -> None:
+    """An experiment in which crashes cannot be seen is INVALID."""
+    plan, data = fleet_of(-0.03)
+    getattr(data, name)[:4] = np.nan
+    result = verdict.judge(plan, data, 499)
+    assert result.verdict == "INVALID" and reason in result.reasons[0]
 
 
 def test_prometheus_that_stops_is_not_a_crash() -> None:
@@ -292,7 +430,7 @@ def test_prometheus_that_stops_is_not_a_crash() -> None:
     plan, data = fleet_of()
     for host in range(fleet_lab.HOSTS):
         goes(data, host, 20 * 300 + (20 if host % 2 else 200))
-    assert not verdict.Judge(plan, data).crashed.any()
+    assert not fell(verdict.Judge(plan, data)).any()
 
 
 def test_all_hosts_crash() -> None:
@@ -310,8 +448,7 @@ def test_no_contrast_gives_no_verdict() -> None:
     """Too few pairs with both arms, or a constant metric, make an experiment INVALID."""
     plan, data = fleet_of()
     boot = data.last_boot.copy()
-    boot[:, 3:] = 500
-    boot[:, 4:] = 600
+    boot[:, 3:] = 700
     few = dataclasses.replace(data, last_boot=boot, first_boot=boot)
     result = verdict.judge(plan, few, 499)
     assert result.verdict == "INVALID", result
@@ -374,8 +511,8 @@ def test_oom_kills(arm: int, wanted: str) -> None:
     data.ooms[tuple(places.T)] = 1
     result = verdict.judge(plan, data, 499)
     assert result.verdict == wanted, result
-    assert result.events["oom_kills"] == {"ab"[arm]: 12, "ab"[1 - arm]: 0}
-    assert arm == 0 or "guard failed: oom kills: 12 in arm b, 0 in arm a" in result.reasons[0]
+    assert result.count("oom_kills") == {"ab"[arm]: 12, "ab"[1 - arm]: 0}
+    assert arm == 0 or "OOM kills: 12 in arm b, 0 in arm a" in "".join(result.reasons)
 
 
 def test_looks_at_crashes_are_valid() -> None:

@@ -8,7 +8,6 @@ import dataclasses
 import datetime
 import fcntl
 import json
-import math
 import os
 import pathlib
 import re
@@ -24,7 +23,7 @@ from .design import Plan
 from .experiment import in_words
 from .hosts import Answer, Host, Transport, inventory, with_file
 from .prometheus import Prometheus
-from .verdict import WORSE, Result, collect, crashed_in_b, judge
+from .verdict import Result, collect, crashed_in_b, judge
 
 USAGE = 2
 # Between `start` and slot 0, so that all hosts have the plan in time.
@@ -513,7 +512,7 @@ def _harmed(plan: Plan, start: float, look: Look, at: float | None,
             tell: Callable[[str], None]) -> bool:
     """Has arm b done harm?  Says which hosts crashed in a slot that is not over."""
     found = look.result
-    if found and (found.verdict == WORSE or found.events.get("crashes", {}).get("b")):
+    if found and found.harmful:
         return True
     try:
         hosts = crashed_in_b(plan, start, time.time() if at is None else at)
@@ -574,16 +573,8 @@ def command_verdict(args: argparse.Namespace) -> int:
                         **result.to_json()}))
         return result.exit_status
     say(f"{plan.experiment.name}: {result.verdict}")
-    say(f"  {report.sentence(result)}")
-    for reason in result.reasons:
-        say(f"  {reason}")
-    for guard in result.guards:
-        if math.isfinite(guard.effect):
-            say(f"  guard {guard.name}: {report.percent(guard.effect)}, {guard.state}")
-    if result.mechanism:
-        say("  mechanism: " + ", ".join(f"{value:.4g} in arm {arm}"
-                                        for arm, value in result.mechanism.items()))
-    say(f"  {report.MEANING[result.verdict]}")
+    for line in report.lines(result):
+        say(f"  {line}")
     return result.exit_status
 
 

@@ -17,6 +17,8 @@ from .switches import acts_at_once, switches
 
 # A change of a switch interrupts every CPU.
 MIN_SLOT = 60
+# The load of a day has hours that differ.
+MIN_DURATION = "24h"
 # Some thirty years, in seconds.
 LONGEST = 1e9
 LARGEST = 1e15
@@ -52,12 +54,17 @@ def fraction(text: str) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A query with one positive value for each host, and which direction is better."""
+    """A query with one value for each host, and which direction is better.
+
+    The values of a ratio are positive, and its effects are logarithms; those of a count
+    may be 0, and its effects are differences.
+    """
 
     query: str
     better: str
     margin: float
     name: str
+    kind: str = "ratio"
 
     @property
     def harm(self) -> int:
@@ -66,8 +73,20 @@ class Metric:
 
     @property
     def harm_margin(self) -> float:
-        """The most harmful effect that is accepted, as a logarithm."""
-        return math.log1p(self.harm * self.margin)
+        """The most harmful effect that is accepted."""
+        harm = self.harm * self.margin
+        return math.log1p(harm) if self.kind == "ratio" else harm
+
+    def value(self, effect: float) -> float:
+        """An effect as a fraction, or as a difference of counts."""
+        return math.expm1(effect) if self.kind == "ratio" else effect
+
+    def in_words(self, effect: float) -> str:
+        """An effect for people."""
+        if not math.isfinite(effect):
+            return "an unknown effect"
+        return f"{self.value(effect):+.2%}" if self.kind == "ratio" else \
+            f"{effect:+.3g} per host and slot"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +95,8 @@ class Mechanism:
 
     query: str
     min: float
+    # The arm in which it does.
+    arm: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +112,8 @@ class Experiment:
     washout: int
     expires: int
     duration: int
+    min_duration: int
+    unit: str
     strata: tuple[str, ...]
     prometheus: str
     inventory: str
@@ -208,12 +231,16 @@ class Table:
         return value
 
 
-def metric(values: Any, where: str) -> Metric:
+def metric(values: Any, where: str, guard: bool = False) -> Metric:
     """Read [primary] or a [[guard]]."""
-    table = Table(values, where, ("query", "better", "margin", "name"))
+    table = Table(values, where, ("query", "better", "margin", "name") + ("kind",) * guard)
     query = table.query()
-    return Metric(query, table.choice("better", ("lower", "higher")),
-                  table.fraction("margin"), table.text("name", query))
+    kind = table.choice("kind", ("ratio", "count"), "ratio")
+    margin = table.fraction("margin") if kind == "ratio" else table.number("margin")
+    if margin <= 0:
+        raise table.fail("margin", "must be above 0: the number per host and slot that is accepted")
+    return Metric(query, table.choice("better", ("lower", "higher")), margin,
+                  table.text("name", query), kind)
 
 
 def moments(table: Table) -> tuple[tuple[float, float], ...]:
@@ -232,7 +259,8 @@ def moments(table: Table) -> tuple[tuple[float, float], ...]:
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-KEYS = ("name", "switch", "a", "b", "design", "slot", "washout", "expires", "duration", "strata",
+KEYS = ("name", "switch", "a", "b", "design", "slot", "washout", "expires", "duration",
+        "min_duration", "unit", "strata",
         "prometheus", "inventory", "host_label", "selector", "max_hosts", "isolated_cpus",
         "restart", "alerts", "blackout", "transport", "primary", "guard", "mechanism")
 
@@ -279,9 +307,12 @@ def parse(values: Mapping[str, Any], where: str) -> Experiment:
     duration = table.seconds("duration") if table.has("duration") else 0
     if duration % (2 * slot):
         raise table.fail("duration", f"is not a multiple of two slots ({in_words(2 * slot)})")
+    min_duration = table.seconds("min_duration", MIN_DURATION)
+    if duration and table.has("min_duration") and duration < min_duration:
+        raise table.fail("duration", "is shorter than min_duration")
     if max(duration, 8 * slot) > expires:
         raise table.fail("expires", "is earlier than the end of the experiment")
-    mechanism = Table(values.get("mechanism", {}), f"{where}mechanism: ", ("query", "min"))
+    mechanism = Table(values.get("mechanism", {}), f"{where}mechanism: ", ("query", "min", "arm"))
     transport = Table(values.get("transport", {}), f"{where}transport: ", ("command",))
     command = transport.texts("command", SSH)
     if not {"{command}", "{quoted}"} & set(command):
@@ -293,15 +324,18 @@ def parse(values: Mapping[str, Any], where: str) -> Experiment:
     if minimum <= 0:
         raise mechanism.fail("min", "must be above 0, or a switch without anything to do passes")
     return Experiment(
-        name, switch, arms[0], arms[1], design, slot, washout, expires, duration,
+        name, switch, arms[0], arms[1], design, slot, washout, expires, duration, min_duration,
+        table.choice("unit", ("host", "stratum"), "host"),
         table.texts("strata"), table.text("prometheus", "http://localhost:9090"),
         table.text("inventory", "inventory.ini"), table.text("host_label", "instance"),
         table.text("selector", ""), table.integer("max_hosts", 1000),
         table.flag("isolated_cpus"), restart, table.texts("alerts"), moments(table), command,
         metric(values.get("primary", {}), f"{where}primary: "),
-        tuple(metric(guard, f"{where}guard {number}: ")
+        tuple(metric(guard, f"{where}guard {number}: ", True)
               for number, guard in enumerate(guards, start=1)),
-        Mechanism(mechanism.query(), minimum))
+        # The stock value does nothing of its own.
+        Mechanism(mechanism.query(), minimum, mechanism.choice(
+            "arm", ("a", "b"), "a" if arms[1] == limits.stock else "b")))
 
 
 def load(path: pathlib.Path) -> tuple[Experiment, dict[str, Any]]:
