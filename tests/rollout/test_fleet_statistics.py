@@ -231,7 +231,8 @@ def until(data: verdict.Data, slots: int) -> verdict.Data:
     return dataclasses.replace(data, **{
         name: getattr(data, name)[:, :slots] for name in (
             "primary", "mechanism", "lowest", "highest", "scrapes", "offset", "ooms")} | {
-        name: getattr(data, name)[:, :slots + 1] for name in ("first_boot", "last_boot", "seen")})
+        name: getattr(data, name)[:, :slots + 1] for name in ("first_boot", "last_boot", "seen")},
+        guards=[values[:, :slots] for values in data.guards])
 
 
 def fleet_of(effect: float = 0.0) -> tuple[design.Plan, verdict.Data]:
@@ -500,6 +501,189 @@ def test_guard_stops_early_for_harm_only() -> None:
         result = guarded(effects)
         assert result.verdict != "WORSE" and result.guards[0].state != "failed", result
     assert result.guards[0].effect < math.log(0.98)
+
+
+def with_guard(kind: str = "ratio", **guard: Any) -> tuple[design.Plan, verdict.Data]:
+    """A switchback that is BETTER, with a guard that has the primary's noise."""
+    metric = {"query": "x[$slot]", "better": "lower", "margin": "2%", "name": "guarded",
+              "kind": kind} | guard
+    plan = fleet_lab.make_plan("events", guard=[metric])
+    _, data = fleet_of(-0.03)
+    values = np.exp(RANDOM(18).normal(0, 0.02, data.primary.shape))
+    return plan, dataclasses.replace(data, guards=[values])
+
+
+@pytest.mark.parametrize("count,wanted,reason", [
+    (36, "INVALID", "36 of 36 missing values of guard 'guarded' are those of arm b"),
+    (6, "INCONCLUSIVE", "guard open: guarded: 6 of 6 missing values are those of arm b")])
+def test_guard_that_loses_values_in_b(count: int, wanted: str, reason: str) -> None:
+    """A guard does not pass if it loses values in arm b only."""
+    plan, data = with_guard()
+    for arm, told, why in ((1, wanted, reason), (0, "BETTER", "excludes no effect")):
+        # Then as many in arm a, too: they are lost for another reason.
+        places = np.argwhere(plan.assigned == arm)
+        data.guards[0][tuple(places[::len(places) // count][:count].T)] = np.nan
+        result = verdict.judge(plan, data, 499)
+        assert result.verdict == told and why in "".join(result.reasons), result.reasons
+        assert (result.guards[0].state == "passed") == (arm == 0)
+
+
+@pytest.mark.parametrize("zeros,wanted,reason", [
+    (0.05, "INCONCLUSIVE", 'and 0 has no ratio: write kind = "count"'),
+    (0.5, "INVALID", 'of the slots, and 0 has no ratio: write kind = "count"')])
+def test_guard_with_zeros_is_a_count(zeros: float, wanted: str, reason: str) -> None:
+    """A ratio guard that is 0 at times says that it has to be a count."""
+    plan, data = with_guard()
+    data.guards[0][RANDOM(21).random(data.primary.shape) < zeros] = 0
+    result = verdict.judge(plan, data, 499)
+    assert result.verdict == wanted and reason in "".join(result.reasons), result.reasons
+
+
+def test_guard_that_never_changes_is_open() -> None:
+    """A guard that always has the same value does not pass."""
+    plan, data = with_guard()
+    result = verdict.judge(plan, dataclasses.replace(data, guards=[data.primary * 0 + 7]), 499)
+    assert result.verdict == "INCONCLUSIVE" and "it never changes" in result.guards[0].why
+
+
+def test_open_guard_is_no_success() -> None:
+    """A guard that does not exclude the accepted harm makes BETTER and EQUIVALENT inconclusive."""
+    for effect, would in ((-0.03, "BETTER"), (0.0, "EQUIVALENT")):
+        plan, data = with_guard(margin="0.01%")
+        _, same = fleet_of(effect)
+        data = dataclasses.replace(data, primary=np.exp(np.log(same.primary) / (1 if effect else 9)))
+        result = verdict.judge(plan, data, 499)
+        assert (result.verdict, result.exit_status) == ("INCONCLUSIVE", 20), result
+        assert result.reasons[0] == f"it would be {would}, but:"
+        assert "guard open: guarded: " in result.reasons[1]
+
+
+@pytest.mark.parametrize("in_a,in_b,margin,state", [
+    # Normally 0, and 0 here.
+    (0.0, 0.0, 0.1, "passed"),
+    # 192 slots without an error do not exclude three in as many.
+    (0.0, 0.0, 0.01, "open"),
+    (0.0, 0.3, 0.05, "failed"),
+    (1.8, 2.6, 0.05, "failed"),
+    (1.8, 1.8, 1.0, "passed"),
+    (0.5, 0.0, 0.1, "passed"),
+])
+def test_guards_of_counts(in_a: float, in_b: float, margin: float, state: str) -> None:
+    """A guard may count errors, of which there are normally none."""
+    plan, data = with_guard("count", margin=margin)
+    errors = RANDOM(22).poisson(np.where(plan.assigned == 1, in_b, in_a)).astype(float)
+    result = verdict.judge(plan, dataclasses.replace(data, guards=[errors]), 499)
+    guard, = result.guards
+    assert guard.state == state, guard
+    assert guard.effect == pytest.approx(errors[plan.assigned == 1].mean()
+                                         - errors[plan.assigned == 0].mean())
+    wanted = {"passed": "BETTER", "open": "INCONCLUSIVE", "failed": "WORSE"}[state]
+    assert result.verdict == wanted
+    assert "per host and slot" in report.page(plan, data, result)
+    # Known in no slot: that is not 0 errors.
+    none = dataclasses.replace(data, guards=[errors * np.nan])
+    assert verdict.judge(plan, none, 499).verdict == "INVALID"
+
+
+def test_guards_of_counts_keep_their_level() -> None:
+    """Errors that come in bursts fail a guard in few fleets, with a look after every pair."""
+    plan, data = with_guard("count", margin=0.001)
+    random, false = RANDOM(23), 0
+    for _ in range(25):
+        bursts = random.poisson(0.05, data.primary.shape) * random.geometric(0.1, data.primary.shape)
+        there = dataclasses.replace(data, guards=[bursts.astype(float)])
+        false += any(verdict.Judge(plan, until(there, slots), 199).guards()[0].state == "failed"
+                     for slots in range(4, plan.slots + 1, 2))
+    assert false <= stats.binom.ppf(0.999, 25, verdict.GUARD_ALPHA)
+
+
+@pytest.mark.parametrize("in_a,in_b,wanted,reason", [
+    (0, 5, "BETTER", ""),
+    (5, 0, "NOT EXERCISED", "was at 0 in arm b"),
+    (5, 5, "NOT EXERCISED", "is not higher in arm b: 5 in arm a, 5 in arm b"),
+    (9, 5, "NOT EXERCISED", "is not higher in arm b: 9 in arm a, 5 in arm b"),
+])
+def test_mechanism_moves_in_b(in_a: float, in_b: float, wanted: str, reason: str) -> None:
+    """The mechanism has to move in arm b, and more than in arm a."""
+    plan, data = fleet_of(-0.03)
+    values = np.where(plan.assigned == 1, in_b, in_a).astype(float)
+    result = verdict.judge(plan, dataclasses.replace(data, mechanism=values), 499)
+    assert result.verdict == wanted and reason in result.reasons[0], result.reasons
+    # Harm is told, whatever the counter says.
+    plan, data = fleet_of(0.03)
+    result = verdict.judge(plan, dataclasses.replace(data, mechanism=values), 499)
+    assert result.verdict == "WORSE"
+    # Without values on many hosts, nobody knows.
+    values[:4] = np.nan
+    result = verdict.judge(plan, dataclasses.replace(data, mechanism=values), 499)
+    assert result.verdict == "INVALID" and "25% of the values of the mech" in result.reasons[0]
+
+
+def test_mechanism_of_a_switch_that_b_turns_off() -> None:
+    """If b is the stock value, the mechanism moves in arm a."""
+    values = fleet_lab.source("x", a=1, b=0)
+    assert experiment.parse(values, "").mechanism.arm == "a"
+    values["mechanism"]["arm"] = "b"
+    assert experiment.parse(values, "").mechanism.arm == "b"
+
+
+# --- Whole strata
+
+def in_clusters(count: int, load: float = 0.0) -> tuple[design.Plan, verdict.Data]:
+    """Clusters of four hosts that alternate as a whole; each shares a noise of its own.
+
+    Within a cluster, a load balancer gives hosts in arm b this much more work.
+    """
+    plan = fleet_lab.make_plan("clusters", guard=[], unit="stratum", strata=["cluster"])
+    hosts = fleet_lab.fleet(4 * count)
+    strata = {f"c{number}": [host.name for host in hosts[4 * number:4 * number + 4]]
+              for number in range(count)}
+    plan = dataclasses.replace(
+        plan, hosts=hosts, strata={name: key for key, names in strata.items() for name in names},
+        arms=design.schedule("clusters", strata, plan.slots, "switchback", "stratum"))
+    random = RANDOM(24)
+    shape = (4 * count, plan.slots)
+    logs = np.repeat(random.normal(0, 0.01, (count, plan.slots)), 4, axis=0) \
+        + random.normal(0, 0.01, shape)
+    on = plan.assigned.reshape(count, 4, plan.slots)
+    balanced = (on - on.mean(axis=1, keepdims=True)).reshape(shape)
+    return plan, measured(plan, np.exp(logs - 0.03 * plan.assigned + load * balanced))
+
+
+def test_whole_strata_alternate() -> None:
+    """With unit = "stratum" all hosts of a stratum have one arm, and are one unit."""
+    plan, data = in_clusters(6)
+    for names in ([host.name for host in plan.hosts[first:first + 4]] for first in range(0, 24, 4)):
+        assert len({plan.arms[name] for name in names}) == 1
+    assert all(row.sum() == 12 for row in plan.assigned.T)
+    result = verdict.judge(plan, data, 499)
+    assert result.verdict == "BETTER" and result.estimate, result.reasons
+    assert result.estimate.low < -0.03 < result.estimate.high
+    # Load that moves between the hosts of a cluster cannot be mistaken for an effect.
+    moved = verdict.judge(*in_clusters(6, load=0.5), 499)
+    assert moved.estimate and moved.estimate.effect == pytest.approx(result.estimate.effect)
+
+
+def test_power_cut_of_a_stratum_is_one_event() -> None:
+    """Four hosts of one stratum that vanish together are not four crashes."""
+    plan, data = in_clusters(6)
+    slot = plan.arms["host00"].index("b", 4)
+    for host in range(4):
+        goes(data, host, slot * 300 + 120)
+    judge = verdict.Judge(plan, data)
+    assert judge._by_unit(judge.happened["vanished"]) == (1, 1)
+    assert verdict.judge(plan, data, 499).verdict == "INCONCLUSIVE"
+
+
+def test_whole_strata_have_to_be_four() -> None:
+    """Fewer than four strata cannot alternate as a whole."""
+    hosts = [dataclasses.replace(host, facts={"rack": str(number % 3)})
+             for number, host in enumerate(fleet_lab.fleet(12))]
+    with pytest.raises(Error, match="unit: there are 3 of at least 4 strata"):
+        design.by_stratum(hosts, ["rack"], "stratum")
+    # One host is enough for a stratum then.
+    hosts = [dataclasses.replace(host, facts={"rack": host.name}) for host in hosts]
+    assert len(design.by_stratum(hosts, ["rack"], "stratum")) == 12
 
 
 @pytest.mark.parametrize("arm,wanted", [(1, "WORSE"), (0, "EQUIVALENT")])
