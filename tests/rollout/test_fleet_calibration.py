@@ -116,6 +116,15 @@ def reboot(scenario: Scenario) -> None:
     scenario.values["node_sysctl_vm_speculative_page_fault"][4, 62:] = 0
 
 
+def clock_set(scenario: Scenario) -> None:
+    """A host reboots, another has three OOM kills, and the clock of a third is set."""
+    reboot(scenario)
+    for minute in (17, 32, 83):
+        scenario.values["node_vmstat_oom_kill"][7, minute:] += 1
+    for name in ("node_time_seconds", "node_boot_time_seconds"):
+        scenario.values[name][5, 60:] += 45
+
+
 def unchanged(_: Scenario) -> None:
     """Leave the simulated values alone."""
 
@@ -129,6 +138,7 @@ CAUSES: dict[str, tuple[float, float, Change, str, str]] = {
     "crashes": (0.0, 0.0, crashes, "WORSE", "crashes: 8 in arm b, 0 in arm a"),
     "vanishes": (-0.03, 0.0, vanishes, "INCONCLUSIVE", "vanished hosts in arm b: host04 in slot"),
     "reboot": (-0.03, 0.0, reboot, "INCONCLUSIVE", "reboots in arm b: host04 in slot 12"),
+    "clock-set": (-0.03, 0.0, clock_set, "INVALID", "clock of host05 is 45 s off"),
     "not-exercised": (0.0, 0.0, not_exercised, "NOT EXERCISED", "nothing to do"),
     "wrong-arm": (0.0, 0.0, wrong_arm, "INVALID", "most often on host03"),
     "sample-ratio": (0.0, 0.0, sample_ratio, "INVALID", "sample ratio"),
@@ -270,6 +280,20 @@ def test_verdict(server: str, name: str, tmp_path: pathlib.Path) -> None:
     assert done.returncode == result["exit_status"] == STATUS[wanted]
 
 
+def test_events_of_the_days_before(server: str) -> None:
+    """Reboots and OOM kills of the past are counted, a clock that is set is no reboot."""
+    plan = plan_at(server, "clock-set")
+    client = prometheus.Prometheus(server)
+    for kind, host, count in (("reboots", 4, 1), ("oom_kills", 7, 3)):
+        rates = verdict.usual(client, plan, kind, START + 60 * MINUTES)
+        assert rates[host] == pytest.approx(count / plan.slots, rel=0.15)
+        assert np.nansum(rates) == rates[host]
+    # The same events are in the experiment.
+    found = verdict.Judge(plan, verdict.collect(plan, START, START + 86400)).events
+    assert [(event.kind, event.host, event.slot) for event in found] == [
+        ("reboots", "host04", 12), *(("oom_kills", "host07", slot) for slot in (3, 6, 16))]
+
+
 def test_while_running(server: str, tmp_path: pathlib.Path) -> None:
     """Early looks are inconclusive until the effect is clear, before the end."""
     path = fleet_lab.write_plan(tmp_path, plan_at(server, "better"))
@@ -347,7 +371,8 @@ def experiment_file(folder: pathlib.Path, server: str, **changes: str) -> pathli
     """An experiment file on the history, and its inventory."""
     lines = {
         "name": '"history"', "switch": f'"{fleet_lab.SWITCH}"', "a": "0", "b": "1",
-        "slot": '"5min"', "washout": '"1min"', "expires": '"48h"', "prometheus": f'"{server}"',
+        "slot": '"5min"', "washout": '"1min"', "expires": '"48h"', "min_duration": '"1h"',
+        "prometheus": f'"{server}"',
         "primary.query": "'avg_over_time(latency{set=\"history\"}[$slot])'",
         "primary.better": '"lower"', "primary.margin": '"1%"',
         "mechanism.query": "'rate(node_vmstat_spf_anon[$slot])'", "mechanism.min": "1",
@@ -389,6 +414,8 @@ def test_plan(server: str, tmp_path: pathlib.Path) -> None:
     ({"host_label": '"set"'}, "but for no host of the inventory"),
     ({"strata": '["machine"]'}, "the inventory has no machine for host host00"),
     ({"duration": '"20h"'}, "too little for an experiment of 20 h"),
+    ({"min_duration": '"24h"'}, "too little for an experiment of 24 h: wait, give --history"),
+    ({"min_duration": '"3d"'}, "expires: an experiment lasts 3 d or longer, and expires before"),
     ({"max_hosts": "10"}, "has 16 hosts, and max_hosts is 10"),
 ])
 def test_plan_refuses(server: str, tmp_path: pathlib.Path, changes: dict[str, str],

@@ -551,7 +551,7 @@ def test_open_guard_is_no_success() -> None:
     for effect, would in ((-0.03, "BETTER"), (0.0, "EQUIVALENT")):
         plan, data = with_guard(margin="0.01%")
         _, same = fleet_of(effect)
-        data = dataclasses.replace(data, primary=np.exp(np.log(same.primary) / (1 if effect else 9)))
+        data = dataclasses.replace(data, primary=same.primary ** (1 if effect else 0.1))
         result = verdict.judge(plan, data, 499)
         assert (result.verdict, result.exit_status) == ("INCONCLUSIVE", 20), result
         assert result.reasons[0] == f"it would be {would}, but:"
@@ -590,7 +590,8 @@ def test_guards_of_counts_keep_their_level() -> None:
     plan, data = with_guard("count", margin=0.001)
     random, false = RANDOM(23), 0
     for _ in range(25):
-        bursts = random.poisson(0.05, data.primary.shape) * random.geometric(0.1, data.primary.shape)
+        shape = data.primary.shape
+        bursts = random.poisson(0.05, shape) * random.geometric(0.1, shape)
         there = dataclasses.replace(data, guards=[bursts.astype(float)])
         false += any(verdict.Judge(plan, until(there, slots), 199).guards()[0].state == "failed"
                      for slots in range(4, plan.slots + 1, 2))
@@ -625,6 +626,32 @@ def test_mechanism_of_a_switch_that_b_turns_off() -> None:
     assert experiment.parse(values, "").mechanism.arm == "a"
     values["mechanism"]["arm"] = "b"
     assert experiment.parse(values, "").mechanism.arm == "b"
+
+
+def test_day_is_covered_unless_told_otherwise() -> None:
+    """Without duration and min_duration, a plan lasts a day; duration must not contradict it."""
+    values = fleet_lab.source("x", expires="48h")
+    assert experiment.parse(values, "").duration == 7200
+    with pytest.raises(Error, match="duration: is shorter than min_duration"):
+        experiment.parse(values | {"min_duration": "3h"}, "")
+    del values["duration"]
+    assert experiment.parse(values, "").min_duration == 86400
+
+
+@pytest.mark.parametrize("changes,problem", [
+    ({"kind": "counts"}, "guard 1: kind: is 'counts', and can be ratio or count"),
+    ({"kind": "count"}, "guard 1: margin: must be a number"),
+    ({"kind": "count", "margin": 0}, "guard 1: margin: must be above 0"),
+])
+def test_guards_of_the_file(changes: dict[str, Any], problem: str) -> None:
+    """Wrong keys of a guard give an error that names them."""
+    values = fleet_lab.source("x")
+    values["guard"][0] |= changes
+    with pytest.raises(Error, match=problem):
+        experiment.parse(values, "")
+    values["primary"] |= {"kind": "count"}
+    with pytest.raises(Error, match="unknown key 'kind'"):
+        experiment.parse(values | {"guard": []}, "")
 
 
 # --- Whole strata
