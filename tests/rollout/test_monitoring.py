@@ -64,7 +64,8 @@ TEXTFILE = f"node_textfile_scrape_error{H1}"
 HEALTHY = {
     AB1: "1x120", AB2: "1x120", KERNEL % (1, 1): "1x120", KERNEL % (2, 1): "1x120",
     SWITCH + H1: "1x120", SWITCH + H2: "0x120", f"node_sysctl_vm_hugetlb_pmd_sharing{H1}": "1x120",
-    BOOT + H1: "1000x120", BOOT + H2: "1000x120", NONCOMPLIANT: "0x120", OOM: "3x120",
+    # A clock that is set.
+    BOOT + H1: "1000x60 1090x60", BOOT + H2: "1000x120", NONCOMPLIANT: "0x120", OOM: "3x120",
     WRITTEN: "0+60x120", TEXTFILE: "0x120", COLLECTOR: "1x120", TRIAL: "3x120", ROLLBACK: "0x120",
     # Installed seven days ago, after 50 minutes, and running.
     NEWEST % 1: "-601800x120",
@@ -133,7 +134,7 @@ def case(name: str, changes: dict[str, str], *firing: tuple[int, dict[str, int]]
 def run_cases(rules: object, folder: pathlib.Path,
               alerts: Iterable[str]) -> subprocess.CompletedProcess[str]:
     """Run the unit tests of ALERTS, and that of a healthy experiment, on rules."""
-    cases = [case("healthy", {}, (100, {}))]
+    cases = [case("healthy", {}, (65, {}), (100, {}))]
     if "FaultlineRolledBack" in alerts:
         cases.append(case("first rollback", FIRST_ROLLBACK, (55, {}), (
             65, {"FaultlineRolledBack": 1, "FaultlineTrialFailed": 1})))
