@@ -281,7 +281,7 @@ def test_verdict(server: str, name: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_events_of_the_days_before(server: str) -> None:
-    """Reboots and OOM kills of the past are counted, a clock that is set is no reboot."""
+    """Reboots and OOM kills of the past are counted; a clock that is set is not one."""
     plan = plan_at(server, "clock-set")
     client = prometheus.Prometheus(server)
     for kind, host, count in (("reboots", 4, 1), ("oom_kills", 7, 3)):

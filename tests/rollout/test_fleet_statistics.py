@@ -338,7 +338,7 @@ def test_harm_in_b_is_a_veto(crashes: int, kind: str) -> None:
 
 
 def test_harm_in_a_is_told() -> None:
-    """Crashes that arm a has as many of are no veto, and are told."""
+    """Crashes that arm a has as many of give no veto, and are told."""
     plan, data = fleet_of(-0.03)
     for arm, first in (("a", 0), ("b", 8)):
         for host, slot in slots_of(plan, arm, first + 2)[first:]:
@@ -386,7 +386,7 @@ def test_normal_reboots_are_no_veto(rate: float | None, vetoed: bool) -> None:
 
 @pytest.mark.parametrize("slot_of_step", [0, 7])
 def test_clock_step_is_not_a_crash(slot_of_step: int) -> None:
-    """A clock that is set moves the time of boot, which is no reboot."""
+    """A clock that is set moves the time of boot, which is not a reboot."""
     plan, data = fleet_of(-0.03)
     data.last_boot[3, slot_of_step + 1:] += 45
     data.first_boot[3, slot_of_step + 2:] += 45
@@ -406,7 +406,7 @@ def test_lost_part_of_prometheus_is_not_a_crash() -> None:
     result = verdict.judge(plan, data, 499)
     assert result.count("lost_together") == {"a": 2, "b": 4} and not result.harmful
     assert result.verdict == "BETTER", result.reasons
-    # Nearly all are in arm b: that is no coincidence.
+    # Nearly all are in arm b: that is not a coincidence.
     plan, data = fleet_of(-0.03)
     for host, arm in enumerate(arms):
         if arm == "b":
@@ -727,13 +727,21 @@ def test_oom_kills(arm: int, wanted: str) -> None:
 
 
 def test_looks_at_crashes_are_valid() -> None:
-    """The crash guard fails in few of 1000 fleets whose arms do not differ."""
-    hits = np.cumsum(RANDOM(15).random((1000, 40)) < 0.5, axis=1)
-    limit = -math.log(0.025)
-    ever = sum(any(sequential.log_e_share(int(row[n]), n + 1, 0.5) >= limit for n in range(40))
-               for row in hits)
-    assert ever <= 1000 * 0.025 + 3 * math.sqrt(1000 * 0.025)
-    assert sequential.log_e_share(12, 12, 0.5) >= -math.log(0.025 / 3)
+    """Events of arms that do not differ give WORSE in few of 4000 fleets, with all looks."""
+    events = 30
+    hits = np.cumsum(RANDOM(15).random((4000, events)) < 0.5, axis=1)
+
+    def worse(total: int, final: bool) -> Array:
+        limit = verdict.EVENT_ALPHA - verdict.EVENT_LOOKS if final else verdict.EVENT_LOOKS
+        return np.array([verdict.event_chances([(total - in_b, in_b)], 0.5, final)[0] <= limit
+                         for in_b in range(total + 1)])
+
+    ever = worse(events, True)[hits[:, -1]]
+    for total in range(1, events + 1):
+        ever |= worse(total, False)[hits[:, total - 1]]
+    assert 0 < ever.mean() <= verdict.EVENT_ALPHA
+    # Two families share the budget.
+    assert verdict.event_chances([(0, 8), (0, 0)], 0.5, True)[0] == 2 ** -7
 
 
 @pytest.mark.parametrize("effect,wanted", [(-0.05, "BETTER"), (0.05, "WORSE")])

@@ -141,10 +141,9 @@ def collect(plan: Plan, start: float, now: float | None = None) -> Data:
         whole(f"max_over_time({clock}[$slot])"),
         server.texts(node("node_uname_info"), plan.hosts, "release", start,
                      start + count * exp.slot, exp.slot), before)
-    moved = np.any(data.last_boot - data.first_boot > BOOT_SECONDS) \
-        or np.any(np.diff(data.last_boot) > BOOT_SECONDS)
-    for kind, happened in (("reboots", moved), ("oom_kills", np.any(data.ooms > 0.5))):
-        if happened:
+    moved = np.fmax.reduce(data.last_boot, 1) - np.fmin.reduce(data.first_boot, 1)
+    for kind, happened in (("reboots", moved > BOOT_SECONDS), ("oom_kills", data.ooms > 0.5)):
+        if happened.any():
             data.usual[kind] = usual(server, plan, kind, start)
     return data
 
@@ -284,7 +283,7 @@ class Guard:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A host in a slot in which something happened that is no value of a metric."""
+    """A host in a slot in which something happened beside the metrics."""
 
     # One of KINDS.
     kind: str
@@ -655,10 +654,9 @@ class Judge:
         panel = self.plan.panel(np.where(self.here, self.data.mechanism, np.nan))
         if not np.isfinite(estimate.pair_effects(panel)[0]).any():
             return False
-        sign = 1 if self.exp.mechanism.arm == "b" else -1
-        redraws = estimate.redraw(panel, 999, self.plan.seed)
-        return sign * estimate.effect_of(panel) > 0 \
-            and estimate.one_sided(panel, 0.0, sign, redraws) <= DOUBT_P
+        effect, error = estimate.clustered(panel)
+        more = effect if self.exp.mechanism.arm == "b" else -effect
+        return more > 0 and more > stats.norm.isf(DOUBT_P) * error
 
     def _of_kind(self, *kinds: str) -> list[Event]:
         return [event for event in self.events if event.kind in kinds]
@@ -698,7 +696,7 @@ class Judge:
         return found
 
     def _guard_values(self, metric: Metric, values: Array) -> Array:
-        """What is compared: logarithms, or the counts themselves."""
+        """The values to compare: logarithms, or the counts themselves."""
         known = logarithms(values) if metric.kind == "ratio" else \
             np.where(values >= 0, values, np.nan)
         return np.where(self.here, known, np.nan)
