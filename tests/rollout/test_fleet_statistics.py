@@ -384,6 +384,17 @@ def test_normal_reboots_are_no_veto(rate: float | None, vetoed: bool) -> None:
     assert result.count("reboots") == {"a": 0, "b": 3}
 
 
+def test_vetoes_of_fleets_that_always_reboot() -> None:
+    """With the reboots of every day, few experiments have a veto, however often one looks."""
+    random, hosts, pairs, fleets = RANDOM(25), 200, 12, 150
+    rates, on = np.full(hosts, 0.001), np.full(hosts, pairs)
+    vetoed = 0
+    for _ in range(fleets):
+        in_a, in_b = (np.cumsum(random.poisson(0.001 * hosts, pairs)) for _ in "ab")
+        vetoed += any(verdict.exceeds((a, b), 0.5, rates, on, True) for a, b in zip(in_a, in_b))
+    assert 0 < vetoed <= stats.binom.ppf(0.99, fleets, verdict.USUAL_P)
+
+
 @pytest.mark.parametrize("slot_of_step", [0, 7])
 def test_clock_step_is_not_a_crash(slot_of_step: int) -> None:
     """A clock that is set moves the time of boot, which is not a reboot."""

@@ -27,8 +27,10 @@ LOOKS = 0.01
 # which the looks may use EVENT_LOOKS.  With ALPHA that makes 5 %.
 EVENT_ALPHA = 0.01
 EVENT_LOOKS = 0.002
-# A number of events in arm b that the days before make at least this probable is normal.
-USUAL_P = 0.05
+# A number of events in arm b that the days before make at least this probable, in all of
+# the experiment, is normal.  So at any number of looks, no more than this share of fleets
+# has a veto because of reboots that it always has.
+USUAL_P = 0.1
 HISTORY = 7 * 86400
 # Of EQUIVALENT, for each side, and of all guards together.
 EQUIVALENT_ALPHA = 0.05
@@ -171,8 +173,8 @@ def exceeds(seen: tuple[int, int], share: float, usual_rates: Array, slots: Arra
             once: bool) -> bool:
     """Whether arm b has more events than arm a, and more than the days before explain.
 
-    seen are the events in arms a and b, of which b has this share of the time; slots those
-    of each host in b.  once: events are counted once for each host.
+    seen are the events so far in arms a and b, of which b has this share of the time; slots
+    those of each host in b, in all of the plan.  once: a host's events count once.
     """
     in_a, in_b = seen
     if in_b * (1 - share) <= in_a * share:
@@ -239,7 +241,7 @@ def crashed_in_b(plan: Plan, start: float, now: float) -> list[str]:
     share = float(plan.assigned.mean())
     seen = len(found["a"]), len(found["b"])
     rates = usual(server, plan, "reboots", start)
-    return found["b"] if exceeds(seen, share, rates, np.full(len(rates), share), True) else []
+    return found["b"] if exceeds(seen, share, rates, plan.assigned.sum(axis=1), True) else []
 
 
 def logarithms(values: Array) -> Array:
@@ -680,7 +682,7 @@ class Judge:
     def vetoes(self) -> list[str]:
         """Events that arm b has more of than arm a, and than the days before explain."""
         found = []
-        slots = ((self.assigned == 1) & self.here).sum(axis=1)
+        slots = self.plan.assigned.sum(axis=1)
         for kind, where in LOOK_AT.items():
             events = self._of_kind(kind)
             rates = self.data.usual.get(kind, np.zeros(len(self.plan.hosts)))
