@@ -157,6 +157,31 @@ def test_false_verdicts_in_a_replay(rate: float, planned: bool,
     assert f"{2 * verdict.ALPHA:.0%} may have one" in str(caught.value)
 
 
+def test_plan_of_whole_strata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan for clusters expects the noise of clusters, of which half are in each arm."""
+    hosts = [dataclasses.replace(host, facts={"cluster": f"c{number // 2}"})
+             for number, host in enumerate(HOSTS)]
+    shared = np.repeat(np.random.default_rng(2).normal(0, 0.02, (len(HOSTS) // 2, SLOTS)), 2, 0)
+    values = history() + shared
+    monkeypatch.setattr(Prometheus, "table", lambda *_: values.copy())
+    source = fleet_lab.source("history", unit="stratum", strata=["cluster"])
+    floors = {}
+    for unit in ("stratum", "host"):
+        text = source if unit == "stratum" else source | {"unit": "host", "strata": []}
+        plan, tried = planning.make(experiment.parse(text, ""), text, hosts, seconds=SLOTS * 300,
+                                    end=fleet_lab.START, seed="1")
+        floors[unit] = tried[-1].floor
+        if unit == "stratum":
+            assert all(plan.arms[first.name] == plan.arms[second.name]
+                       for first, second in zip(hosts[::2], hosts[1::2]))
+            assert (plan.assigned.sum(axis=0) == len(HOSTS) // 2).all()
+    assert 1.2 < floors["stratum"] / floors["host"] < 1.7
+    # Four clusters are enough to alternate, and too few for arms that stay.
+    with pytest.raises(Error, match="in 6 ways"):
+        planning.make(experiment.parse(source | {"design": "parallel"}, ""), source, hosts,
+                      seconds=SLOTS * 300)
+
+
 @pytest.mark.parametrize("name", ["plot.pdf", "plot", "svg"])
 def test_name_of_a_plot(name: str, tmp_path: pathlib.Path) -> None:
     """A plot is SVG or PNG; any other name is refused before Prometheus is asked."""
