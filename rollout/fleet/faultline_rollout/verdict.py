@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from . import estimate, sequential
+from . import Error, estimate, sequential
 from .design import Plan
 from .estimate import Estimate, Panel, Redraws
 from .experiment import Metric
@@ -151,7 +151,10 @@ def collect(plan: Plan, start: float, now: float | None = None) -> Data:
 
 
 def usual(server: Prometheus, plan: Plan, kind: str, start: float) -> Array:
-    """How many reboots or OOM kills each host had per slot in the days before."""
+    """How many reboots or OOM kills each host had per slot in the days before.
+
+    NaN if Prometheus does not tell, as one with limits on queries: nothing excuses events then.
+    """
     exp = plan.experiment
 
     def node(metric: str) -> str:
@@ -163,9 +166,12 @@ def usual(server: Prometheus, plan: Plan, kind: str, start: float) -> Array:
                               f"{node('node_boot_time_seconds')})"),
         "oom_kills": ("sum_over_time", f"(increase({node('node_vmstat_oom_kill')}[$slot]) "
                                        "> bool 0.5)")}[kind]
-    found, slots = (server.table(
-        with_slot(f"{function}({what}[{HISTORY}s:$slot])", exp.slot), plan.hosts, start, 1,
-        exp.slot)[:, 0] for function in (counted, "count_over_time"))
+    try:
+        found, slots = (server.table(
+            with_slot(f"{function}({what}[{HISTORY}s:$slot])", exp.slot), plan.hosts, start, 1,
+            exp.slot)[:, 0] for function in (counted, "count_over_time"))
+    except Error:
+        return np.full(len(plan.hosts), np.nan)
     return found / slots
 
 
