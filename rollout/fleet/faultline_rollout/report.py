@@ -25,8 +25,8 @@ COLOURS = {"a": "#4c566a", "b": "#d1690e", "band": "#d8dee9", "good": "#2e7d32",
            "bad": "#b71c1c", "grey": "#8a8f98"}
 VERDICT_COLOURS = {"BETTER": "good", "EQUIVALENT": "good", "WORSE": "bad", "INVALID": "bad"}
 FORMATS = (".svg", ".png")
-# More names in a plot would hide it.
-MOST_NAMES = 20
+# Of hosts in a slot: more would hide the plot.
+MOST_NAMES = 6
 
 MEANING = {
     "BETTER": "Arm b is better than arm a. Set the value of b for good.",
@@ -52,11 +52,11 @@ def sentence(result: Result) -> str:
             f"{percent(found.low)} to {percent(found.high)}")
 
 
-def events(result: Result) -> list[tuple[str, str]]:
-    """Crashes and OOM kills of each kind, with their hosts and slots."""
+def events(result: Result, most: int) -> list[tuple[str, str]]:
+    """Crashes and OOM kills of each kind, with hosts and slots of so many."""
     rows = []
     for kind, title in KINDS.items():
-        parts = [f"{result.count(kind)[arm]} in arm {arm}" + (f" ({named(there)})" if there else "")
+        parts = [f"{result.count(kind)[arm]} in arm {arm}" + (f" ({named(there, most)})" if there else "")
                  for arm in "ab" for there in ([event for event in result.events
                                                 if event.kind == kind and event.arm == arm],)]
         rows.append((title, ", ".join(parts)))
@@ -71,7 +71,7 @@ def lines(result: Result) -> list[str]:
     if result.mechanism:
         text.append("mechanism: " + ", ".join(f"{value:.4g} in arm {arm}"
                                               for arm, value in result.mechanism.items()))
-    return text + [f"{title}: {told}" for title, told in events(result)] + [meaning(result)]
+    return text + [f"{title}: {told}" for title, told in events(result, 5)] + [meaning(result)]
 
 
 def meaning(result: Result) -> str:
@@ -153,17 +153,21 @@ def _colour(result: Result) -> str:
 
 
 def _draw_events(axes: Any, plan: Plan, result: Result) -> None:
-    """A line for each host that crashed or had an OOM kill, in the colour of its arm."""
-    for place, event in enumerate(result.events):
-        if event.kind == "lost_together":
+    """A line where hosts crashed or had an OOM kill, in red if any of them was in arm b."""
+    for slot in sorted({event.slot for event in result.events}):
+        there = [event for event in result.events
+                 if event.slot == slot and event.kind != "lost_together"]
+        if not there:
             continue
-        hour = (event.slot + 0.5) * plan.experiment.slot / 3600
-        axes.axvline(hour, color=COLOURS["bad" if event.arm == "b" else "a"], linewidth=1,
-                     linestyle="--")
-        if place < MOST_NAMES:
-            axes.text(hour, 0.02, f"{event.host}: {event.kind.replace('_', ' ')}, arm {event.arm}",
-                      rotation=90, fontsize=7, va="bottom", ha="right",
-                      transform=axes.get_xaxis_transform())
+        hour = (slot + 0.5) * plan.experiment.slot / 3600
+        colour = COLOURS["bad" if any(event.arm == "b" for event in there) else "a"]
+        names = [f"{event.host}: {event.kind.replace('_', ' ')}, arm {event.arm}"
+                 for event in there[:MOST_NAMES]]
+        if len(there) > MOST_NAMES:
+            names.append(f"and {len(there) - MOST_NAMES} more")
+        axes.axvline(hour, color=colour, linewidth=1, linestyle="--")
+        axes.text(hour, 0.02, "\n".join(names), color=colour, rotation=90, fontsize=7,
+                  va="bottom", ha="right", transform=axes.get_xaxis_transform())
 
 
 def _draw_effect(axes: Any, plan: Plan, result: Result) -> None:
@@ -207,7 +211,7 @@ def _draw_guards(axes: Any, result: Result) -> None:
     axes.set_title("guards: harm; black: what is accepted")
     axes.axvline(0, color="black", linewidth=0.8)
     axes.axvline(1, color="black", linewidth=1.5)
-    axes.set_xlabel("harm / accepted harm: found, and the most that is compatible")
+    axes.set_xlabel("harm / accepted harm: found, and possible")
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.set_ylim(-max(len(rows), 3) + 0.2, 0.8)
@@ -263,7 +267,7 @@ def page(plan: Plan, data: Data, result: Result) -> str:
         ("pairs", f"{result.pairs_done} of {result.pairs}"),
         ("mechanism", ", ".join(f"{arm}: {value:.4g}"
                                 for arm, value in result.mechanism.items()) or "no values"),
-        *events(result),
+        *events(result, 1000),
         ("plan", plan.digest),
     ]
     rows = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>\n"

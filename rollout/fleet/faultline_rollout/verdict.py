@@ -13,7 +13,7 @@ from scipy import stats
 from . import Error, estimate, sequential
 from .design import Plan
 from .estimate import Estimate, Panel, Redraws
-from .experiment import Metric
+from .experiment import Metric, in_words
 from .prometheus import Prometheus, with_slot
 from .switches import metric_of
 from .types import Array, Flags
@@ -31,7 +31,8 @@ EVENT_LOOKS = 0.002
 # the experiment, is normal.  So at any number of looks, no more than this share of fleets
 # has a veto because of reboots that it always has.
 USUAL_P = 0.1
-HISTORY = 7 * 86400
+DAY = 86400
+HISTORY = 7 * DAY
 # Of EQUIVALENT, for each side, and of all guards together.
 EQUIVALENT_ALPHA = 0.05
 GUARD_ALPHA = 0.05
@@ -860,7 +861,9 @@ class Judge:
         if good and notes:
             return INCONCLUSIVE, [f"it would be {good}, but:", *notes]
         if good:
-            return good, [reason]
+            return good, [reason] + [
+                f"it saw {in_words(self.plan.seconds)} of load: other hours of the day may differ"
+            ] * (self.plan.seconds < DAY)
         if not self.final:
             return INCONCLUSIVE, [f"pair {self.pairs_done} of {self.pairs}"] + notes
         # In a parallel experiment, the noise between hosts does not shrink with time.
