@@ -106,6 +106,29 @@ def test_shared_and_constant_parts_cancel() -> None:
     assert raised == pytest.approx(before + 0.3, abs=1e-9)
 
 
+@pytest.mark.parametrize("hosts", [1, 2, 5, 8, 33])
+def test_signs_are_those_of_ranks(hosts: int) -> None:
+    """The hosts with the lowest draws are one half, of which the larger is random."""
+    signs = estimate.draw_signs(hosts, 200, RANDOM(1))
+    random = RANDOM(1)
+    ranks = np.argsort(np.argsort(random.random((200, hosts)), axis=1), axis=1)
+    half = hosts // 2 + random.integers(0, 1 + hosts % 2, (200, 1))
+    assert (signs == np.where(ranks < half, 1, -1)).all()
+
+
+def test_checks_of_many_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With hundreds of hosts, checks without redraws have the p-values of those with them."""
+    plan, _ = fleet_of()
+    hosts = verdict.MANY + 20
+    panel = panel_of(hosts, 6, 0.001, 26)
+    judge = verdict.Judge(plan, fleet_of()[1])
+    fast = judge._test(panel)
+    monkeypatch.setattr(verdict, "MANY", hosts + 1)
+    slow = judge._test(panel)
+    assert fast[0] == pytest.approx(slow[0])
+    assert 0.02 < fast[1] < 0.98 and fast[1] == pytest.approx(slow[1], abs=0.04)
+
+
 @pytest.mark.parametrize("hosts", [5, 7])
 def test_odd_strata_and_gaps(hosts: int) -> None:
     """The estimate is unbiased in odd strata, and with gaps."""

@@ -56,9 +56,11 @@ def events(result: Result, most: int) -> list[tuple[str, str]]:
     """Crashes and OOM kills of each kind, with hosts and slots of so many."""
     rows = []
     for kind, title in KINDS.items():
-        parts = [f"{result.count(kind)[arm]} in arm {arm}" + (f" ({named(there, most)})" if there else "")
-                 for arm in "ab" for there in ([event for event in result.events
-                                                if event.kind == kind and event.arm == arm],)]
+        parts = []
+        for arm in "ab":
+            there = [event for event in result.events if (event.kind, event.arm) == (kind, arm)]
+            parts.append(f"{len(there)} in arm {arm}"
+                         + (f" ({named(there, most)})" if there else ""))
         rows.append((title, ", ".join(parts)))
     return rows
 
