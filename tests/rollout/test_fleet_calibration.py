@@ -116,13 +116,17 @@ def reboot(scenario: Scenario) -> None:
     scenario.values["node_sysctl_vm_speculative_page_fault"][4, 62:] = 0
 
 
-def clock_set(scenario: Scenario) -> None:
-    """A host reboots, another has three OOM kills, and the clock of a third is set."""
-    reboot(scenario)
-    for minute in (17, 32, 83):
+def quiet(scenario: Scenario) -> None:
+    """Nothing is switched but on one host; two reboot, one has OOM kills, one sets its clock."""
+    switch = scenario.values["node_sysctl_vm_speculative_page_fault"]
+    switch[:8] = switch[9:] = 0
+    switch[:, 82:] = 0
+    for host in (4, 8):
+        scenario.values["node_boot_time_seconds"][host, 82:] = START + 82 * 60
+    for minute in (87, 102):
         scenario.values["node_vmstat_oom_kill"][7, minute:] += 1
     for name in ("node_time_seconds", "node_boot_time_seconds"):
-        scenario.values[name][5, 60:] += 45
+        scenario.values[name][5, 90:] += 45
 
 
 def unchanged(_: Scenario) -> None:
@@ -138,7 +142,7 @@ CAUSES: dict[str, tuple[float, float, Change, str, str]] = {
     "crashes": (0.0, 0.0, crashes, "WORSE", "crashes: 8 in arm b, 0 in arm a"),
     "vanishes": (-0.03, 0.0, vanishes, "INCONCLUSIVE", "vanished hosts in arm b: host04 in slot"),
     "reboot": (-0.03, 0.0, reboot, "INCONCLUSIVE", "reboots in arm b: host04 in slot 12"),
-    "clock-set": (-0.03, 0.0, clock_set, "INVALID", "clock of host05 is 45 s off"),
+    "quiet": (-0.03, 0.0, quiet, "INVALID", "clock of host05 is 45 s off"),
     "not-exercised": (0.0, 0.0, not_exercised, "NOT EXERCISED", "nothing to do"),
     "wrong-arm": (0.0, 0.0, wrong_arm, "INVALID", "most often on host03"),
     "sample-ratio": (0.0, 0.0, sample_ratio, "INVALID", "sample ratio"),
@@ -281,17 +285,22 @@ def test_verdict(server: str, name: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_events_of_the_days_before(server: str) -> None:
-    """Reboots and OOM kills of the past are counted; a clock that is set is not one."""
-    plan = plan_at(server, "clock-set")
+    """Reboots and OOM kills of hosts in no experiment are counted; a set clock is not one."""
+    plan = plan_at(server, "quiet")
     client = prometheus.Prometheus(server)
-    for kind, host, count in (("reboots", 4, 1), ("oom_kills", 7, 3)):
+    # The first steps have no hour before them, nor has the host that alternates.
+    for kind, host, count in (("reboots", 4, 1), ("oom_kills", 7, 2)):
         rates = verdict.usual(client, plan, kind, START + 60 * MINUTES)
-        assert rates[host] == pytest.approx(count / plan.slots, rel=0.15)
-        assert np.nansum(rates) == rates[host]
-    # The same events are in the experiment.
+        assert np.isnan(rates[8]) and np.isfinite(np.delete(rates, 8)).all()
+        # In steps of two slots.
+        assert count / 24 <= rates[host] <= count / 14 and np.nansum(rates) == rates[host]
+        # The days before belong to one kernel.
+        assert np.isnan(verdict.usual(client, plan_at(server, "kernels-differ"), kind,
+                                      START + 60 * MINUTES)).all()
     found = verdict.Judge(plan, verdict.collect(plan, START, START + 86400)).events
     assert [(event.kind, event.host, event.slot) for event in found] == [
-        ("reboots", "host04", 12), *(("oom_kills", "host07", slot) for slot in (3, 6, 16))]
+        ("reboots", "host04", 16), ("reboots", "host08", 16),
+        *(("oom_kills", "host07", slot) for slot in (17, 20))]
 
 
 def test_while_running(server: str, tmp_path: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import time
 from typing import Any
@@ -60,6 +61,8 @@ GONE_SLOTS = 2
 # A host was booted again if its time of boot has moved by more than this, to a time after
 # the last scrape before.  A clock that is set moves it, too, but not beyond that scrape.
 BOOT_SECONDS = 30
+# A host that boots is scraped within this time, but for those that take very long.
+BOOT_STEP = 600
 # Prometheus repeats a value for so long if nothing tells it that the host is gone.
 LOOKBACK = 300
 # Scrapes arrive late.
@@ -156,26 +159,40 @@ def collect(plan: Plan, start: float, now: float | None = None) -> Data:
 def usual(server: Prometheus, plan: Plan, kind: str, start: float) -> Array:
     """How many reboots or OOM kills each host had per slot in the days before.
 
+    Only times count in which the host had this kernel, and the value of arm a for an hour
+    or more: neither a trial that boots the kernel, nor harm of b in an experiment before.
     NaN if Prometheus does not tell, as one with limits on queries: nothing excuses events then.
     """
     exp = plan.experiment
+    nothing = np.full(len(plan.hosts), np.nan)
 
-    def node(metric: str) -> str:
-        return f"{metric}{{{exp.selector}}}"
+    def node(metric: str, matcher: str = "") -> str:
+        return f"{metric}{{{', '.join(filter(None, (exp.selector, matcher)))}}}"
 
-    # The time since the boot falls at a reboot, and not when the clock is set.
-    counted, what = {
-        "reboots": ("resets", f"({node('node_time_seconds')} - "
-                              f"{node('node_boot_time_seconds')})"),
-        "oom_kills": ("sum_over_time", f"(increase({node('node_vmstat_oom_kill')}[$slot]) "
-                                       "> bool 0.5)")}[kind]
+    # A boot is in one step only, if the host is scraped in the step after it.
+    step = max(exp.slot, BOOT_STEP)
+    switch, quiet = node(metric_of(exp.switch)), 2 * exp.slot + 3600
     try:
-        found, slots = (server.table(
-            with_slot(f"{function}({what}[{HISTORY}s:$slot])", exp.slot), plan.hosts, start, 1,
-            exp.slot)[:, 0] for function in (counted, "count_over_time"))
+        found = server.texts(node("node_uname_info"), plan.hosts, "release", start, start,
+                             exp.slot)
+        releases = {release for host in found for release in host}
+        if len(releases) != 1:
+            return nothing
+        kernel = node("node_uname_info", f"release={json.dumps(releases.pop())}")
+        known = " and on ({0}) ".format(exp.host_label).join((
+            "", f"(min_over_time({switch}[{quiet}s]) == {exp.a})",
+            f"(max_over_time({switch}[{quiet}s]) == {exp.a})",
+            f"count_over_time({kernel}[1h] offset {step}s)"))
+        event = {"reboots": f"({node('node_time_seconds')} - {node('node_boot_time_seconds')} "
+                            f"< {step})",
+                 "oom_kills": f"(increase({node('node_vmstat_oom_kill')}[{step}s]) > 0.5)"}[kind]
+        events, steps = (server.table(
+            f"count_over_time(({what}{known})[{HISTORY}s:{step}s])", plan.hosts, start, 1,
+            exp.slot)[:, 0] for what in (event, node("node_time_seconds")))
     except Error:
-        return np.full(len(plan.hosts), np.nan)
-    return found / slots
+        return nothing
+    # No event gives no value.
+    return np.where(steps > 0, np.nan_to_num(events) / steps, np.nan) * exp.slot / step
 
 
 def exceeds(seen: tuple[int, int], share: float, usual_rates: Array, slots: Array,
