@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 from typing import Any
 
@@ -734,6 +735,40 @@ def test_power_cut_of_a_stratum_is_one_event() -> None:
     judge = verdict.Judge(plan, data)
     assert judge._by_unit(judge.happened["vanished"]) == (1, 1)
     assert verdict.judge(plan, data, 499).verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("unit", ["host", "stratum"])
+@pytest.mark.parametrize("kind", ["ratio", "count"])
+def test_any_values_give_a_verdict(unit: str, kind: str) -> None:
+    """Values that are missing, enormous or 0 give a verdict and reasons, without a warning."""
+    plan, good = in_clusters(5)
+    guard = experiment.Metric("x[$slot]", "lower", 0.1, "g", kind)
+    plan = dataclasses.replace(plan, experiment=dataclasses.replace(
+        plan.experiment, unit=unit, guards=(guard,)))
+    random = RANDOM(27)
+
+    def holed(values: Array) -> Array:
+        share = random.choice([0, 0, 0.1, 0.5, 1])
+        return np.where(random.random(values.shape) < share, np.nan, values)
+
+    told = set()
+    for number in range(12):
+        data = dataclasses.replace(good, guards=[holed(10.0 ** random.choice(
+            [-100, 0, 100], good.primary.shape) * random.poisson(1, good.primary.shape))])
+        for host, slot in random.integers(0, 20, (2, 2)):
+            reboots(data, host, slot)
+            goes(data, host + 1 - 2 * (host % 2), slot * 300 + 60.0)
+        if number % 3:
+            data = dataclasses.replace(data, **{
+                field.name: holed(getattr(data, field.name)) for field in dataclasses.fields(data)
+                if isinstance(getattr(data, field.name), np.ndarray)})
+        for slots in (1, 3, plan.slots):
+            result = verdict.judge(plan, until(data, slots), 99)
+            assert result.reasons and json.dumps(result.to_json(), allow_nan=False)
+            assert all(report.lines(result))
+            told.add(result.verdict)
+    assert {"INVALID", "INCONCLUSIVE"} <= told
 
 
 def test_whole_strata_have_to_be_four() -> None:

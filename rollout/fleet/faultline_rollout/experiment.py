@@ -52,6 +52,11 @@ def fraction(text: str) -> float:
     return value
 
 
+def relative(effect: float) -> float:
+    """The logarithm of a ratio as a fraction; infinity for one that no number can hold."""
+    return math.expm1(effect) if effect < 700 else math.inf
+
+
 @dataclasses.dataclass(frozen=True)
 class Metric:
     """A query with one value for each host, and which direction is better.
@@ -79,11 +84,11 @@ class Metric:
 
     def value(self, effect: float) -> float:
         """An effect as a fraction, or as a difference of counts."""
-        return math.expm1(effect) if self.kind == "ratio" else effect
+        return relative(effect) if self.kind == "ratio" else effect
 
     def in_words(self, effect: float) -> str:
         """An effect for people."""
-        if not math.isfinite(effect):
+        if not math.isfinite(self.value(effect)):
             return "an unknown effect"
         return f"{self.value(effect):+.2%}" if self.kind == "ratio" else \
             f"{effect:+.3g} per host and slot"

@@ -17,7 +17,7 @@ import numpy as np
 from . import Error
 from .design import Plan, write
 from .estimate import mean_of_known
-from .experiment import in_words
+from .experiment import in_words, relative
 from .types import Array
 from .verdict import KINDS, Data, Judge, Result, named
 
@@ -40,7 +40,7 @@ MEANING = {
 
 def percent(value: float) -> str:
     """An effect as a percentage."""
-    return f"{math.expm1(value):+.2%}" if math.isfinite(value) else "unknown"
+    return f"{relative(value):+.2%}" if math.isfinite(relative(value)) else "unknown"
 
 
 def sentence(result: Result) -> str:
@@ -197,7 +197,7 @@ def _draw_effect(axes: Any, plan: Plan, result: Result) -> None:
     late = ok & (np.arange(len(ok)) >= min(4, len(ok) - 1))
     tops += [*np.abs(low[late]), *np.abs(high[late])]
     if result.final and math.isfinite(found.low) and math.isfinite(found.high):
-        middle, ends = math.expm1(found.effect) * 100, np.expm1([found.low, found.high]) * 100
+        middle, ends = relative(found.effect) * 100, np.expm1([found.low, found.high]) * 100
         axes.errorbar([plan.seconds / 3600], [middle],
                       [[middle - ends[0]], [ends[1] - middle]], fmt="o", color="black",
                       capsize=4, markersize=4, label=f"{found.level:.0%} interval at the end",

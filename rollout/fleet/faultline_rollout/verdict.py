@@ -14,7 +14,7 @@ from scipy import stats
 from . import Error, estimate, sequential
 from .design import Plan
 from .estimate import Estimate, Panel, Redraws
-from .experiment import Metric, in_words
+from .experiment import Metric, in_words, relative
 from .prometheus import Prometheus, with_slot
 from .switches import metric_of
 from .types import Array, Flags
@@ -366,10 +366,9 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Values for json.dumps, effects as fractions."""
-        def number(value: float, relative: bool = False) -> float | None:
-            if not math.isfinite(value):
-                return None
-            return round(math.expm1(value) if relative else value, 6)
+        def number(value: float, ratio: bool = False) -> float | None:
+            value = relative(value) if ratio else value
+            return round(value, 6) if math.isfinite(value) else None
 
         found = self.estimate
         return {
@@ -892,7 +891,7 @@ class Judge:
         needed = f"{self._hours(detectable):.1f} more hours" if exp.design == "switchback" \
             else f"{(detectable / exp.primary.margin) ** 2:.1f} times as many hosts"
         return INCONCLUSIVE, [
-            f"an effect of {math.expm1(detectable):.2%} would have been found with a probability "
+            f"an effect of {relative(detectable):.2%} would have been found with a probability "
             f"of {POWER:.0%}; for {exp.primary.margin:.1%}, {needed} are needed"] + notes
 
 
