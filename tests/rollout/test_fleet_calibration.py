@@ -117,7 +117,7 @@ def reboot(scenario: Scenario) -> None:
 
 
 def quiet(scenario: Scenario) -> None:
-    """Nothing is switched but on one host; two reboot, one has OOM kills, one sets its clock."""
+    """Nothing is switched but on one host; two reboot, others have OOM kills, a new time, a gap."""
     switch = scenario.values["node_sysctl_vm_speculative_page_fault"]
     switch[:8] = switch[9:] = 0
     switch[:, 82:] = 0
@@ -127,6 +127,8 @@ def quiet(scenario: Scenario) -> None:
         scenario.values["node_vmstat_oom_kill"][7, minute:] += 1
     for name in ("node_time_seconds", "node_boot_time_seconds"):
         scenario.values[name][5, 90:] += 45
+    for values in scenario.values.values():
+        values[6, 85:105] = np.nan
 
 
 def unchanged(_: Scenario) -> None:
@@ -285,11 +287,11 @@ def test_verdict(server: str, name: str, tmp_path: pathlib.Path) -> None:
 
 
 def test_events_of_the_days_before(server: str) -> None:
-    """Reboots and OOM kills of hosts in no experiment are counted; a set clock is not one."""
+    """Events of hosts in no experiment are counted; a clock that is set is not one."""
     plan = plan_at(server, "quiet")
     client = prometheus.Prometheus(server)
     # The first steps have no hour before them, nor has the host that alternates.
-    for kind, host, count in (("reboots", 4, 1), ("oom_kills", 7, 2)):
+    for kind, host, count in (("reboots", 4, 1), ("oom_kills", 7, 2), ("vanished", 6, 1)):
         rates = verdict.usual(client, plan, kind, START + 60 * MINUTES)
         assert np.isnan(rates[8]) and np.isfinite(np.delete(rates, 8)).all()
         # In steps of two slots.

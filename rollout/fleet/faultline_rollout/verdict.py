@@ -96,8 +96,8 @@ class Data:
     # For each host its kernels, and when each was seen first.
     kernels: list[dict[str, float]]
     before: Array | None = None
-    # For reboots and oom_kills, how many a host had per slot in the days before; NaN if
-    # that is not known.
+    # For kinds of events, how many a host had per slot in the days before; NaN if that is
+    # not known.
     usual: dict[str, Array] = dataclasses.field(default_factory=dict)
 
     @property
@@ -150,14 +150,15 @@ def collect(plan: Plan, start: float, now: float | None = None) -> Data:
         server.texts(node("node_uname_info"), plan.hosts, "release", start,
                      start + count * exp.slot, exp.slot), before)
     moved = np.fmax.reduce(data.last_boot, 1) - np.fmin.reduce(data.first_boot, 1)
-    for kind, happened in (("reboots", moved > BOOT_SECONDS), ("oom_kills", data.ooms > 0.5)):
+    for kind, happened in (("reboots", moved > BOOT_SECONDS), ("oom_kills", data.ooms > 0.5),
+                           ("vanished", np.isnan(data.seen[:, -1]))):
         if happened.any():
             data.usual[kind] = usual(server, plan, kind, start)
     return data
 
 
 def usual(server: Prometheus, plan: Plan, kind: str, start: float) -> Array:
-    """How many reboots or OOM kills each host had per slot in the days before.
+    """How many events of a kind each host had per slot in the days before.
 
     Only times count in which the host had this kernel, and the value of arm a for an hour
     or more: neither a trial that boots the kernel, nor harm of b in an experiment before.
@@ -183,12 +184,14 @@ def usual(server: Prometheus, plan: Plan, kind: str, start: float) -> Array:
             "", f"(min_over_time({switch}[{quiet}s]) == {exp.a})",
             f"(max_over_time({switch}[{quiet}s]) == {exp.a})",
             f"count_over_time({kernel}[1h] offset {step}s)"))
-        event = {"reboots": f"({node('node_time_seconds')} - {node('node_boot_time_seconds')} "
-                            f"< {step})",
-                 "oom_kills": f"(increase({node('node_vmstat_oom_kill')}[{step}s]) > 0.5)"}[kind]
+        clock, gone = node("node_time_seconds"), GONE_SLOTS * exp.slot
+        event = {"reboots": f"({clock} - {node('node_boot_time_seconds')} < {step})",
+                 "oom_kills": f"(increase({node('node_vmstat_oom_kill')}[{step}s]) > 0.5)",
+                 "vanished": f"(count_over_time({clock}[{step}s] offset {gone}s) unless on "
+                             f"({exp.host_label}) count_over_time({clock}[{gone}s]))"}[kind]
         events, steps = (server.table(
             f"count_over_time(({what}{known})[{HISTORY}s:{step}s])", plan.hosts, start, 1,
-            exp.slot)[:, 0] for what in (event, node("node_time_seconds")))
+            exp.slot)[:, 0] for what in (event, clock))
     except Error:
         return nothing
     # No event gives no value.
