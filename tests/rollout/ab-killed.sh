@@ -53,14 +53,14 @@ killed_at() {
 whole() {
 	local file
 	if [ -e "$work/textfile/faultline_ab.prom" ]; then
-		is 2 "$(grep -cE '^faultline_ab(_noncompliant_total)?\{.*\} [01]$' "$work/textfile/faultline_ab.prom")" &&
-			is 6 "$(wc -l <"$work/textfile/faultline_ab.prom")" || return 1
+		is 3 "$(grep -cE '^faultline_ab(_noncompliant_total|_ended)?\{.*\} [01]$' "$work/textfile/faultline_ab.prom")" &&
+			is 9 "$(wc -l <"$work/textfile/faultline_ab.prom")" || return 1
 	fi
 	for file in "$work"/run/ab/*.plan; do
 		[ ! -e "$file" ] || cmp "$file" "$pushed" || return 1
 	done
 	for file in "$work"/run/ab/*.before; do
-		[ ! -e "$file" ] || is 4 "$(grep -cE '^(switch=vm|value=|expires=|deadline=)' "$file")" || return 1
+		[ ! -e "$file" ] || is 3 "$(grep -cE '^(vm.*=[01] -|expires=.*|deadline=.*)$' "$file")" || return 1
 	done
 }
 
