@@ -438,6 +438,54 @@ hold_refused() {
 		refused 1 'holds no switches' ab release x && ab watch x
 }
 
+# --- Package scripts
+
+# removed COMMAND...: after COMMAND, the package is removed, for both kinds of packages.
+removed() {
+	alternates && "$@" && package deb remove && is '' "$(find "$work/textfile" -type f)" &&
+		grep -qF 'stop faultline-ab@* faultline-ab-expire@* faultline-hold@*' "$units" &&
+		alternates && "$@" && package rpm 0 && is '' "$(find "$work/textfile" -type f)"
+}
+removed_cleanly() {
+	removed true && is 0 "$(section)" && is '' "$(find "$work/run/ab" -type f)" && is '' "$(grep warning "$said")"
+}
+removed_damaged() {
+	damage() { rm "$work/run/ab/spf-1.plan" && echo x >"$work/run/ab/spf-1.before"; }
+	removed damage && grep -q 'warning: some switches may not be as before' "$said"
+}
+removed_locked() {
+	local status sbin=$work/sbin
+	mkdir -p "$sbin"
+	sed 's/^LOCK_SECONDS=.*/LOCK_SECONDS=0/' "$host/faultline-ab" >"$sbin/faultline-ab"
+	chmod 755 "$sbin/faultline-ab"
+	alternates || return 1
+	exec 8>>"$work/run/lock"
+	flock 8
+	package deb remove 8>&- && package rpm 0 8>&-
+	status=$?
+	exec 8>&-
+	[ $status = 0 ] && grep -q 'has held' "$said" && grep -q 'warning: some switches' "$said"
+}
+removed_refused() {
+	local as='setpriv --bounding-set=-dac_override,-dac_read_search'
+	refuse() { chmod 444 "$work/sys/vm/munmap_section_kbytes"; }
+	# The value is not lost: the package comes back, and the next command completes the stop.
+	removed refuse && grep -q 'cannot be set back to 0' "$said" && is 65536 "$(section)" &&
+		chmod 644 "$work/sys/vm/munmap_section_kbytes" && ab stop && is 0 "$(section)"
+}
+upgraded() {
+	alternates && package "$1" "$2" && is '' "$(cat "$said")" && is 65536 "$(section)" &&
+		at 1001800 && ab apply spf-1 && is 65536 "$(section)" && at 1002400 && ab apply spf-1 && is 0 "$(section)"
+}
+# The new version does not read the plan.
+upgraded_format() {
+	alternates && sed 's/!= 1 \]/!= 2 ]/; s/reads format 1/reads format 2/' "$host/faultline-ab" >"$work/newer" || return 1
+	# shellcheck disable=SC2086 # "busybox ash" are two words
+	$shell "$work/newer" apply spf-1 2>"$said" && { echo 'it succeeded'; return 1; }
+	grep -q "is for another version (format is '1'; this program reads format 2)" "$said" && is 0 "$(section)" &&
+		is '' "$(find "$work/run/ab" -type f)"
+}
+
 # --- Plans from standard input
 
 from_stdin() {
@@ -874,6 +922,13 @@ for shell in dash 'busybox ash'; do
 	check "${s}a hold and a soft reboot" holds hold_soft_reboot
 	check "${s}a hold without systemd" without_systemd
 	check "${s}holds that are refused" hold_refused
+	check "${s}removal ends an experiment" removed_cleanly
+	check "${s}removal with a damaged .before" removed_damaged
+	check "${s}removal while the lock is held" removed_locked
+	check "${s}removal, and the kernel refuses the old value" removed_refused
+	check "${s}an experiment goes on over an upgrade: deb" upgraded deb upgrade
+	check "${s}an experiment goes on over an upgrade: rpm" upgraded rpm 1
+	check "${s}an upgrade to a version for other plans ends it" upgraded_format
 	check "${s}a plan from standard input" from_stdin
 	if : >"$work/probe" && chown 65534:65533 "$work/probe" 2>/dev/null; then
 		check "${s}metrics in a folder of another user" written_anyway 65534:65534 755 65534:65534
