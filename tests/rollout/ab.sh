@@ -387,9 +387,9 @@ killed_and_start() {
 number_again() { sed -i "s/^born=.*/born=1/" "$work/run/ab/bench.before" && ab stop --expired bench && held_back; }
 alive_and_expired() { ab stop --expired bench && is '0 1' "$(section) $(spf)"; }
 hold_and_experiment() {
-	plan "$pushed" && refused 1 "bench, process $holder, uses vm.speculative_page_fault.*stop bench" ab start "$pushed" &&
-		plan "$pushed" name=bench switch=vm.pmd_clear_ipi_free && refused 1 'the name bench is in use' ab start "$pushed" &&
-		refused 1 'uses vm.munmap' ab hold other $$ vm.munmap_section_kbytes &&
+	plan "$pushed" switch=vm.pmd_clear_ipi_free &&
+		refused 1 "bench, process $holder, changes switches on this host.*stop bench" ab start "$pushed" &&
+		refused 1 "bench, process $holder, changes" ab hold bench $$ vm.pmd_clear_ipi_free &&
 		is '' "$(ab status --json | json name)" && grep -q "bench: process $holder sets vm.mun" <(ab status)
 }
 hold_by_hand() {
@@ -431,7 +431,9 @@ without_systemd() {
 	done
 }
 hold_refused() {
+	alternates && refused 1 'experiment spf-1 runs on this host' ab hold x $$ vm.speculative_page_fault || return 1
 	new_host
+	ab hold --dry-run x $$ vm.munmap_section_kbytes && is '' "$(find "$work/run" -type f)" || return 1
 	refused 1 'there is no process 4194305' ab hold x 4194305 vm.munmap_section_kbytes &&
 		refused 2 'not a switch' ab hold x $$ vm.swappiness &&
 		refused 1 'holds no switches' ab set x vm.munmap_section_kbytes=1 &&
