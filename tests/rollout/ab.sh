@@ -243,9 +243,9 @@ section() {
 	[ $# -eq 0 ] || echo "$1" >"$work/sys/vm/munmap_section_kbytes"
 	switch munmap_section_kbytes
 }
-# alternates [KEY=VALUE...]: an experiment with that switch, in arm b.
+# alternates: an experiment with that switch, in arm b.
 alternates() {
-	started switch=vm.munmap_section_kbytes b=65536 "$@" && at 1001200 && ab apply spf-1 && is 65536 "$(section)"
+	started switch=vm.munmap_section_kbytes b=65536 && at 1001200 && ab apply spf-1 && is 65536 "$(section)"
 }
 ended_metric() { sed -n 's/^faultline_ab_ended.* //p' "$work/textfile/faultline_ab.prom"; }
 # says VALUE: sysctl.d sets the switch from now on.
@@ -366,7 +366,7 @@ holds() {
 	status=$?
 	kill "$holder" 2>/dev/null
 	wait "$holder" 2>/dev/null
-	return $status
+	return "$status"
 }
 kill_holder() {
 	kill -KILL "$holder"
@@ -831,7 +831,7 @@ without_analyze() {
 	"$@"
 	status=$?
 	umount /usr/bin/systemd-analyze
-	return $status
+	return "$status"
 }
 tuned() {
 	conf etc/tuned/active_profile mine

@@ -79,7 +79,8 @@ class Host:
         command, = (line.removeprefix("ExecStart=/usr/sbin/").replace("%i", "bench")
                     for line in unit.splitlines() if line.startswith("ExecStart="))
         program.write_text(
-            f'#!/bin/sh\necho "$*" >>{orders}\n[ "$*" != "start faultline-hold@bench.service" ] ||\n'
+            f'#!/bin/sh\necho "$*" >>{orders}\n'
+            '[ "$*" != "start faultline-hold@bench.service" ] ||\n'
             f"setsid {HOST}/{command} >/dev/null 2>&1 &\n")
         program.chmod(0o755)
         (self.folder / "root/run/systemd/system").mkdir(parents=True)
@@ -92,7 +93,8 @@ class Host:
     def start(self, *words: object) -> subprocess.Popen[str]:
         """Start it in the folder."""
         return subprocess.Popen([PROGRAM, *map(str, words)], cwd=self.folder, env=self.env,
-                                text=True, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                text=True, start_new_session=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE)
 
     def run(self, *words: object) -> tuple[int, str, str]:
         """Run it with the fake programs: exit status, output, messages."""
