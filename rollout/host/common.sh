@@ -30,7 +30,7 @@ put() {
 
 # field NAME FILE: the value of the line NAME=VALUE.
 field() {
-	sed -n "s/^$1=//p" "$2" 2>/dev/null | head -n 1
+	sed -n "/^$1=/ { s///p; q; }" "$2" 2>/dev/null
 }
 
 # is_number TEXT: digits without leading zeros, small enough for arithmetic.
