@@ -22,7 +22,7 @@ put() {
 }
 
 put 755 "$usr/sbin" faultline-ab faultline-boot
-put 644 "$usr/lib/faultline" common.sh units/boot-complete.conf
+put 644 "$usr/lib/faultline" common.sh owners.sh plan.sh state.sh units/boot-complete.conf
 put 755 "$usr/lib/faultline" before-removal.sh
 put 755 "$usr/lib/faultline/health.d" health.d/10-kernel health.d/20-units
 put 755 "$usr/lib/systemd/system-generators" faultline-trial-generator

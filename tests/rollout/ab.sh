@@ -481,9 +481,9 @@ upgraded() {
 }
 # The new version does not read the plan.
 upgraded_format() {
-	alternates && sed 's/!= 1 \]/!= 2 ]/; s/reads format 1/reads format 2/' "$host/faultline-ab" >"$work/newer" || return 1
-	# shellcheck disable=SC2086 # "busybox ash" are two words
-	$shell "$work/newer" apply spf-1 2>"$said" && { echo 'it succeeded'; return 1; }
+	alternates && mkdir -p "$work/newer" && cp "$host"/*.sh "$work/newer" &&
+		sed -i 's/!= 1 \]/!= 2 ]/; s/reads format 1/reads format 2/' "$work/newer/plan.sh" || return 1
+	(FAULTLINE_LIB=$work/newer && ab apply spf-1 2>"$said") && { echo 'it succeeded'; return 1; }
 	grep -q "is for another version (format is '1'; this program reads format 2)" "$said" && is 0 "$(section)" &&
 		is '' "$(find "$work/run/ab" -type f)"
 }

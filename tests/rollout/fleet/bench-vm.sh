@@ -31,5 +31,6 @@ tools/fl vm run --kernel "${KERNEL:-$(image microvm)}" --name fleet-bench \
 	--out "$BUILD/vm/fleet-bench" --ktap --quiet --cpus 2 --icount 4 --mem 1536 --timeout 1500 \
 	--file "$work/usr:/usr" --file "$work/lib/${library##*/}:$library" \
 	--file "$python:/usr/bin/python3" --file rollout/host/common.sh \
+	--file rollout/host/owners.sh --file rollout/host/plan.sh --file rollout/host/state.sh \
 	--file sysctl/switches --file "$(command -v flock)" --file tests/rollout/guest-lib.sh --file tests/rollout/fleet/bench-guest.sh \
 	-- sh -c "FAULTLINE_BENCH='$options' sh bench-guest.sh"
