@@ -313,7 +313,7 @@ finish() {
 		return 1
 	fi
 	put_back "$1" || {
-		say "error: $1: $problem. It is tried again every minute; a reboot also sets it back"
+		say "error: $1: $problem. It is tried again until it works; a reboot also sets it back"
 		return 1
 	}
 	# .before last: as long as it is there, somebody completes this.  A damaged one
