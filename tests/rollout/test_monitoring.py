@@ -69,7 +69,6 @@ HEALTHY = {
     BOOT + H1: "1000x60 1090x60", BOOT + H2: "1000x120", NONCOMPLIANT: "0x120", OOM: "3x120",
     ENDED: "0x120",
     WRITTEN: "0+60x120", TEXTFILE: "0x120", COLLECTOR: "1x120", TRIAL: "3x120", ROLLBACK: "0x120",
-    ENDED: "0x120",
     # Installed seven days ago, after 50 minutes, and running.
     NEWEST % 1: "-601800x120",
     **{SPF % what: "0+6000x120" for what in DONE},
