@@ -30,7 +30,7 @@ put() {
 
 # field NAME FILE: the value of the line NAME=VALUE.
 field() {
-	sed -n "s/^$1=//p" "$2" 2>/dev/null | head -n 1
+	sed -n "/^$1=/ { s///p; q; }" "$2" 2>/dev/null
 }
 
 # is_number TEXT: digits without leading zeros, small enough for arithmetic.
@@ -51,26 +51,65 @@ setting() {
 	printf '%s\n' "$setting_value"
 }
 
-# Sets textfile to node_exporter's folder for .prom files, or to nothing.
-find_textfile() {
-	textfile=${FAULTLINE_TEXTFILE-}
-	[ -z "$textfile" ] || return 0
-	for textfile in /var/lib/prometheus/node-exporter /var/lib/node_exporter/textfile_collector; do
-		[ ! -d "$textfile" ] || return 0
+# textfile: node_exporter's folder for .prom files, or nothing.
+textfile() {
+	textfile_set=$(setting FAULTLINE_TEXTFILE)
+	for textfile_folder in "$textfile_set" "${FAULTLINE_ROOT-}/var/lib/prometheus/node-exporter" \
+		"${FAULTLINE_ROOT-}/var/lib/node_exporter/textfile_collector"; do
+		if [ -n "$textfile_folder" ] && { [ -n "$textfile_set" ] || [ -d "$textfile_folder" ]; }; then
+			printf '%s\n' "${textfile_folder%/}"
+			return
+		fi
 	done
-	textfile=
+}
+
+# in_folder FOLDER COMMAND...: run a command in a folder that others may own, with the
+# rights of those who can change the folder: they could lead root to any file, by a link.
+# Their right to rename a folder on the way to it is of no use: a command that is there
+# stays there, and with root's rights only in a folder that nobody else can change.
+in_folder() {
+	folder=$1
+	shift
+	cd -P "$folder" 2>/dev/null || {
+		echo "there is no folder $folder"
+		return 1
+	}
+	[ "$(pwd -P)" = "$folder" ] || {
+		echo "a symbolic link leads to $(pwd -P): set FAULTLINE_TEXTFILE to a folder without links"
+		return 1
+	}
+	# shellcheck disable=SC2046 # words
+	set -- $(stat -c '%u %g %a' .) "$@"
+	owner=$1 group=$2 mode=$3
+	shift 3
+	case $owner,$group,$mode in
+	0,*,*[2367]) owner=65534 group=65534 ;;
+	0,0,*) ;;
+	0,*,*[2367]?) owner=65534 ;;
+	esac
+	if [ "$owner" != 0 ] && [ "$(id -u)" = 0 ]; then
+		set -- /usr/bin/setpriv "--reuid=$owner" "--regid=$group" --clear-groups "$@"
+	fi
+	"$@" 2>/dev/null || {
+		echo "user $owner cannot write to it"
+		return 1
+	}
 }
 
 # publish NAME: standard input becomes NAME.prom; empty input removes it.  Metrics
 # are not worth failing for: a folder that cannot be written is only reported.
 publish() {
-	find_textfile
+	publish_folder=$(textfile)
 	publish_text=$(cat)
-	[ -n "$textfile" ] || return 0
+	[ -n "$publish_folder" ] || return 0
 	if [ -z "$publish_text" ]; then
-		rm -f "$textfile/$1.prom" 2>/dev/null && return 0
-	elif printf '%s\n' "$publish_text" | put "$textfile/$1.prom"; then
-		return 0
+		[ -d "$publish_folder" ] || return 0
+		publish_why=$(in_folder "$publish_folder" rm -f "$1.prom") && return 0
+	else
+		# shellcheck disable=SC2016 # for sh -c
+		publish_why=$(printf '%s\n' "$publish_text" | in_folder "$publish_folder" \
+			sh -c 'cat >".$1.new" && mv -f ".$1.new" "$1" || { rm -f ".$1.new"; exit 1; }' sh "$1.prom") &&
+			return 0
 	fi
-	say "warning: cannot write $textfile/$1.prom: Prometheus sees old values"
+	say "warning: cannot write $publish_folder/$1.prom: $publish_why; Prometheus sees old values"
 }

@@ -22,12 +22,13 @@ put() {
 }
 
 put 755 "$usr/sbin" faultline-ab faultline-boot
-put 644 "$usr/lib/faultline" common.sh units/boot-complete.conf
+put 644 "$usr/lib/faultline" common.sh owners.sh plan.sh state.sh units/boot-complete.conf
+put 755 "$usr/lib/faultline" before-removal.sh
 put 755 "$usr/lib/faultline/health.d" health.d/10-kernel health.d/20-units
 put 755 "$usr/lib/systemd/system-generators" faultline-trial-generator
 put 644 "$usr/lib/systemd/system" units/faultline-ab@.service units/faultline-ab@.timer \
 	units/faultline-ab-expire@.service units/faultline-ab-expire@.timer \
-	units/faultline-gate.service units/faultline-health.service
+	units/faultline-hold@.service units/faultline-gate.service units/faultline-health.service
 mkdir -p "$usr/lib/tmpfiles.d"
 install -m 644 "$here/units/tmpfiles.conf" "$usr/lib/tmpfiles.d/faultline-host.conf"
 put 644 "$usr/share/bash-completion/completions" completion/faultline-ab completion/faultline-boot

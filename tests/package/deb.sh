@@ -234,7 +234,7 @@ check_empty 'the host package has no files but those of rollout/host' "$(gunzip 
 	diff -r "$work/host.wanted" "$work/host" 2>&1)"
 check_empty 'the host package enables no unit' "$(find "$work/host" -type l)"
 check 'removing the host package stops experiments' \
-	grep -q 'faultline-ab stop --all' <(dpkg-deb --ctrl-tarfile "$(deb faultline-host)" | tar -xO ./prerm)
+	grep -q 'faultline/before-removal.sh' <(dpkg-deb --ctrl-tarfile "$(deb faultline-host)" | tar -xO ./prerm)
 check_empty 'installing the host package starts nothing' "$(dpkg-deb --ctrl-tarfile "$(deb faultline-host)" |
 	tar -xO --wildcards './p*' | grep -E 'systemctl|systemd-invoke')"
 

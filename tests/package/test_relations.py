@@ -29,10 +29,9 @@ K-devel-matched requires: K-core = V, K-devel = V
 K-tools provides: installonlypkg(kernel)
 K-tools requires: faultline-perf
 K-selftests provides: installonlypkg(kernel)
-faultline-host requires: coreutils, gawk, systemd, util-linux, coreutils [pre], coreutils [preun]
+faultline-host requires: coreutils, gawk, systemd, util-linux, coreutils [preun]
 faultline-host requires: gawk [preun], util-linux [preun], faultline-profiles >= V
-faultline-bench requires: python3 >= 3.11, faultline-profiles >= V
-faultline-bench recommends: systemd
+faultline-bench requires: python3 >= 3.11, faultline-host >= V, faultline-profiles >= V
 faultline-rollout requires: python3 >= 3.11, python3-matplotlib, python3-numpy, python3-scipy
 faultline-rollout requires: faultline-profiles >= V
 faultline-rollout recommends: openssh-clients

@@ -53,14 +53,14 @@ killed_at() {
 whole() {
 	local file
 	if [ -e "$work/textfile/faultline_ab.prom" ]; then
-		is 2 "$(grep -cE '^faultline_ab(_noncompliant_total)?\{.*\} [01]$' "$work/textfile/faultline_ab.prom")" &&
-			is 6 "$(wc -l <"$work/textfile/faultline_ab.prom")" || return 1
+		is 3 "$(grep -cE '^faultline_ab(_noncompliant_total|_ended)?\{.*\} [01]$' "$work/textfile/faultline_ab.prom")" &&
+			is 9 "$(wc -l <"$work/textfile/faultline_ab.prom")" || return 1
 	fi
 	for file in "$work"/run/ab/*.plan; do
 		[ ! -e "$file" ] || cmp "$file" "$pushed" || return 1
 	done
 	for file in "$work"/run/ab/*.before; do
-		[ ! -e "$file" ] || is 4 "$(grep -cE '^(switch=vm|value=|expires=|deadline=)' "$file")" || return 1
+		[ ! -e "$file" ] || is 3 "$(grep -cE '^(vm.*=[01] -|expires=.*|deadline=.*)$' "$file")" || return 1
 	done
 }
 
@@ -125,6 +125,35 @@ in_expiry() {
 	whole && ab stop --expired spf-1 && gone
 }
 
+# in_hold STEP COMMAND: the process of a hold and its command hold, set or release are killed.
+in_hold() {
+	local status words holder
+	new_host
+	mkdir -p "$work/root/run/systemd/system"
+	sleep 1000 >/dev/null 2>&1 &
+	holder=$!
+	words="hold bench $holder vm.speculative_page_fault"
+	# shellcheck disable=SC2086 # words
+	[ "$2" = hold ] || ab $words
+	[ "$2" = hold ] || words='set bench vm.speculative_page_fault=1'
+	# shellcheck disable=SC2086 # words
+	[ "$2" != release ] || { ab $words && words='release bench'; }
+	# shellcheck disable=SC2086 # words
+	killed_at "$1" $words
+	status=$?
+	kill -KILL "$holder"
+	wait "$holder" 2>/dev/null
+	[ "$status" = 0 ] || return 2
+	whole_hold && ab stop --expired bench && gone
+}
+whole_hold() {
+	local file=$work/run/ab/bench.before
+	[ ! -e "$file" ] || is 3 "$(grep -cE '^(vm.*=[01] -|pid=.*|born=.*)$' "$file")"
+}
+in_set() { in_hold "$1" set; }
+in_release() { in_hold "$1" release; }
+in_begin() { in_hold "$1" hold; }
+
 # each_step NAME FUNCTION: FUNCTION at each step until the program is not killed.
 each_step() {
 	local step=1 status out failed=
@@ -145,4 +174,7 @@ each_step 'killed in start, and stopped' left_in_start
 each_step 'killed while the arm changes' in_apply
 each_step 'killed in stop' in_stop
 each_step 'killed at the expiry' in_expiry
+each_step 'killed in hold, with its process' in_begin
+each_step 'killed in set, with its process' in_set
+each_step 'killed in release, with its process' in_release
 done_testing

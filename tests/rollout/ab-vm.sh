@@ -14,6 +14,7 @@ guest() {
 	# busybox has no flock.  QEMU cannot patch code that another CPU runs, so one CPU.
 	in_vm microvm "rollout-$name" --ktap --quiet --cpus 1 --mem 512 --timeout 900 \
 		--file rollout/host/faultline-ab --file rollout/host/common.sh \
+		--file rollout/host/owners.sh --file rollout/host/plan.sh --file rollout/host/state.sh \
 		--file sysctl/switches \
 		--file tests/rollout/guest-lib.sh --file tests/rollout/guest.sh --file "$(command -v flock)" "$@" \
 		-- sh guest.sh "$argument"

@@ -566,6 +566,19 @@ full_disk() {
 	[ "$status" -eq 0 ] && is '' "$(in_grubenv next_entry)"
 }
 
+# Removal of the package leaves no kernel on trial, and no metric; it cannot fail.
+removed_armed() {
+	sd_next && package "$1" "$2" && is '' "$(in_efi LoaderEntryOneShot)" && is '' "$(trial state)" &&
+		is '' "$(find "$work/textfile" -type f)" && grep -q 'nothing is on trial' "$said"
+}
+removed_pinned() {
+	sd_next && boot back >/dev/null && boot pin "$new" >/dev/null && package "$1" "$2" &&
+		is "x-$new.conf" "$(in_efi LoaderEntryDefault)" && grep -q 'pin has chosen stays the default' "$said"
+}
+removed_without_loader() {
+	sd_next && rm -r "$efi" && package "$1" "$2" && grep -q "warning: $new is still on trial" "$said"
+}
+
 for shell in dash 'busybox ash'; do
 	s="$shell: "
 	check "${s}systemd-boot: next" sd_next
@@ -641,6 +654,14 @@ for shell in dash 'busybox ash'; do
 	check "${s}nothing fails on a kernel that is not on trial" never_there
 	check "${s}next during a trial" during_trial
 	check "${s}a full disk" full_disk
+	for removal in 'deb remove' 'rpm 0'; do
+		# shellcheck disable=SC2086 # two words
+		{
+			check "${s}$removal: a kernel on trial" removed_armed $removal
+			check "${s}$removal: a pinned kernel" removed_pinned $removal
+			check "${s}$removal: the boot loader is gone" removed_without_loader $removal
+		}
+	done
 	for arguments in '' fly next 'next a b' 'next --newest a' removed 'next --x' pin 'pin --x' 'back x' 'status x'; do
 		# shellcheck disable=SC2086
 		check "${s}usage: faultline-boot $arguments" refused 2 . boot $arguments

@@ -85,6 +85,18 @@ ab() {
 	$shell "$host/faultline-ab" "$@"
 }
 
+# package KIND ARGUMENT: what a package of that kind, deb or rpm, runs before a removal or upgrade.
+package() {
+	case $1 in
+	deb) cat packaging/deb/debian/faultline-host.prerm ;;
+	rpm) sed -n '/^%preun -n faultline-host/,/^$/p' packaging/rpm/linux-faultline.spec | sed '1d; s|%{_prefix}|/usr|' ;;
+	esac | sed "s|/usr/lib/faultline|$host|" >"$work/scriptlet"
+	[ "$(grep -c before-removal "$work/scriptlet")" = 1 ] || { echo "no script of $1"; return 1; }
+	# shellcheck disable=SC2086 # "busybox ash" are two words
+	FAULTLINE_SBIN=${sbin:-$host} ${as-} $shell "$work/scriptlet" "$2" >"$said" 2>&1 ||
+		{ echo "exit status $?"; cat "$said"; return 1; }
+}
+
 switch() {
 	cat "$work/sys/vm/$1"
 }

@@ -120,7 +120,7 @@ completed() {
 check 'completion of a command' [ "$(completed faultline-ab st)" = 'start status stop' ]
 check 'completion of an option' [ "$(completed faultline-boot status --) $(completed faultline-boot back --)" = '--json --next' ]
 mkdir -p "$work/run/ab" "$work/tree/lib/modules/6.12.117-faultline1"
-touch "$work/run/ab/jvm-spf-1.plan"
+touch "$work/run/ab/jvm-spf-1.before"
 check 'completion of an experiment' \
 	[ "$(FAULTLINE_RUN=$work/run completed faultline-ab stop jvm)" = jvm-spf-1 ]
 check 'completion of a kernel' \

@@ -112,7 +112,8 @@ def fixture_host(tmp_path: pathlib.Path) -> Iterator[Host]:
             {"usr/share/faultline/switches": ROOT / "sysctl/switches"})
     package(repository, "faultline-host", {
         "usr/sbin/faultline-ab": ROOT / "rollout/host/faultline-ab",
-        "usr/lib/faultline/common.sh": ROOT / "rollout/host/common.sh"})
+        **{f"usr/lib/faultline/{name}.sh": ROOT / f"rollout/host/{name}.sh"
+           for name in ("common", "owners", "plan", "state")}})
     shutil.rmtree(repository / "work")
     with open(repository / "Packages", "w", encoding="utf-8") as index:
         subprocess.run(["apt-ftparchive", "packages", "."], cwd=repository, stdout=index,

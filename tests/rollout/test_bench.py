@@ -2,6 +2,7 @@
 """faultline-bench: its table, its errors, and that it restores every switch."""
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import json
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,7 @@ import pytest
 from faultline.common import ROOT
 
 PROGRAM = ROOT / "rollout/bench/faultline-bench"
+HOST = ROOT / "rollout/host"
 BEFORE = {"munmap_section_kbytes": 4096, "madvise_section_kbytes": 0, "hugetlb_pmd_sharing": 1,
           "pmd_clear_ipi_free": 0, "speculative_page_fault": 1}
 # Records each call with the values of the switches; twice as fast with speculative faults.
@@ -60,15 +62,39 @@ class Host:
         for path, text in ((self.micro, MICRO), (self.munmap, MUNMAP)):
             path.write_text(text)
             path.chmod(0o755)
-        self.before = folder / "run/bench.before"
+        self.before = folder / "run/ab/bench.before"
+        (folder / "root/etc").mkdir(parents=True)
         self.env = {**os.environ, "FAULTLINE_RUN": str(folder / "run"),
+                    "FAULTLINE_ROOT": str(folder / "root"),
                     "FAULTLINE_SYSCTL": str(folder / "sys"),
                     "FAULTLINE_CMDLINE": str(folder / "cmdline")}
+
+    def systemd(self) -> Path:
+        """From now on, a host with systemd: it starts what faultline-hold@.service starts.
+
+        Returns the file with its orders.
+        """
+        orders, program = self.folder / "orders", self.folder / "systemctl"
+        unit = (HOST / "units/faultline-hold@.service").read_text("utf-8")
+        command, = (line.removeprefix("ExecStart=/usr/sbin/").replace("%i", "bench")
+                    for line in unit.splitlines() if line.startswith("ExecStart="))
+        program.write_text(
+            f'#!/bin/sh\necho "$*" >>{orders}\n'
+            '[ "$*" != "start faultline-hold@bench.service" ] ||\n'
+            f"setsid {HOST}/{command} >/dev/null 2>&1 &\n")
+        program.chmod(0o755)
+        (self.folder / "root/run/systemd/system").mkdir(parents=True)
+        self.env["FAULTLINE_SYSTEMCTL"] = str(program)
+        # As systemd does it for the unit.
+        self.env["FAULTLINE_LIB"], self.env["FAULTLINE_SWITCHES"] = map(
+            str, (HOST, ROOT / "sysctl/switches"))
+        return orders
 
     def start(self, *words: object) -> subprocess.Popen[str]:
         """Start it in the folder."""
         return subprocess.Popen([PROGRAM, *map(str, words)], cwd=self.folder, env=self.env,
-                                text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                text=True, start_new_session=True, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE)
 
     def run(self, *words: object) -> tuple[int, str, str]:
         """Run it with the fake programs: exit status, output, messages."""
@@ -87,6 +113,15 @@ class Host:
     def values(self) -> dict[str, int]:
         """The switches now."""
         return {path.name: int(path.read_text()) for path in self.vm.iterdir()}
+
+    def hold(self, pid: int, *lines: str) -> None:
+        """A hold of a process, with values from before."""
+        born = "1"
+        if Path(f"/proc/{pid}").exists():
+            born = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(") ")[2].split()[19]
+        self.before.parent.mkdir(parents=True, exist_ok=True)
+        self.before.write_text("\n".join([f"pid={pid}", f"born={born}",
+                                          *(f"{line} -" for line in lines), ""]))
 
     def calls(self) -> list[str]:
         """The calls of the fake program."""
@@ -169,16 +204,23 @@ def test_refused(host: Host) -> None:
     (host.folder / "cmdline").write_text("quiet faultline=off\n")
     assert "faultline=off" in host.refused()
     (host.folder / "cmdline").write_text("quiet\n")
-    (host.folder / "run/ab").mkdir(parents=True)
-    for name in ("one.plan", "one.before"):
-        (host.folder / "run/ab" / name).write_text("")
-        assert "faultline-ab stop one" in host.refused()
-        (host.folder / "run/ab" / name).unlink()
-    host.before.write_text(f"pid={os.getpid()}\nvm.pmd_clear_ipi_free=1\n")
-    assert f"process {os.getpid()}, runs" in host.refused()
-    host.before.write_text("pid=x\n")
-    assert "is damaged" in host.refused()
+    host.before.parent.mkdir(parents=True)
+    plan = host.before.with_name("one.plan")
+    host.before.with_name("one.before").write_text(
+        "expires=99999999999\ndeadline=99999999999\nvm.x=0 -\nvm.munmap_section_kbytes=0 -\n")
+    plan.write_text("switch=vm.pmd_clear_ipi_free\n")
+    # Damaged: the run would complete the stop of an experiment, but a dry run changes nothing.
+    assert "experiment one runs on this host" in host.refused("--dry-run")
+    for path in host.before.parent.iterdir():
+        path.unlink()
+    host.hold(os.getpid(), "vm.pmd_clear_ipi_free=1")
+    assert f"process {os.getpid()}, changes" in host.refused()
     host.before.unlink()
+    blocked = host.folder / "root/etc/faultline/no-experiments"
+    blocked.parent.mkdir()
+    blocked.write_text("incident\n")
+    assert "blocked on this host (incident)" in host.refused()
+    blocked.unlink()
     assert host.values() == BEFORE
     for path in host.vm.iterdir():
         path.unlink()
@@ -202,31 +244,57 @@ def wait_for(what: Callable[[], object], event: str) -> None:
         time.sleep(0.02)
 
 
+@contextlib.contextmanager
+def first_test(host: Host) -> Iterator[subprocess.Popen[str]]:
+    """A run in its first test, which goes on afterwards, in case that nothing has killed it."""
+    waits = Path(f"{host.micro}.waits")
+    waits.touch()
+    process = host.start("--programs", host.folder)
+    try:
+        wait_for(host.calls, "the first test begins")
+        assert host.before.exists() and host.values() != BEFORE
+        yield process
+    finally:
+        waits.unlink()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_killed(host: Host, number: signal.Signals) -> None:
     """The switches are restored after any signal, SIGKILL included."""
-    waits = Path(f"{host.micro}.waits")
-    waits.touch()
-    with host.start("--programs", host.folder) as process:
-        try:
-            wait_for(host.calls, "the first test begins")
-            assert host.before.exists() and host.values() != BEFORE
-            process.send_signal(number)
-            status = process.wait(120)
-        finally:
-            # Lets the program of the first test end, in case nothing has killed it.
-            waits.unlink()
-    assert status == (-number if number == signal.SIGKILL else 128 + number)
+    with first_test(host) as process:
+        process.send_signal(number)
+        process.wait(120)
+    process.communicate()
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     wait_for(lambda: not host.before.exists(), "the switches are put back")
     assert host.values() == BEFORE
 
 
+def test_group_killed(host: Host) -> None:
+    """With systemd, the switches are restored if every process of the run gets SIGKILL."""
+    orders = host.systemd()
+    with first_test(host) as process:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_for(lambda: not host.before.exists(), "the unit puts the switches back")
+    assert host.values() == BEFORE
+    assert orders.read_text().splitlines()[0] == "start faultline-hold@bench.service"
+
+
+def test_set_by_hand(host: Host) -> None:
+    """A value that somebody sets during a run ends it, and stays; the others are restored."""
+    with first_test(host) as process:
+        (host.vm / "munmap_section_kbytes").write_text("2048\n")
+    err = process.communicate(timeout=120)[1]
+    assert process.returncode == 1 and "was set from 0 to 2048 by somebody else" in err
+    assert host.values() == {**BEFORE, "munmap_section_kbytes": 2048} and not host.before.exists()
+
+
 def test_left_behind(host: Host) -> None:
-    """The next run restores the switches if the watcher was killed as well."""
-    host.before.parent.mkdir()
-    host.before.write_text("pid=0\nvm.munmap_section_kbytes=8192\n")
+    """The next run restores the switches of one whose processes were all killed."""
+    host.hold(4194305, "vm.munmap_section_kbytes=8192")
     status, _, err = host.run("--switches", "pmd_clear_ipi_free", "--rounds", 1)
-    assert status == 0 and "an earlier run has left" in err
+    assert status == 0, err
     assert host.values() == {**BEFORE, "munmap_section_kbytes": 8192}
 
 
@@ -238,14 +306,27 @@ def test_restore(host: Host) -> None:
             return process.returncode, err
 
     status, err = restore()
-    assert status == 0 and "nothing to put back" in err
-    host.before.parent.mkdir()
-    host.before.write_text(f"pid={os.getpid()}\nvm.munmap_section_kbytes=8192\n")
+    assert status == 0 and "no switch is left" in err
+    host.hold(os.getpid(), "vm.munmap_section_kbytes=8192")
+    (host.folder / "run/lock").touch()
     status, err = restore()
-    assert status == 1 and f"process {os.getpid()}, runs" in err and host.values() == BEFORE
-    host.before.write_text("pid=0\nvm.munmap_section_kbytes=8192\n")
+    assert status == 0 and host.before.exists() and host.values() == BEFORE
+    host.hold(4194305, "vm.munmap_section_kbytes=8192")
     assert restore()[0] == 0 and not host.before.exists()
     assert host.values() == {**BEFORE, "munmap_section_kbytes": 8192}
+
+
+@pytest.mark.parametrize("name", ["o.json", "p.svg"])
+def test_link(host: Host, name: str) -> None:
+    """A result does not follow a link that somebody has put into the folder."""
+    other = host.folder / "other"
+    other.write_text("precious\n")
+    for link in (name, f".{name}.new"):
+        (host.folder / link).symlink_to(other)
+    status, _, err = host.run("--rounds", 1, "--output", "o.json", "--plot", "p.svg")
+    assert status == 0, err
+    assert other.read_text() == "precious\n" and not (host.folder / name).is_symlink()
+    assert (host.folder / name).stat().st_mode & 0o777 == 0o644
 
 
 def test_emulated(program: ModuleType) -> None:

@@ -112,8 +112,23 @@ def vanishes(scenario: Scenario) -> None:
 
 def reboot(scenario: Scenario) -> None:
     """A host reboots; its switch is stock from then on, which is an outcome and not a cause."""
-    scenario.values["node_boot_time_seconds"][4, 62:] += 1e6
+    scenario.values["node_boot_time_seconds"][4, 62:] = START + 62 * 60
     scenario.values["node_sysctl_vm_speculative_page_fault"][4, 62:] = 0
+
+
+def quiet(scenario: Scenario) -> None:
+    """Nothing is switched but on one host; two reboot, others have OOM kills, a new time, a gap."""
+    switch = scenario.values["node_sysctl_vm_speculative_page_fault"]
+    switch[:8] = switch[9:] = 0
+    switch[:, 82:] = 0
+    for host in (4, 8):
+        scenario.values["node_boot_time_seconds"][host, 82:] = START + 82 * 60
+    for minute in (87, 102):
+        scenario.values["node_vmstat_oom_kill"][7, minute:] += 1
+    for name in ("node_time_seconds", "node_boot_time_seconds"):
+        scenario.values[name][5, 90:] += 45
+    for values in scenario.values.values():
+        values[6, 85:105] = np.nan
 
 
 def unchanged(_: Scenario) -> None:
@@ -126,9 +141,10 @@ CAUSES: dict[str, tuple[float, float, Change, str, str]] = {
     "worse": (0.03, 0.0, unchanged, "WORSE", "excludes no effect"),
     "equivalent": (0.0, 0.0, unchanged, "EQUIVALENT", "within 1.0%"),
     "guard": (-0.03, -0.08, unchanged, "WORSE", "guard failed: throughput"),
-    "crashes": (0.0, 0.0, crashes, "WORSE", "guard failed: crashes: 8 in arm b"),
-    "vanishes": (-0.03, 0.0, vanishes, "BETTER", "excludes no effect"),
-    "reboot": (-0.03, 0.0, reboot, "BETTER", "excludes no effect"),
+    "crashes": (0.0, 0.0, crashes, "WORSE", "crashes: 8 in arm b, 0 in arm a"),
+    "vanishes": (-0.03, 0.0, vanishes, "INCONCLUSIVE", "vanished hosts in arm b: host04 in slot"),
+    "reboot": (-0.03, 0.0, reboot, "INCONCLUSIVE", "reboots in arm b: host04 in slot 12"),
+    "quiet": (-0.03, 0.0, quiet, "INVALID", "clock of host05 is 45 s off"),
     "not-exercised": (0.0, 0.0, not_exercised, "NOT EXERCISED", "nothing to do"),
     "wrong-arm": (0.0, 0.0, wrong_arm, "INVALID", "most often on host03"),
     "sample-ratio": (0.0, 0.0, sample_ratio, "INVALID", "sample ratio"),
@@ -270,6 +286,25 @@ def test_verdict(server: str, name: str, tmp_path: pathlib.Path) -> None:
     assert done.returncode == result["exit_status"] == STATUS[wanted]
 
 
+def test_events_of_the_days_before(server: str) -> None:
+    """Events of hosts in no experiment are counted; a clock that is set is not one."""
+    plan = plan_at(server, "quiet")
+    client = prometheus.Prometheus(server)
+    # The first steps have no hour before them, nor has the host that alternates.
+    for kind, host, count in (("reboots", 4, 1), ("oom_kills", 7, 2), ("vanished", 6, 1)):
+        rates = verdict.usual(client, plan, kind, START + 60 * MINUTES)
+        assert np.isnan(rates[8]) and np.isfinite(np.delete(rates, 8)).all()
+        # In steps of two slots.
+        assert count / 24 <= rates[host] <= count / 14 and np.nansum(rates) == rates[host]
+        # The days before belong to one kernel.
+        assert np.isnan(verdict.usual(client, plan_at(server, "kernels-differ"), kind,
+                                      START + 60 * MINUTES)).all()
+    found = verdict.Judge(plan, verdict.collect(plan, START, START + 86400)).events
+    assert [(event.kind, event.host, event.slot) for event in found] == [
+        ("reboots", "host04", 16), ("reboots", "host08", 16),
+        *(("oom_kills", "host07", slot) for slot in (17, 20))]
+
+
 def test_while_running(server: str, tmp_path: pathlib.Path) -> None:
     """Early looks are inconclusive until the effect is clear, before the end."""
     path = fleet_lab.write_plan(tmp_path, plan_at(server, "better"))
@@ -347,7 +382,8 @@ def experiment_file(folder: pathlib.Path, server: str, **changes: str) -> pathli
     """An experiment file on the history, and its inventory."""
     lines = {
         "name": '"history"', "switch": f'"{fleet_lab.SWITCH}"', "a": "0", "b": "1",
-        "slot": '"5min"', "washout": '"1min"', "expires": '"48h"', "prometheus": f'"{server}"',
+        "slot": '"5min"', "washout": '"1min"', "expires": '"48h"', "min_duration": '"1h"',
+        "prometheus": f'"{server}"',
         "primary.query": "'avg_over_time(latency{set=\"history\"}[$slot])'",
         "primary.better": '"lower"', "primary.margin": '"1%"',
         "mechanism.query": "'rate(node_vmstat_spf_anon[$slot])'", "mechanism.min": "1",
@@ -389,6 +425,8 @@ def test_plan(server: str, tmp_path: pathlib.Path) -> None:
     ({"host_label": '"set"'}, "but for no host of the inventory"),
     ({"strata": '["machine"]'}, "the inventory has no machine for host host00"),
     ({"duration": '"20h"'}, "too little for an experiment of 20 h"),
+    ({"min_duration": '"24h"'}, "too little for an experiment of 24 h: wait, give --history"),
+    ({"min_duration": '"3d"'}, "expires: an experiment lasts 3 d or longer, and expires before"),
     ({"max_hosts": "10"}, "has 16 hosts, and max_hosts is 10"),
 ])
 def test_plan_refuses(server: str, tmp_path: pathlib.Path, changes: dict[str, str],

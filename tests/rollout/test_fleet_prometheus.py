@@ -79,8 +79,9 @@ def test_values_that_are_not_numbers() -> None:
     # Without a gap: Prometheus repeats the last value for a while after the crash.
     (349, 350, 295, "ab", False),
     (349, 350, 295, "ba", True),
-    # A step of the clock is not a reboot.
+    # A step of the clock is not a reboot, whether small or large.
     (399, 400, -20, "ab", False),
+    (399, 400, 25, "ab", False),
     (399, 601, 430, "ab", False)])
 def test_recent_crash(last: int, back: int, boot: int, arms: str, harm: bool) -> None:
     """A crash in arm b is found once the host is back, from the start of the plan on."""
@@ -90,7 +91,8 @@ def test_recent_crash(last: int, back: int, boot: int, arms: str, harm: bool) ->
     values = [[start + moment, str(start + (-40 if moment <= last else boot))]
               for moment in range(200, 501) if moment <= last or moment >= back]
     series = {"metric": {"instance": f"{host}:9100"}, "values": values}
-    with serving(lambda _: (200, answer_of([series]))) as url:
+    # Reboots in the days before are asked for after that: there were none.
+    with serving(lambda number: (200, answer_of([] if number else [series]))) as url:
         there = dataclasses.replace(plan, experiment=dataclasses.replace(plan.experiment,
                                                                          prometheus=url))
         assert verdict.crashed_in_b(there, start, start + 500) == ([host] if harm else [])
@@ -154,6 +156,31 @@ def test_false_verdicts_in_a_replay(rate: float, planned: bool,
         make(history(), monkeypatch)
     assert f"in {rate:.0%} of" in str(caught.value)
     assert f"{2 * verdict.ALPHA:.0%} may have one" in str(caught.value)
+
+
+def test_plan_of_whole_strata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan for clusters expects the noise of clusters, of which half are in each arm."""
+    hosts = [dataclasses.replace(host, facts={"cluster": f"c{number // 2}"})
+             for number, host in enumerate(HOSTS)]
+    shared = np.repeat(np.random.default_rng(2).normal(0, 0.02, (len(HOSTS) // 2, SLOTS)), 2, 0)
+    values = history() + shared
+    monkeypatch.setattr(Prometheus, "table", lambda *_: values.copy())
+    source = fleet_lab.source("history", unit="stratum", strata=["cluster"])
+    floors = {}
+    for unit in ("stratum", "host"):
+        text = source if unit == "stratum" else source | {"unit": "host", "strata": []}
+        plan, tried = planning.make(experiment.parse(text, ""), text, hosts, seconds=SLOTS * 300,
+                                    end=fleet_lab.START, seed="1")
+        floors[unit] = tried[-1].floor
+        if unit == "stratum":
+            assert all(plan.arms[first.name] == plan.arms[second.name]
+                       for first, second in zip(hosts[::2], hosts[1::2]))
+            assert (plan.assigned.sum(axis=0) == len(HOSTS) // 2).all()
+    assert 1.2 < floors["stratum"] / floors["host"] < 1.7
+    # Four clusters are enough to alternate, and too few for arms that stay.
+    with pytest.raises(Error, match="in 6 ways"):
+        planning.make(experiment.parse(source | {"design": "parallel"}, ""), source, hosts,
+                      seconds=SLOTS * 300)
 
 
 @pytest.mark.parametrize("name", ["plot.pdf", "plot", "svg"])

@@ -56,6 +56,7 @@ SWITCH = "node_sysctl_vm_speculative_page_fault"
 BOOT = "node_boot_time_seconds"
 TRIAL = 'faultline_trial_state{instance="h1",kernel="k"}'
 NONCOMPLIANT = 'faultline_ab_noncompliant_total{instance="h1",experiment="x"}'
+ENDED = 'faultline_ab_ended{instance="h1",experiment="x"}'
 WRITTEN = 'node_textfile_mtime_seconds{instance="h1",file="/t/faultline_ab.prom"}'
 COLLECTOR = 'node_scrape_collector_success{instance="h1",collector="sysctl"}'
 OOM, ROLLBACK = f"node_vmstat_oom_kill{H1}", f"faultline_rollback_total{H1}"
@@ -64,7 +65,9 @@ TEXTFILE = f"node_textfile_scrape_error{H1}"
 HEALTHY = {
     AB1: "1x120", AB2: "1x120", KERNEL % (1, 1): "1x120", KERNEL % (2, 1): "1x120",
     SWITCH + H1: "1x120", SWITCH + H2: "0x120", f"node_sysctl_vm_hugetlb_pmd_sharing{H1}": "1x120",
-    BOOT + H1: "1000x120", BOOT + H2: "1000x120", NONCOMPLIANT: "0x120", OOM: "3x120",
+    # A clock that is set.
+    BOOT + H1: "1000x60 1090x60", BOOT + H2: "1000x120", NONCOMPLIANT: "0x120", OOM: "3x120",
+    ENDED: "0x120",
     WRITTEN: "0+60x120", TEXTFILE: "0x120", COLLECTOR: "1x120", TRIAL: "3x120", ROLLBACK: "0x120",
     # Installed seven days ago, after 50 minutes, and running.
     NEWEST % 1: "-601800x120",
@@ -76,6 +79,7 @@ CASES: dict[str, tuple[dict[str, str], int, int]] = {
     "FaultlineAgentSilent": ({WRITTEN: "0+60x60 3600x60"}, 70, 64),
     "FaultlineSwitchLeftOn": ({AB1: "1x60 stale", AB2: "1x60 stale"}, 75, 65),
     "FaultlineNoncompliant": ({NONCOMPLIANT: "0x60 1x60"}, 65, 55),
+    "FaultlineEndedByHand": ({ENDED: "0x60 1x60"}, 65, 55),
     "FaultlineKernelsDiffer": (
         {KERNEL % (2, 1): "1x60 stale", KERNEL % (2, 2): "_x61 1x59"}, 66, 61),
     "FaultlineHostRebooted": ({BOOT + H1: "1000x60 5000x60"}, 65, 100),
@@ -133,7 +137,7 @@ def case(name: str, changes: dict[str, str], *firing: tuple[int, dict[str, int]]
 def run_cases(rules: object, folder: pathlib.Path,
               alerts: Iterable[str]) -> subprocess.CompletedProcess[str]:
     """Run the unit tests of ALERTS, and that of a healthy experiment, on rules."""
-    cases = [case("healthy", {}, (100, {}))]
+    cases = [case("healthy", {}, (65, {}), (100, {}))]
     if "FaultlineRolledBack" in alerts:
         cases.append(case("first rollback", FIRST_ROLLBACK, (55, {}), (
             65, {"FaultlineRolledBack": 1, "FaultlineTrialFailed": 1})))

@@ -10,7 +10,7 @@ mib=$1 name=$2
 text=/var/lib/prometheus/node-exporter
 mkdir -p /usr/sbin /usr/lib/faultline /usr/share/faultline /run/timers $text
 cp faultline-ab /usr/sbin/
-cp common.sh /usr/lib/faultline/
+cp common.sh owners.sh plan.sh state.sh /usr/lib/faultline/
 cp switches /usr/share/faultline/
 ifconfig eth0 10.0.2.15 netmask 255.255.255.0 up
 

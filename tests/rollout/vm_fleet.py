@@ -138,8 +138,9 @@ class Fleet:
         login, metrics = ports or tuple(prometheus_lab.free_ports(2))
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
-        files = [*self._tools, ROOT / "rollout/host/faultline-ab", ROOT / "rollout/host/common.sh",
-                 ROOT / "sysctl/switches",
+        files = [*self._tools, ROOT / "rollout/host/faultline-ab",
+                 *(ROOT / f"rollout/host/{name}.sh"
+                   for name in ("common", "owners", "plan", "state")), ROOT / "sysctl/switches",
                  ROOT / "rollout/monitoring/node_exporter.args", ROOT / "tests/rollout/vm-host.sh"]
         network = ("user,id=net,restrict=on,"
                    f"hostfwd=tcp:127.0.0.1:{login}-10.0.2.15:22,"

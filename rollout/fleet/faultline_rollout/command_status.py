@@ -102,7 +102,7 @@ def _harmed(plan: Plan, start: float, look: Look, at: float | None, out: frozens
             tell: Callable[[str], None]) -> bool:
     """Has arm b done harm?  Says which hosts crashed in a slot that is not over."""
     found = look.result
-    if found and (found.verdict == WORSE or found.events.get("crashes", {}).get("b")):
+    if found and found.harmful:
         return True
     try:
         hosts = [name for name in crashed_in_b(plan, start, time.time() if at is None else at)

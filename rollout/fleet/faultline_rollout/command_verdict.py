@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 
 from . import Error, design, report
 from .run import absent, leave_out, refuse_input, run_path, started, until
@@ -35,14 +34,6 @@ def command_verdict(args: argparse.Namespace) -> int:
                         **result.to_json()}))
         return result.exit_status
     say(f"{plan.experiment.name}: {result.verdict}")
-    say(f"  {report.sentence(result)}")
-    for reason in result.reasons:
-        say(f"  {reason}")
-    for guard in result.guards:
-        if math.isfinite(guard.effect):
-            say(f"  guard {guard.name}: {report.percent(guard.effect)}, {guard.state}")
-    if result.mechanism:
-        say("  mechanism: " + ", ".join(f"{value:.4g} in arm {arm}"
-                                        for arm, value in result.mechanism.items()))
-    say(f"  {report.MEANING[result.verdict]}")
+    for line in report.lines(result):
+        say(f"  {line}")
     return result.exit_status

@@ -41,8 +41,11 @@ def halves(seed: str, draw: int, stratum: str, names: Sequence[str]) -> set[str]
 
 
 def schedule(seed: str, strata: Mapping[str, Sequence[str]], slots: int,
-             design: str) -> dict[str, str]:
+             design: str, unit: str = "host") -> dict[str, str]:
     """The arms of each host, one letter per slot."""
+    if unit == "stratum":
+        whole = schedule(seed, {"": sorted(strata)}, slots, design)
+        return {name: whole[stratum] for stratum, names in strata.items() for name in names}
     arms: dict[str, list[str]] = {name: [] for names in strata.values() for name in names}
     for stratum, names in strata.items():
         if design == "parallel":
@@ -57,7 +60,8 @@ def schedule(seed: str, strata: Mapping[str, Sequence[str]], slots: int,
     return {name: "".join(letters) for name, letters in sorted(arms.items())}
 
 
-def by_stratum(hosts: Sequence[Host], keys: Sequence[str]) -> dict[str, list[str]]:
+def by_stratum(hosts: Sequence[Host], keys: Sequence[str],
+               unit: str = "host") -> dict[str, list[str]]:
     """The names of the hosts in each stratum."""
     strata: dict[str, list[str]] = {}
     for host in hosts:
@@ -67,6 +71,12 @@ def by_stratum(hosts: Sequence[Host], keys: Sequence[str]) -> dict[str, list[str
                         f"{missing[0]}=... to its line, or take it out of strata")
         stratum = "/".join(host.facts[key] for key in keys) or "all"
         strata.setdefault(stratum, []).append(host.name)
+    if unit == "stratum":
+        if len(strata) < MIN_STRATUM:
+            raise Error(f"unit: there are {len(strata)} of at least {MIN_STRATUM} strata, so that "
+                        "half alternate and two stay off: name a key in strata that divides the "
+                        "hosts into more")
+        return strata
     for stratum, names in strata.items():
         if len(names) < MIN_STRATUM:
             raise Error(f"strata: stratum '{stratum}' has {len(names)} of at least {MIN_STRATUM} "
@@ -110,13 +120,26 @@ class Plan:
         numbers = {name: number for number, name in enumerate(sorted(set(self.strata.values())))}
         return np.array([numbers[self.strata[host.name]] for host in self.hosts])
 
+    def together(self, values: Array) -> Array:
+        """The means of what alternates together: hosts, or whole strata."""
+        if self.experiment.unit == "host":
+            return values
+        return means_of_strata(values, self.stratum_numbers)
+
     def panel(self, slots: Array, before: Array | None = None) -> Panel:
-        """The panel of complete pairs, from the logarithms of slot means."""
-        assigned = self.assigned
+        """The panel of complete pairs, from the values of slots."""
+        assigned, strata = self.assigned, self.stratum_numbers
         if self.experiment.design == "parallel":
-            return parallel_panel(slots, before, assigned[:, 0], self.stratum_numbers)
-        pairs = slots.shape[1] // 2
-        return switchback_panel(slots, assigned[:, :2 * pairs], self.stratum_numbers)
+            panel = parallel_panel(slots, before, assigned[:, 0], strata)
+        else:
+            pairs = slots.shape[1] // 2
+            panel = switchback_panel(slots, assigned[:, :2 * pairs], strata)
+        if self.experiment.unit == "host":
+            return panel
+        return dataclasses.replace(
+            panel, changes=self.together(panel.changes), signs=self.together(panel.signs),
+            strata=np.zeros(len(set(self.strata.values())), dtype=np.int64),
+            before=None if before is None else self.together(before[:, None])[:, 0])
 
     def text(self) -> str:
         """The contents of the plan file."""
@@ -152,6 +175,11 @@ def host_of(row: Mapping[str, Any]) -> Host:
             and 0 < host.port < 65536):
         raise ValueError
     return host
+
+
+def means_of_strata(values: Array, strata: Ints) -> Array:
+    """The mean of the hosts of each stratum, of those with a value."""
+    return np.stack([mean_of_known(values[strata == number], 0) for number in np.unique(strata)])
 
 
 def switchback_panel(slots: Array, assigned: Ints, strata: Ints) -> Panel:

@@ -73,11 +73,15 @@ def mean_of_known(values: Array, axis: int) -> Array:
 
 def draw_signs(hosts: int, draws: int, random: np.random.Generator) -> Array:
     """Signs for the hosts of one stratum, as a plan draws them: draws x hosts."""
-    ranks = np.argsort(np.argsort(random.random((draws, hosts)), axis=1), axis=1)
+    values = random.random((draws, hosts))
     half = np.full((draws, 1), hosts // 2)
     if hosts % 2:
         half += random.integers(0, 2, (draws, 1))
-    return np.where(ranks < half, 1.0, -1.0)
+    # The first value that is not in the half; a sort of thousands of hosts takes long.
+    places = sorted({hosts // 2, min(hosts // 2 + hosts % 2, hosts - 1)})
+    limits = np.take_along_axis(np.partition(values, places, axis=1),
+                                np.minimum(half, hosts - 1), axis=1)
+    return np.where((values < limits) | (half == hosts), 1.0, -1.0)
 
 
 def _contrast(signs: Array, values: Array, present: Array) -> tuple[Array, Array]:

@@ -18,6 +18,8 @@ from .windows import EXAMPLES, Window, window
 
 # A change of a switch interrupts every CPU.
 MIN_SLOT = 60
+# The load of a day has hours that differ.
+MIN_DURATION = "24h"
 # Some thirty years, in seconds.
 LONGEST = 1e9
 LARGEST = 1e15
@@ -60,14 +62,24 @@ def fraction(text: str) -> float:
     return value
 
 
+def relative(effect: float) -> float:
+    """The logarithm of a ratio as a fraction; infinity for one that no number can hold."""
+    return math.expm1(effect) if effect < 700 else math.inf
+
+
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """A query with one positive value for each host, and which direction is better."""
+    """A query with one value for each host, and which direction is better.
+
+    The values of a ratio are positive, and its effects are logarithms; those of a count
+    may be 0, and its effects are differences.
+    """
 
     query: str
     better: str
     margin: float
     name: str
+    kind: str = "ratio"
 
     @property
     def harm(self) -> int:
@@ -76,8 +88,20 @@ class Metric:
 
     @property
     def harm_margin(self) -> float:
-        """The most harmful effect that is accepted, as a logarithm."""
-        return math.log1p(self.harm * self.margin)
+        """The most harmful effect that is accepted."""
+        harm = self.harm * self.margin
+        return math.log1p(harm) if self.kind == "ratio" else harm
+
+    def value(self, effect: float) -> float:
+        """An effect as a fraction, or as a difference of counts."""
+        return relative(effect) if self.kind == "ratio" else effect
+
+    def in_words(self, effect: float) -> str:
+        """An effect for people."""
+        if not math.isfinite(self.value(effect)):
+            return "an unknown effect"
+        return f"{self.value(effect):+.2%}" if self.kind == "ratio" else \
+            f"{effect:+.3g} per host and slot"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,6 +110,8 @@ class Mechanism:
 
     query: str
     min: float
+    # The arm in which it does.
+    arm: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +127,8 @@ class Experiment:
     washout: int
     expires: int
     duration: int
+    min_duration: int
+    unit: str
     strata: tuple[str, ...]
     prometheus: str
     inventory: str
@@ -220,15 +248,18 @@ class Table:
         return value
 
 
-def metric(values: Any, where: str) -> Metric:
+def metric(values: Any, where: str, guard: bool = False) -> Metric:
     """Read [primary] or a [[guard]]."""
-    table = Table(values, where, ("query", "better", "margin", "name"))
+    table = Table(values, where, ("query", "better", "margin", "name") + ("kind",) * guard)
     query = table.query()
-    margin = table.fraction("margin")
-    if margin > MAX_MARGIN:
+    kind = table.choice("kind", ("ratio", "count"), "ratio")
+    margin = table.fraction("margin") if kind == "ratio" else table.number("margin")
+    if kind == "ratio" and margin > MAX_MARGIN:
         raise table.fail("margin", f"is more than {MAX_MARGIN:.0%}: no effect would matter")
+    if margin <= 0:
+        raise table.fail("margin", "must be above 0: the number per host and slot that is accepted")
     return Metric(query, table.choice("better", ("lower", "higher")), margin,
-                  table.text("name", query))
+                  table.text("name", query), kind)
 
 
 def blackouts(table: Table) -> tuple[Window, ...]:
@@ -275,7 +306,8 @@ MATCHER = r'[a-zA-Z_][a-zA-Z0-9_]*\s*(?:=~|!~|!=|=)\s*"(?:[^"\\\n]|\\.)*"'
 SELECTOR = re.compile(rf"\s*(?:{MATCHER}\s*(?:,\s*{MATCHER}\s*)*,?\s*)?")
 ALERT = re.compile(rf"([a-zA-Z_][a-zA-Z0-9_:]*)(?:\{{({SELECTOR.pattern})\}})?")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-KEYS = ("name", "switch", "a", "b", "design", "slot", "washout", "expires", "duration", "strata",
+KEYS = ("name", "switch", "a", "b", "design", "slot", "washout", "expires", "duration",
+        "min_duration", "unit", "strata",
         "prometheus", "inventory", "host_label", "selector", "max_hosts", "isolated_cpus",
         "restart", "alerts", "blackout", "canary", "allow_missing", "transport", "primary",
         "guard", "mechanism")
@@ -326,6 +358,9 @@ def parse(values: Mapping[str, Any], where: str) -> Experiment:
     duration = table.seconds("duration") if table.has("duration") else 0
     if duration % (2 * slot):
         raise table.fail("duration", f"is not a multiple of two slots ({in_words(2 * slot)})")
+    min_duration = table.seconds("min_duration", MIN_DURATION)
+    if duration and table.has("min_duration") and duration < min_duration:
+        raise table.fail("duration", "is shorter than min_duration")
     if max(duration, 8 * slot) > expires:
         raise table.fail("expires", "is earlier than the end of the experiment")
     if expires > LONGEST_EXPIRES:
@@ -350,7 +385,7 @@ def parse(values: Mapping[str, Any], where: str) -> Experiment:
     missing = table.fraction("allow_missing") if table.has("allow_missing") else 0.0
     if missing > MAX_MISSING:
         raise table.fail("allow_missing", f"is more than {MAX_MISSING:.0%}")
-    mechanism = Table(values.get("mechanism", {}), f"{where}mechanism: ", ("query", "min"))
+    mechanism = Table(values.get("mechanism", {}), f"{where}mechanism: ", ("query", "min", "arm"))
     transport = Table(values.get("transport", {}), f"{where}transport: ", ("command",))
     command = command_of(transport)
     guards = values.get("guard", [])
@@ -360,15 +395,18 @@ def parse(values: Mapping[str, Any], where: str) -> Experiment:
     if minimum <= 0:
         raise mechanism.fail("min", "must be above 0, or a switch without anything to do passes")
     return Experiment(
-        name, switch, arms[0], arms[1], design, slot, washout, expires, duration,
+        name, switch, arms[0], arms[1], design, slot, washout, expires, duration, min_duration,
+        table.choice("unit", ("host", "stratum"), "host"),
         table.texts("strata"), server_url(table),
         table.text("inventory", "inventory.ini"), table.text("host_label", "instance"),
         selector, hosts, table.flag("isolated_cpus"), restart, table.texts("alerts"),
         blackouts(table), canary, missing, command,
         metric(values.get("primary", {}), f"{where}primary: "),
-        tuple(metric(guard, f"{where}guard {number}: ")
+        tuple(metric(guard, f"{where}guard {number}: ", True)
               for number, guard in enumerate(guards, start=1)),
-        Mechanism(mechanism.query(), minimum))
+        # The stock value does nothing of its own.
+        Mechanism(mechanism.query(), minimum, mechanism.choice(
+            "arm", ("a", "b"), "a" if arms[1] == limits.stock else "b")))
 
 
 def load(path: pathlib.Path) -> tuple[Experiment, dict[str, Any]]:

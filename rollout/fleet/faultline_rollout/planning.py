@@ -13,7 +13,8 @@ import numpy as np
 from scipy import stats
 
 from . import Error, estimate
-from .design import MIN_PAIRS, Plan, by_stratum, parallel_panel, schedule
+from .design import (MIN_PAIRS, Plan, by_stratum, means_of_strata, parallel_panel,
+                     schedule)
 from .estimate import Panel
 from .experiment import Experiment, in_words
 from .hosts import Host
@@ -213,23 +214,31 @@ def make(exp: Experiment, source: Mapping[str, Any], hosts: Sequence[Host], *,
          seconds: int, end: float | None = None, seed: str = "",
          tell: Callable[[int], None] = lambda done: None) -> tuple[Plan, list[Noise]]:
     """Make a plan; also returns the noise for each length that was tried."""
-    strata = by_stratum(hosts, exp.strata)
+    strata = by_stratum(hosts, exp.strata, exp.unit)
     of_host = {name: stratum for stratum, names in strata.items() for name in names}
     number_of = {stratum: number for number, stratum in enumerate(sorted(strata))}
     numbers = np.array([number_of[of_host[host.name]] for host in hosts])
     if exp.design == "parallel":
-        ways = math.prod(math.comb(len(names), len(names) // 2) * (1 + len(names) % 2)
-                         for names in strata.values())
+        ways = math.prod(math.comb(size, size // 2) * (1 + size % 2) for size in (
+            map(len, strata.values()) if exp.unit == "host" else [len(strata)]))
         # The smallest p-value is that of a division and its opposite.
         if ways < 2 / ALPHA:
             raise Error(f"strata: these hosts can be divided into two arms in {ways} ways, and a "
                         f"verdict takes {2 / ALPHA:.0f}: use 8 hosts in a stratum, or more strata")
     moment = time.time() if end is None else end
     logs = history(exp, hosts, seconds, moment)
+    past = logs
+    if exp.unit == "stratum":
+        past, numbers = means_of_strata(logs, numbers), np.zeros(len(strata), dtype=np.int64)
     seed = seed or secrets.token_hex(16)
-    replay = Replay(exp, logs, numbers, int(seed.encode().hex(), 16) % 2 ** 63)
+    replay = Replay(exp, past, numbers, int(seed.encode().hex(), 16) % 2 ** 63)
     lengths = [exp.duration // exp.slot] if exp.duration else \
-        [2 * pairs for pairs in PAIRS if 2 * pairs * exp.slot <= exp.expires]
+        sorted(slots for slots in {2 * pairs for pairs in (
+            *PAIRS, math.ceil(exp.min_duration / 2 / exp.slot))}
+            if exp.min_duration <= slots * exp.slot <= exp.expires)
+    if not lengths:
+        raise Error(f"expires: an experiment lasts {in_words(exp.min_duration)} or longer, and "
+                    "expires before that: set a later time, or duration or min_duration")
     lengths = [slots for slots in lengths if slots >= 2 * MIN_PAIRS]
     if not lengths:
         raise Error(f"duration: an experiment has at least {MIN_PAIRS} pairs of slots, "
@@ -243,8 +252,8 @@ def make(exp: Experiment, source: Mapping[str, Any], hosts: Sequence[Host], *,
             break
     if not tried:
         raise Error(f"the history has {in_words(logs.shape[1] * exp.slot)} of values, too little "
-                    f"for an experiment of {in_words(lengths[0] * exp.slot)}: wait, or give "
-                    "--history a longer time")
+                    f"for an experiment of {in_words(lengths[0] * exp.slot)}: wait, give "
+                    "--history a longer time, or set duration or min_duration")
     rehearse(exp, source, hosts, moment)
     chosen = dataclasses.replace(tried[-1], false_rate=replay.false_rate(tried[-1].slots, tell))
     tried[-1] = chosen
@@ -255,7 +264,7 @@ def make(exp: Experiment, source: Mapping[str, Any], hosts: Sequence[Host], *,
     notes = {"noise_floor": round(chosen.floor, 8), "detectable": round(chosen.detectable, 6),
              "false_rate": chosen.false_rate, "replays": REPLAYS,
              "history_seconds": logs.shape[1] * exp.slot}
-    arms = schedule(seed, strata, chosen.slots, exp.design)
+    arms = schedule(seed, strata, chosen.slots, exp.design, exp.unit)
     return Plan(exp, source, seed, tuple(hosts), of_host, arms, notes), tried
 
 

@@ -17,14 +17,16 @@ import numpy as np
 from . import Error
 from .design import Plan, write
 from .estimate import mean_of_known
-from .experiment import in_words
+from .experiment import in_words, relative
 from .types import Array
-from .verdict import Data, Judge, Result
+from .verdict import KINDS, Data, Judge, Result, named
 
 COLOURS = {"a": "#4c566a", "b": "#d1690e", "band": "#d8dee9", "good": "#2e7d32",
            "bad": "#b71c1c", "grey": "#8a8f98"}
 VERDICT_COLOURS = {"BETTER": "good", "EQUIVALENT": "good", "WORSE": "bad", "INVALID": "bad"}
 FORMATS = (".svg", ".png")
+# Of hosts in a slot: more would hide the plot.
+MOST_NAMES = 6
 
 MEANING = {
     "BETTER": "Arm b is better than arm a. Set the value of b for good.",
@@ -38,7 +40,7 @@ MEANING = {
 
 def percent(value: float) -> str:
     """An effect as a percentage."""
-    return f"{math.expm1(value):+.2%}" if math.isfinite(value) else "unknown"
+    return f"{relative(value):+.2%}" if math.isfinite(relative(value)) else "unknown"
 
 
 def sentence(result: Result) -> str:
@@ -48,6 +50,37 @@ def sentence(result: Result) -> str:
         return "no effect can be estimated"
     return (f"effect of b {percent(found.effect)}, {found.level:.0%} interval "
             f"{percent(found.low)} to {percent(found.high)}")
+
+
+def events(result: Result, most: int) -> list[tuple[str, str]]:
+    """Crashes and OOM kills of each kind, with hosts and slots of so many."""
+    rows = []
+    for kind, title in KINDS.items():
+        parts = []
+        for arm in "ab":
+            there = [event for event in result.events if (event.kind, event.arm) == (kind, arm)]
+            parts.append(f"{len(there)} in arm {arm}"
+                         + (f" ({named(there, most)})" if there else ""))
+        rows.append((title, ", ".join(parts)))
+    return rows
+
+
+def lines(result: Result) -> list[str]:
+    """The verdict for a terminal."""
+    text = [sentence(result), *result.reasons]
+    text += [f"guard {guard.name}: {guard.metric.in_words(guard.effect)}, {guard.state}"
+             for guard in result.guards]
+    if result.mechanism:
+        text.append("mechanism: " + ", ".join(f"{value:.4g} in arm {arm}"
+                                              for arm, value in result.mechanism.items()))
+    return text + [f"{title}: {told}" for title, told in events(result, 5)] + [meaning(result)]
+
+
+def meaning(result: Result) -> str:
+    """A verdict in words."""
+    if result.vetoes and result.verdict == "INCONCLUSIVE":
+        return "Hosts suffered in arm b. The hosts keep the value of a until you know why."
+    return MEANING[result.verdict]
 
 
 def _per_slot(values: Array, assigned: Any, arm: int) -> Array:
@@ -86,8 +119,9 @@ def figure(plan: Plan, data: Data, result: Result) -> Any:
     guards = fig.add_subplot(grid[:2, 1])
     notes = fig.add_subplot(grid[2, 1])
     fig.suptitle(f"{exp.name}: {result.verdict}", x=0.01, ha="left", fontsize=15, weight="bold",
-                 color=COLOURS[VERDICT_COLOURS.get(result.verdict, "grey")])
+                 color=COLOURS[_colour(result)])
     _draw_effect(effect, plan, result)
+    _draw_events(arms, plan, result)
     hours = (np.arange(data.slots) + 0.5) * exp.slot / 3600
     levels = judge.logs - mean_of_known(judge.logs, 1)[:, None]
     for arm, number in (("a", 0), ("b", 1)):
@@ -105,8 +139,8 @@ def figure(plan: Plan, data: Data, result: Result) -> Any:
     mechanism.set_ylim(bottom=0)
     _draw_guards(guards, result)
     notes.axis("off")
-    lines = [sentence(result).replace(", ", ",\n")] + result.reasons
-    notes.text(0, 1, "\n".join(_wrapped(line, 46) for line in lines)[:700], va="top",
+    told = [sentence(result).replace(", ", ",\n")] + result.reasons
+    notes.text(0, 1, "\n".join(_wrapped(line, 46) for line in told)[:700], va="top",
                fontsize=8, transform=notes.transAxes)
     return fig
 
@@ -114,6 +148,28 @@ def figure(plan: Plan, data: Data, result: Result) -> Any:
 def _wrapped(text: str, width: int) -> str:
     import textwrap
     return "\n".join(part for line in text.splitlines() for part in textwrap.wrap(line, width))
+
+
+def _colour(result: Result) -> str:
+    return "bad" if result.vetoes else VERDICT_COLOURS.get(result.verdict, "grey")
+
+
+def _draw_events(axes: Any, plan: Plan, result: Result) -> None:
+    """A line where hosts crashed or had an OOM kill, in red if any of them was in arm b."""
+    for slot in sorted({event.slot for event in result.events}):
+        there = [event for event in result.events
+                 if event.slot == slot and event.kind != "lost_together"]
+        if not there:
+            continue
+        hour = (slot + 0.5) * plan.experiment.slot / 3600
+        colour = COLOURS["bad" if any(event.arm == "b" for event in there) else "a"]
+        names = [f"{event.host}: {event.kind.replace('_', ' ')}, arm {event.arm}"
+                 for event in there[:MOST_NAMES]]
+        if len(there) > MOST_NAMES:
+            names.append(f"and {len(there) - MOST_NAMES} more")
+        axes.axvline(hour, color=colour, linewidth=1, linestyle="--")
+        axes.text(hour, 0.02, "\n".join(names), color=colour, rotation=90, fontsize=7,
+                  va="bottom", ha="right", transform=axes.get_xaxis_transform())
 
 
 def _draw_effect(axes: Any, plan: Plan, result: Result) -> None:
@@ -141,7 +197,7 @@ def _draw_effect(axes: Any, plan: Plan, result: Result) -> None:
     late = ok & (np.arange(len(ok)) >= min(4, len(ok) - 1))
     tops += [*np.abs(low[late]), *np.abs(high[late])]
     if result.final and math.isfinite(found.low) and math.isfinite(found.high):
-        middle, ends = math.expm1(found.effect) * 100, np.expm1([found.low, found.high]) * 100
+        middle, ends = relative(found.effect) * 100, np.expm1([found.low, found.high]) * 100
         axes.errorbar([plan.seconds / 3600], [middle],
                       [[middle - ends[0]], [ends[1] - middle]], fmt="o", color="black",
                       capsize=4, markersize=4, label=f"{found.level:.0%} interval at the end",
@@ -153,21 +209,20 @@ def _draw_effect(axes: Any, plan: Plan, result: Result) -> None:
 
 
 def _draw_guards(axes: Any, result: Result) -> None:
-    rows = [guard for guard in result.guards if math.isfinite(guard.effect)]
+    rows = result.guards
     axes.set_title("guards: harm; black: what is accepted")
     axes.axvline(0, color="black", linewidth=0.8)
-    axes.set_xlabel("harm, %: found, and the most that is compatible")
+    axes.axvline(1, color="black", linewidth=1.5)
+    axes.set_xlabel("harm / accepted harm: found, and possible")
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     axes.set_ylim(-max(len(rows), 3) + 0.2, 0.8)
     for number, guard in enumerate(rows):
         colour = COLOURS[{"failed": "bad", "passed": "good"}.get(guard.state, "grey")]
-        found = guard.sign * math.expm1(guard.effect) * 100
-        most = guard.harm * 100 if math.isfinite(guard.harm) else found
+        found = guard.share(guard.effect)
+        most = guard.share(guard.harm) if math.isfinite(guard.harm) else found
         axes.plot([found, most], [-number, -number], color=colour, linewidth=2)
         axes.plot([found], [-number], "o", color=colour)
-        axes.plot([guard.margin * 100] * 2, [-number - 0.15, -number + 0.15],
-                  color="black", linewidth=1.5)
         axes.text(0.01, -number + 0.25, f"{guard.name[:42]}: {guard.state}", color=colour,
                   fontsize=8, transform=axes.get_yaxis_transform())
     if not rows:
@@ -214,19 +269,19 @@ def page(plan: Plan, data: Data, result: Result) -> str:
         ("pairs", f"{result.pairs_done} of {result.pairs}"),
         ("mechanism", ", ".join(f"{arm}: {value:.4g}"
                                 for arm, value in result.mechanism.items()) or "no values"),
-        *((name.replace("_", " "), f"{arms['a']} in arm a, {arms['b']} in arm b")
-          for name, arms in result.events.items()),
+        *events(result, 1000),
         ("plan", plan.digest),
     ]
     rows = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>\n"
                    for name, value in facts)
     guards = "".join(
         f"<tr class={guard.state}><td>{html.escape(guard.name)}</td>"
-        f"<td>{percent(guard.effect)}</td><td>{guard.margin:.1%}</td>"
+        f"<td>{guard.metric.in_words(guard.effect)}</td>"
+        f"<td>{guard.metric.in_words(guard.metric.harm_margin)}</td>"
         f"<td>{guard.p:.2g}</td><td>{guard.state}</td></tr>\n" for guard in result.guards)
     table = ("<table id=guards><tr><th>guard</th><th>effect</th><th>accepted harm</th>"
              f"<th>p</th><th>state</th></tr>\n{guards}</table>" if guards else "")
-    colour = COLOURS[VERDICT_COLOURS.get(result.verdict, "grey")]
+    colour = COLOURS[_colour(result)]
     reasons = "".join(f"<li>{html.escape(reason)}</li>\n" for reason in result.reasons)
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -248,7 +303,7 @@ th, td {{ text-align: left; padding: .2em 1em .2em 0; border-bottom: 1px solid #
 </head>
 <body>
 <h1>{html.escape(exp.name)}: <b id="verdict">{result.verdict}</b></h1>
-<p>{html.escape(MEANING[result.verdict])}</p>
+<p>{html.escape(meaning(result))}</p>
 <ul id="reasons">
 {reasons}</ul>
 {svg}

@@ -20,6 +20,7 @@ library=/usr/lib/${python##*/}
 	exit 1
 }
 # The files of the packages.
+rollout/host/install.sh "$work"
 rollout/bench/install.sh "$work" "${BENCH_TEST_STAGE:-$BUILD/stage/microvm}/bench"
 # The standard library, without the parts that servers lack.
 mkdir "$work/lib"
@@ -29,7 +30,7 @@ rm -rf "$work/lib/${library##*/}"/{test,ensurepip,idlelib,lib2to3,tkinter,turtle
 tools/fl vm run --kernel "${KERNEL:-$(image microvm)}" --name fleet-bench \
 	--out "$BUILD/vm/fleet-bench" --ktap --quiet --cpus 2 --icount 4 --mem 1536 --timeout 1500 \
 	--file "$work/usr:/usr" --file "$work/lib/${library##*/}:$library" \
-	--file "$python:/usr/bin/python3" --file rollout/host/faultline-ab \
-	--file rollout/host/common.sh --file sysctl/switches --file "$(command -v flock)" \
-	--file tests/rollout/guest-lib.sh --file tests/rollout/fleet/bench-guest.sh \
+	--file "$python:/usr/bin/python3" --file rollout/host/common.sh \
+	--file rollout/host/owners.sh --file rollout/host/plan.sh --file rollout/host/state.sh \
+	--file sysctl/switches --file "$(command -v flock)" --file tests/rollout/guest-lib.sh --file tests/rollout/fleet/bench-guest.sh \
 	-- sh -c "FAULTLINE_BENCH='$options' sh bench-guest.sh"
