@@ -408,9 +408,10 @@ def test_look_that_sees_nothing(fleet: Fleet, value: float, blind: bool) -> None
     assert not command_status._look(plan, time.time() + 60, None, frozenset()).blind
 
 
-def result(name: str, final: bool) -> verdict.Result:
+def result(name: str, final: bool, vetoes: tuple[str, ...] = ()) -> verdict.Result:
     """A result with this verdict."""
-    return verdict.Result(name, [], final, 1, 2, None, None, [], {}, {}, 0, 0, None, [], [])
+    return verdict.Result(name, [], final, 1, 2, None, None, [], {}, [], list(vetoes), 0, 0, None,
+                          [], [])
 
 
 @pytest.mark.parametrize("name,final,blind,state,wanted", [
@@ -425,6 +426,13 @@ def test_status_for_cron(name: str, final: bool, blind: bool, state: str, wanted
     assert command_status._exit_status(look, frozenset(), False) == wanted
     page = (fleet_lab.FLEET / "faultline-rollout.1").read_text().split(".Sh EXIT STATUS")[1]
     assert re.search(rf"^\.It {wanted}$", page, re.MULTILINE)
+
+
+def test_status_of_a_veto() -> None:
+    """Events that are a veto are harm for cron, too, before the verdict is WORSE."""
+    look = command_status.Look(0.5, {"h0": "running"}, result("INCONCLUSIVE", False, ("reboots",)),
+                               "", False)
+    assert command_status._exit_status(look, frozenset(), False) == 10
 
 
 def test_harm_is_looked_for_before_hosts_are_asked(fleet: Fleet) -> None:

@@ -165,6 +165,7 @@ def test_plan_of_whole_strata(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = np.repeat(np.random.default_rng(2).normal(0, 0.02, (len(HOSTS) // 2, SLOTS)), 2, 0)
     values = history() + shared
     monkeypatch.setattr(Prometheus, "table", lambda *_: values.copy())
+    monkeypatch.setattr(planning, "rehearse", lambda *_: None)
     source = fleet_lab.source("history", unit="stratum", strata=["cluster"])
     floors = {}
     for unit in ("stratum", "host"):

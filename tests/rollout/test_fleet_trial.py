@@ -329,7 +329,9 @@ def test_interruption(lab: Lab, reason: signal.Signals) -> None:
     with subprocess.Popen(
             [fleet_lab.FLEET / "faultline-rollout", "trial", "--every", "0", "--rings", "2",
              "--max-unavailable", "2", KERNEL, lab.file], text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, env=os.environ | {"FLEET_FOLDER": str(lab.folder)}) as process:
+            stderr=subprocess.PIPE, env=os.environ | {"FLEET_FOLDER": str(lab.folder)},
+            # A shell's job in the background ignores it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
         end = time.monotonic() + 60
         # Both have been asked for their states after the order.
         while min((lab.folder / name / "boot.calls").read_text().count("status")

@@ -119,7 +119,7 @@ def _harmed(plan: Plan, start: float, look: Look, at: float | None, out: frozens
 def _exit_status(look: Look, out: frozenset[str], stopped: bool) -> int:
     """The status of one look: that of the verdict where it means the same."""
     result = look.result
-    if result and result.verdict == WORSE:
+    if result and result.harmful:
         return EXIT[WORSE]
     if result and result.verdict == INVALID or look.blind and not stopped:
         return EXIT[INVALID]
