@@ -49,14 +49,14 @@ LARGEST = (
 )
 # Figures without a result file: their number in a document, and the commands that measure them.
 WITHOUT_FILE = {
-    "README.md": (34, "make run, rollout/fleet/simulate; the guide has those of the tables"),
+    "README.md": (35, "make run, rollout/fleet/simulate; the guide has those of the tables"),
     "madvise.rst": (26, "make bench BENCH=munmap"),
     "munmap.rst": (36, "make bench BENCH=munmap, make run; and a limit"),
     "objections.rst": (23, "make bench BENCH=munmap, BENCH=hugetlb, BENCH=spf, BENCH=workloads"),
     "pmd_clear.rst": (1, "the entries of a page table"),
     "spf.rst": (29, "make bench BENCH=spf"),
     "symptoms.rst": (4, "from the pages of munmap, madvise and spf"),
-    "walk.rst": (19, "make bench BENCH=survey, and its program with --probe none"),
+    "walk.rst": (29, "make bench BENCH=survey, and its program with --probe none"),
     "faultline-experiment.5": (1, "an example"),
 }
 
