@@ -154,7 +154,7 @@ def test_answer_with_a_warning(conf: pathlib.Path, warning: str, good: bool) -> 
     ('[[prometheus]]\nurl = "http://x"\nca_file = "none"', 0o600, "cannot read the certificates"),
     ('[transport]\ncommand = ["ssh"]', 0o600, 'has no "{command}"'),
     ('[transport]\nparallel = 0', 0o600, "must be from 1 to 1000"),
-    ('[transprot]', 0o600, "do you mean 'transport'"), ("{", 0o600, "Invalid statement")])
+    ('[transports]', 0o600, "do you mean 'transport'"), ("{", 0o600, "Invalid statement")])
 def test_configuration(conf: pathlib.Path, text: str, mode: int, reason: str) -> None:
     """A configuration with a mistake, or that others can read or write, gives one clear error."""
     (conf.parent / "open").write_text("t")

@@ -584,8 +584,8 @@ static long numa_pages(const void *addr)
 		if (strtoul(line, NULL, 16) != (uintptr_t)addr)
 			continue;
 		sum = 0;
-		for (word = strtok_r(line, " \n", &rest); word;
-		     word = strtok_r(NULL, " \n", &rest)) {
+		for (word = strtok_r(line, " ", &rest); word;
+		     word = strtok_r(NULL, " ", &rest)) {
 			int node;
 			long pages;
 
