@@ -306,7 +306,8 @@ starts_bench() {
 	done
 	"$root/usr/sbin/faultline-bench" --help >/dev/null &&
 		said=$(cd "$work" && FAULTLINE_SYSCTL=${vm%/vm} FAULTLINE_RUN=$work/bench-run \
-			FAULTLINE_CMDLINE=/dev/null "$root/usr/sbin/faultline-bench" --dry-run) || return 1
+			FAULTLINE_LIB=$root/usr/lib/faultline \
+			FAULTLINE_SWITCHES=$root/usr/share/faultline/switches FAULTLINE_CMDLINE=/dev/null "$root/usr/sbin/faultline-bench" --dry-run) || return 1
 	if ! grep -qx 'vm.munmap_section_kbytes: 0 in arm off, 65536 in arm on, then 0 as now' <<<"$said" ||
 		! grep -qx 'Nothing was changed.' <<<"$said"; then
 		echo "$said"
@@ -316,6 +317,7 @@ starts_bench() {
 mkdir "$work/bench"
 dpkg-deb -x "$(deb faultline-bench)" "$work/bench"
 dpkg-deb -x "$(deb faultline-profiles)" "$work/bench"
+dpkg-deb -x "$(deb faultline-host)" "$work/bench"
 check 'faultline-bench starts as it is installed' starts_bench "$work/bench"
 check 'the programs of faultline-bench are as staged' diff -r "$stage/bench" "$work/bench/usr/libexec/faultline-bench"
 for program in micro munmap; do

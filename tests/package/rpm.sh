@@ -211,9 +211,9 @@ check 'selftests needs' needs selftests ''
 check 'rollout needs' needs rollout "$table" 'python3 >= 3.11' python3-matplotlib python3-numpy python3-scipy
 check 'faultline-rollout runs as it is installed' \
 	env MPLCONFIGDIR="$work" "$root/usr/bin/faultline-rollout" --help
-check_empty 'bench needs the table and Python, and otherwise only libraries' "$(
+check_empty 'bench needs faultline-ab, the table and Python, and otherwise only libraries' "$(
 	rpm -qp --requires "$(package bench)" | grep -vE '^(rpmlib\(|lib[^ ]+\.so\.[0-9]+\(|ld-|rtld\()' |
-		sort | diff <(printf '%s\n' "$table" 'python3 >= 3.11') - 2>&1)"
+		sort | diff <(printf '%s\n' "${table/profiles/host}" "$table" 'python3 >= 3.11') - 2>&1)"
 check_empty 'the bench package has the files of rollout/bench and the programs of the stage' "$(
 	rollout/bench/install.sh "$work/bench" "$stage/bench" && gzip -9n "$work"/bench/usr/share/man/man8/*.8
 	mkdir "$work/bench.is" && cd "$work/bench.is" && rpm2cpio "$(package bench)" | cpio -idm --quiet
@@ -237,7 +237,7 @@ scriptlets() {
 check 'the metapackage: posttrans' [ "$(scriptlets '')" = 'posttrans ' ]
 check 'core: post, preun, posttrans' [ "$(scriptlets core)" = 'post preun posttrans ' ]
 check 'modules: post, postun, posttrans' [ "$(scriptlets modules)" = 'post postun posttrans ' ]
-check 'host: pre, preun' [ "$(scriptlets host)" = 'pre preun ' ]
+check 'host: preun' [ "$(scriptlets host)" = 'preun ' ]
 for part in devel devel-matched tools selftests bench perf profiles rollout; do
 	check "$part: none" [ -z "$(scriptlets $part)" ]
 done

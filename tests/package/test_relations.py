@@ -34,7 +34,7 @@ faultline-host requires: gawk [preun], util-linux [preun], faultline-profiles >=
 faultline-bench requires: python3 >= 3.11, faultline-host >= V, faultline-profiles >= V
 faultline-rollout requires: python3 >= 3.11, python3-matplotlib, python3-numpy, python3-scipy
 faultline-rollout requires: faultline-profiles >= V
-faultline-rollout recommends: openssh-clients
+faultline-rollout recommends: ansible-core, openssh-clients
 """
 DEBUG = "K-debuginfo provides: installonlypkg(kernel)"
 MORE = {"cloud": DEBUG, "generic": f"{DEBUG}\nK-core recommends: K-modules = V, linux-firmware"}

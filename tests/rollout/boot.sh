@@ -571,7 +571,7 @@ removed_armed() {
 	sd_next && package "$1" "$2" && is '' "$(in_efi LoaderEntryOneShot)" && is '' "$(trial state)" &&
 		is '' "$(find "$work/textfile" -type f)" && grep -q 'nothing is on trial' "$said"
 }
-removed_pinned() {
+removed_while_pinned() {
 	sd_next && boot back >/dev/null && boot pin "$new" >/dev/null && package "$1" "$2" &&
 		is "x-$new.conf" "$(in_efi LoaderEntryDefault)" && grep -q 'pin has chosen stays the default' "$said"
 }
@@ -658,7 +658,7 @@ for shell in dash 'busybox ash'; do
 		# shellcheck disable=SC2086 # two words
 		{
 			check "${s}$removal: a kernel on trial" removed_armed $removal
-			check "${s}$removal: a pinned kernel" removed_pinned $removal
+			check "${s}$removal: a pinned kernel" removed_while_pinned $removal
 			check "${s}$removal: the boot loader is gone" removed_without_loader $removal
 		}
 	done

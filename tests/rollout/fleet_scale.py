@@ -1,8 +1,9 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: GPL-2.0-only
 """Time plan, start, a look and stop of faultline-rollout with thousands of simulated hosts.
 
 Instead of ssh, a shell answers as faultline-ab would; a server has values of all hosts.
+
+    PYTHONPATH=tools:tests:rollout/fleet python3 tests/rollout/fleet_scale.py --hosts 5000
 """
 from __future__ import annotations
 
