@@ -23,7 +23,7 @@ from rollout.prometheus_lab import answer_of, serving
 
 from faultline_rollout import (
     Error, canary, cli, command_start, command_status, design, experiment, hosts, planning,
-    run, verdict, windows)
+    run, verdict, watch, windows)
 from faultline_rollout.hosts import Answer, Host, Transport
 from faultline_rollout.prometheus import Prometheus
 from faultline_rollout.types import Array
@@ -433,6 +433,29 @@ def test_status_of_a_veto() -> None:
     look = command_status.Look(0.5, {"h0": "running"}, result("INCONCLUSIVE", False, ("reboots",)),
                                "", False)
     assert command_status._exit_status(look, frozenset(), False) == 10
+
+
+def test_hand_of_the_operator(fleet: Fleet) -> None:
+    """A look names the hosts on which an operator has set the switch, and the value."""
+    plan = design.read(fleet.plan(8))
+    rows = [{"name": plan.experiment.name, "plan": plan.digest, "state": "ended", "value": 0,
+             "assigned": 0, "set_by_hand": 0}]
+
+    class Hosts(Transport):
+        """Each host answers the same."""
+
+        def __init__(self) -> None:
+            pass
+
+        def everywhere(self, hosts: Any, *_: Any) -> Any:
+            """Answer as faultline-ab does."""
+            return [Answer(host, 0, json.dumps({"experiments": rows}), "") for host in hosts]
+
+    found = watch.host_states(plan, plan.hosts[:1], Hosts())
+    assert list(found.values()) == [f"ended: {plan.experiment.switch} was set to 0 by hand there"]
+    # That is one of the states for which cron is told.
+    look = command_status.Look(0.5, found, None, "", False)
+    assert command_status._exit_status(look, frozenset(), False) == 40
 
 
 def test_harm_is_looked_for_before_hosts_are_asked(fleet: Fleet) -> None:

@@ -39,6 +39,9 @@ def host_states(plan: Plan, hosts: Sequence[Host], transport: Transport) -> dict
             states[name] = "is not in the experiment: not started yet, stopped, expired or rebooted"
         elif row.get("plan") != plan.digest:
             states[name] = "runs another plan"
+        elif row.get("state") == "ended":
+            states[name] = (f"ended: {plan.experiment.switch} was set to {row.get('set_by_hand')} "
+                            "by hand there")
         elif row.get("value") != row.get("assigned"):
             states[name] = f"has {row.get('value')}, and should have {row.get('assigned')}"
         else:
