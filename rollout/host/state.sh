@@ -332,15 +332,19 @@ finish() {
 		[ -n "$b_pid" ] || say "warning: the timers of $1 could not be stopped; they have nothing to do"
 }
 
-# complete_stops: ends what was being stopped, or should have ended.
+# finish_due NAME: ends what was being stopped, or should have ended.
+finish_due() {
+	if ! read_before "$1"; then
+		finish "$1" "ended, because $ab/$1.before is missing or damaged"
+	elif is_over; then
+		finish "$1" "$over"
+	elif [ ! -e "$ab/$1.plan" ] && [ -z "$b_pid" ]; then
+		finish "$1" 'an unfinished stop is completed'
+	fi
+}
+
 complete_stops() {
 	for name in $(names); do
-		if ! read_before "$name"; then
-			finish "$name" "ended, because $ab/$name.before is missing or damaged"
-		elif is_over; then
-			finish "$name" "$over"
-		elif [ ! -e "$ab/$name.plan" ] && [ -z "$b_pid" ]; then
-			finish "$name" 'an unfinished stop is completed'
-		fi
+		finish_due "$name"
 	done
 }

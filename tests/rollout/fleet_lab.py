@@ -19,7 +19,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np  # noqa: E402
 
-from faultline_rollout import design, experiment, noise  # noqa: E402
+import pytest  # noqa: E402
+
+from faultline_rollout import cli, design, experiment, noise  # noqa: E402
 from faultline_rollout.hosts import Host  # noqa: E402
 from faultline_rollout.types import Array  # noqa: E402
 from rollout.prometheus_lab import free_ports, programs, ready, wait_for  # noqa: E402
@@ -29,6 +31,19 @@ SLOTS = MINUTES // SLOT
 # The start of all experiments, at the border of a block of Prometheus.
 START = 1_790_000_000 // 7200 * 7200
 SWITCH = "vm.speculative_page_fault"
+
+
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+         words: tuple[object, ...]) -> tuple[int, str, str]:
+    """Run faultline-rollout in this process; returns status, output and errors."""
+    capsys.readouterr()
+    monkeypatch.setattr("sys.argv", ["faultline-rollout", *map(str, words)])
+    try:
+        status = cli.main()
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    told = capsys.readouterr()
+    return status, told.out, told.err
 
 
 def source(name: str, **changes: Any) -> dict[str, Any]:

@@ -68,14 +68,7 @@ class Fleet:
 
     def __call__(self, *words: object) -> tuple[int, str, str]:
         """Run faultline-rollout; returns status, output and errors."""
-        self.capsys.readouterr()
-        self.monkeypatch.setattr("sys.argv", ["faultline-rollout", *map(str, words)])
-        try:
-            status = cli.main()
-        except SystemExit as ended:
-            status = int(str(ended.code))
-        told = self.capsys.readouterr()
-        return status, told.out, told.err
+        return fleet_lab.call(self.capsys, self.monkeypatch, words)
 
     def plan(self, count: int, **changes: Any) -> pathlib.Path:
         """Write a plan for hosts h0, h1, ..."""
@@ -281,7 +274,7 @@ def test_canary_that_dies(fleet: Fleet, kind: str, reason: str) -> None:
     if kind == "crash":
         fleet.monkeypatch.setattr(canary, "crashed_in_b", lambda *_: [first])
     elif kind == "alert":
-        fleet.monkeypatch.setattr(canary, "_firing", lambda _: "High")
+        fleet.monkeypatch.setattr(canary, "firing_now", lambda _: "High")
     elif kind == "blind":
         in_prometheus(fleet.monkeypatch, float("nan"))
     elif kind == "refused":

@@ -23,7 +23,7 @@ import pytest
 from rollout import fleet_lab
 from rollout.prometheus_lab import answer_of
 
-from faultline_rollout import Error, cli, config, design, experiment, hosts, planning
+from faultline_rollout import Error, config, design, experiment, hosts, planning
 from faultline_rollout.prometheus import Prometheus
 
 STATUSES = {0, 2, 10, 20, 30, 40, 130, 141}
@@ -254,21 +254,15 @@ class Caller:
 
     def __call__(self, *words: object) -> int:
         """Run it: a documented status, an error of one line, and nothing for the terminal."""
-        self._capsys.readouterr()
-        self._monkeypatch.setattr("sys.argv", ["faultline-rollout", *map(str, words)])
-        try:
-            status = cli.main()
-        except SystemExit as ended:
-            status = int(str(ended.code))
-        told = self._capsys.readouterr()
+        status, out, errors = fleet_lab.call(self._capsys, self._monkeypatch, words)
         assert status in STATUSES, words
-        assert "Traceback" not in told.err, (words, told.err)
+        assert "Traceback" not in errors, (words, errors)
         if status == 2:
-            first, *more = told.err.splitlines()
-            assert first.startswith("faultline-rollout"), (words, told.err)
+            first, *more = errors.splitlines()
+            assert first.startswith("faultline-rollout"), (words, errors)
             # A list of hosts is indented.
-            assert all(line.startswith("  ") for line in more), (words, told.err)
-        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", told.err + told.out), words
+            assert all(line.startswith("  ") for line in more), (words, errors)
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", errors + out), words
         return status
 
 

@@ -10,20 +10,19 @@ from collections.abc import Sequence
 
 from . import Error, design
 from .command_stop import stop_hosts
-from .conditions import _firing
+from .conditions import firing_now
 from .design import Plan
 from .experiment import in_words
 from .hosts import Transport, explain, names_of, with_file
 from .run import note_stop, read_run
 from .terminal import Progress, say
-from .watch import host_states, seen
+from .watch import GOOD_STATES, host_states, seen
 from .verdict import crashed_in_b
 
 # From the push to the change of the switch.
 LEAD = 15
 # Looks in succession that may give no values.
 BLIND = 3
-RUNNING = ("waiting", "running", "finished")
 
 
 class Left(Error):
@@ -96,7 +95,7 @@ def _stage(path: pathlib.Path, plan: Plan, transport: Transport, every: float) -
             continue
         try:
             problems += [f"{name}: crashed" for name in crashed_in_b(plan, start, now)]
-            if firing := _firing(exp):
+            if firing := firing_now(exp):
                 problems.append(f"these alerts fire: {firing}")
             if seen(plan, now) < 1:
                 raise Error("Prometheus has no time of boot for a host of it")
@@ -107,7 +106,7 @@ def _stage(path: pathlib.Path, plan: Plan, transport: Transport, every: float) -
                 problems.append(f"nothing is seen: {err}")
         # Prometheus gives the last value of a host that hangs for some minutes.
         problems += [f"{name}: {state}" for name, state in host_states(
-            plan, plan.hosts, transport).items() if state not in RUNNING]
+            plan, plan.hosts, transport).items() if state not in GOOD_STATES]
         if now >= start + exp.slot:
             break
     return problems

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from . import Error, design, experiment, planning
-from .conditions import _hosts_of
+from .conditions import hosts_of
 from .experiment import in_words
 from .run import read_run, refuse_input, run_path
 from .terminal import Progress, say, say_aside
@@ -27,7 +27,7 @@ def command_plan(args: argparse.Namespace) -> int:
     if run_path(out).exists() and "stopped" not in read_run(out):
         raise Error(f"{out} was started, says {run_path(out)}: run `faultline-rollout stop {out}` "
                     "first, or use another name")
-    hosts = _hosts_of(args.file, exp)
+    hosts = hosts_of(args.file, exp)
     plan, tried = planning.make(exp, source, hosts, seconds=experiment.seconds(args.history),
                                 end=args.at, seed=args.seed,
                                 tell=Progress("replays", planning.REPLAYS))

@@ -11,12 +11,12 @@ import time
 from collections.abc import Sequence
 
 from . import Error, canary, design
-from .command_stop import stop_hosts
-from .conditions import _blackout, _firing
+from .command_stop import stop_plan
+from .conditions import blackout_at, firing_now
 from .design import Plan
 from .experiment import in_words
 from .hosts import UNREACHABLE, Answer, Host, Transport, explain, names_of, with_file
-from .run import alone, check_not_started, note, note_start, note_stop, read_run, run_path
+from .run import alone, check_not_started, note, note_start, read_run, run_path
 from .terminal import Progress, local_time, say
 
 # Between `start` and slot 0, so that all hosts have the plan in time.
@@ -54,9 +54,9 @@ def _check_hosts(plan: Plan, start: int, transport: Transport) -> tuple[list[str
 
 def _check_time(plan: Plan, first: float, last: float) -> None:
     exp = plan.experiment
-    if blackout := _blackout(exp, first, last):
+    if blackout := blackout_at(exp, first, last):
         raise Error(f"the experiment would run into {blackout}: start it at another time")
-    if firing := _firing(exp):
+    if firing := firing_now(exp):
         raise Error(f"these alerts fire: {firing}: start when they do not")
 
 
@@ -96,14 +96,10 @@ def _check(plan: Plan, stages: int, transport: Transport, share: float = 0.0) ->
 def _set_back(path: pathlib.Path, plan: Plan, transport: Transport,
               hosts: Sequence[Host]) -> list[str]:
     """Undo a start on these hosts; returns the problems."""
-    exp = plan.experiment
-    # In case that this is killed.
-    note_stop(path)
-    problems = stop_hosts(exp.name, hosts, transport, bool(exp.restart))
-    if problems:
-        return [*problems, f"use `faultline-rollout stop {path}` when they can be reached"]
-    run_path(path).unlink(missing_ok=True)
-    return []
+    problems = stop_plan(path, plan, transport, hosts)
+    if not problems:
+        run_path(path).unlink(missing_ok=True)
+    return problems
 
 
 def _push(path: pathlib.Path, plan: Plan, start: int, transport: Transport, share: float = 0.0,

@@ -15,14 +15,14 @@ from collections.abc import Callable
 import numpy as np
 
 from . import Error, design, report
-from .command_stop import stop_hosts
+from .command_stop import stop_plan
 from .design import Plan
 from .hosts import Transport
 from .run import (
-    UNFINISHED, absent, leave_out, note_stop, read_run, started, unfinished, until)
+    UNFINISHED, absent, leave_out, read_run, started, unfinished, until)
 from .terminal import local_time, say, say_aside
 from .verdict import EXIT, INVALID, WORSE, Result, collect, crashed_in_b, judge
-from .watch import host_states, seen
+from .watch import GOOD_STATES, host_states, seen
 
 # Less than this share of the hosts in Prometheus is a look that sees nothing.
 ENOUGH = 0.5
@@ -65,9 +65,6 @@ def _look(plan: Plan, start: float, at: float | None, out: frozenset[str]) -> Lo
     except Error as err:
         problem, blind = str(err), moment > start
     return Look(min(1.0, max(0.0, (moment - start) / plan.seconds)), {}, result, problem, blind)
-
-
-GOOD_STATES = ("waiting", "running", "finished")
 
 
 def _show(plan: Plan, start: float, look: Look, as_json: bool) -> None:
@@ -133,12 +130,7 @@ def _end(args: argparse.Namespace, plan: Plan, transport: Transport, why: str,
          tell: Callable[[str], None]) -> None:
     """Set every host back."""
     tell(f"{why}: every host is set back")
-    note_stop(args.plan)
-    problems = stop_hosts(plan.experiment.name, plan.hosts, transport,
-                          bool(plan.experiment.restart))
-    if problems:
-        problems.append(f"use `faultline-rollout stop {args.plan}` when they can be reached")
-    for problem in problems:
+    for problem in stop_plan(args.plan, plan, transport, plan.hosts):
         tell(f"  {problem}")
 
 

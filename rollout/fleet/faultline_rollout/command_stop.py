@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import Error, design, experiment
+from .design import Plan
 from .hosts import Host, Transport, explain, inventory
 from .run import absent, note_stop, read_run, run_path
 from .terminal import Progress, say
@@ -31,6 +32,17 @@ def stop_hosts(name: str, hosts: Sequence[Host], transport: Transport,
             problems.append(f"{explain(answer)}; it ends by itself when it expires, and by a "
                             "reboot")
     return sorted(problems)
+
+
+def stop_plan(path: pathlib.Path, plan: Plan, transport: Transport,
+              hosts: Sequence[Host]) -> list[str]:
+    """Stop a plan on these hosts, and note that first; returns the problems."""
+    # In case that this is killed.
+    note_stop(path)
+    problems = stop_hosts(plan.experiment.name, hosts, transport, bool(plan.experiment.restart))
+    if problems:
+        problems.append(f"use `faultline-rollout stop {path}` when they can be reached")
+    return problems
 
 
 @dataclasses.dataclass

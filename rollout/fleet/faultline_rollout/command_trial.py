@@ -7,7 +7,7 @@ import re
 import time
 
 from . import Error, experiment, trial
-from .conditions import _blackout, _firing, _hosts_of
+from .conditions import blackout_at, firing_now, hosts_of
 from .hosts import Transport
 from .terminal import say
 
@@ -17,12 +17,12 @@ def command_trial(args: argparse.Namespace) -> int:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.+~_-]*", args.kernel):
         raise Error(f"'{args.kernel}' is not a kernel release: write what uname -r prints")
     exp, _ = experiment.load(args.file)
-    hosts = _hosts_of(args.file, exp)
+    hosts = hosts_of(args.file, exp)
 
     def hold(step: str, reboots: bool) -> None:
-        if reboots and (blackout := _blackout(exp, time.time(), time.time() + work.wait)):
+        if reboots and (blackout := blackout_at(exp, time.time(), time.time() + work.wait)):
             raise Error(f"{step} would run into {blackout}, and was not started")
-        if firing := _firing(exp):
+        if firing := firing_now(exp):
             raise Error(f"these alerts fire: {firing}: {step} was not started")
 
     work = trial.Trial(

@@ -10,7 +10,7 @@ from .prometheus import Prometheus
 from .terminal import local_time, say_aside
 
 
-def _hosts_of(file: pathlib.Path, exp: experiment.Experiment) -> list[Host]:
+def hosts_of(file: pathlib.Path, exp: experiment.Experiment) -> list[Host]:
     """The hosts of an experiment file."""
     hosts = inventory(file.parent / exp.inventory)
     if len(hosts) > exp.max_hosts:
@@ -18,7 +18,7 @@ def _hosts_of(file: pathlib.Path, exp: experiment.Experiment) -> list[Host]:
     return hosts
 
 
-def _firing(exp: experiment.Experiment) -> str:
+def firing_now(exp: experiment.Experiment) -> str:
     """The alerts of an experiment file that fire now; refuses those that can never fire."""
     if not exp.alerts:
         return ""
@@ -34,7 +34,7 @@ def _firing(exp: experiment.Experiment) -> str:
     return firing
 
 
-def _blackout(exp: experiment.Experiment, first: float, last: float) -> str:
+def blackout_at(exp: experiment.Experiment, first: float, last: float) -> str:
     """The blackout that a time would run into, in words; nothing if there is none."""
     for window in exp.blackout:
         if found := window.overlap(first, last):

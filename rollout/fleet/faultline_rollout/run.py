@@ -67,8 +67,8 @@ def refuse_input(option: str, out: pathlib.Path, *inputs: pathlib.Path) -> None:
 def until(path: pathlib.Path, at: float | None) -> float | None:
     """The time until which values count: after a stop, hosts do not follow the plan."""
     try:
-        ended = _moment(json.loads(run_path(path).read_text(encoding="utf-8"))["stopped"])
-    except (OSError, ValueError, OverflowError, KeyError, TypeError, RecursionError):
+        ended = _moment(read_run(path)["stopped"])
+    except (ValueError, OverflowError, KeyError, TypeError):
         return at
     return ended if at is None else min(at, ended)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import Error
-from .hosts import Answer, Host, Transport
+from .hosts import MISSING, UNREACHABLE, Answer, Host, Transport
 
 RINGS = "1,5%,25%,100%"
 MAX_UNAVAILABLE = "10%"
@@ -24,8 +24,6 @@ NEWEST = "newest"
 # stopped until then.
 UNIT = "faultline-trial-reboot"
 LATER = f"systemd-run --quiet --collect --unit={UNIT} --on-active=3s sh -c"
-MISSING = 127
-UNREACHABLE = 255
 
 # States of a host, as this program sees it.
 TO_DO, ORDERED, BUSY, PASSED, DEFAULT, FAILED, STRAY, GONE = (
@@ -102,8 +100,6 @@ def newest(states: dict[str, State]) -> str:
 
 def state_of(kernel: str, answer: Answer) -> State:
     """Read the output of `faultline-boot status --json`."""
-    if answer.status == UNREACHABLE:
-        return State(GONE, answer.reason)
     if answer.status == MISSING:
         return State(GONE, "faultline-boot is not there: install faultline-host")
     if answer.status:

@@ -12,6 +12,9 @@ from .design import Plan
 from .hosts import Host, Transport, explain
 from .prometheus import Prometheus
 
+# States of a host that does what the plan says.
+GOOD_STATES = ("waiting", "running", "finished")
+
 
 def seen(plan: Plan, now: float) -> float:
     """The share of the hosts that Prometheus has scraped in the last minutes."""

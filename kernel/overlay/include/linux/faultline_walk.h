@@ -47,7 +47,7 @@ struct walk_section_ops {
  */
 #define WALK_PROTECT_SIZE	max_t(unsigned long, SZ_16M, PMD_SIZE)
 
-/* The least work in pages that a part is taken for, if nothing in it changes. */
+/* Pages that each part counts for, besides those that change: holes take time, too. */
 #define WALK_PROTECT_PAGES	(WALK_FAULT_PAGES / 8)
 
 #ifdef CONFIG_FAULTLINE_WALK

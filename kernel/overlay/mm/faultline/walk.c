@@ -71,7 +71,7 @@ struct faultline_toggle walk_section_toggle = {
 	.apply	= walk_section_apply,
 };
 
-/* Times that walk_record() walks a VMA that changes meanwhile without mmap_lock. */
+/* Walks that walk_record() drops, as the VMA has changed, until it keeps mmap_lock. */
 #define WALK_RECORD_TRIES	3
 
 /* === Yielding ============================================================= */

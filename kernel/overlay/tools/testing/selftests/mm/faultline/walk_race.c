@@ -357,6 +357,14 @@ static void populate_forever(struct race *r)
 			_exit(1);
 }
 
+/* Kills a child that is at work, at a random moment. */
+static int kill_at_work(pid_t pid)
+{
+	usleep(random() % 5000);
+	kill(pid, SIGKILL);
+	return reap(pid) == 256 + SIGKILL ? sum_up() : -EIO;
+}
+
 static int kill_populating(struct race *r)
 {
 	long yields = counted(&r->run.before, "yields"), ms;
@@ -372,11 +380,7 @@ static int kill_populating(struct race *r)
 			break;
 		usleep(1000);
 	}
-	usleep(random() % 5000);
-	kill(pid, SIGKILL);
-	if (reap(pid) != 256 + SIGKILL)
-		return -EIO;
-	return sum_up();
+	return kill_at_work(pid);
 }
 
 /* A damaged wait list is found by the kernel, or by a process that does not end. */
@@ -482,8 +486,8 @@ static bool has_walked_records(struct race *r)
 	return d->by_sections;
 }
 
-/* Splits the mapping less often, so that there are large records. */
-static void slow_splitter(struct race *r, int id)
+/* Splits the mapping in the middle only, so that its records are large. */
+static void middle_splitter(struct race *r, int id)
 {
 	while (!atomic_load(&r->done)) {
 		char *p = r->start + r->len / 2;
@@ -501,7 +505,7 @@ TEST_F_TIMEOUT(race, records, TIMEOUT)
 
 	ASSERT_TRUE(data_init(&d));
 	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_file,
-		  .racer = slow_splitter, .call = check_records,
+		  .racer = middle_splitter, .call = check_records,
 		  .verify = succeeded, .enough = has_walked_records);
 }
 
@@ -518,11 +522,7 @@ static int kill_reader(struct race *r)
 				_exit(1);
 	if (pid < 0)
 		return -errno;
-	usleep(random() % 5000);
-	kill(pid, SIGKILL);
-	if (reap(pid) != 256 + SIGKILL)
-		return -EIO;
-	return sum_up();
+	return kill_at_work(pid);
 }
 
 /* A lock that it has left behind stops the writer, or the process that ends. */
@@ -532,7 +532,7 @@ TEST_F_TIMEOUT(race, killed_reader, TIMEOUT)
 
 	ASSERT_TRUE(data_init(&d));
 	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_file,
-		  .racer = slow_splitter, .call = kill_reader,
+		  .racer = middle_splitter, .call = kill_reader,
 		  .verify = succeeded);
 }
 
@@ -642,7 +642,6 @@ static bool prepare_protected(struct race *r)
 static int protect_by_uffd(struct race *r)
 {
 	const size_t pages = r->len / page_size();
-
 	int fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL), err = 0;
 
 	if (fd < 0)
