@@ -19,14 +19,18 @@ ${FAULTLINE_SYSTEMCTL:-systemctl} stop 'faultline-ab@*' 'faultline-ab-expire@*' 
 
 case $(field state "$trial") in
 requested | trying | failed)
-	"$sbin/faultline-boot" back ||
-		say "warning: $(field kernel "$trial") is still on trial (above): look at the order of boot (bootctl list, or grub-editenv list) before the next reboot"
-	;;
-*)
-	[ ! -e "$root/etc/faultline/default-before" ] ||
-		say "the kernel that faultline-boot pin has chosen stays the default; see bootctl list, or grub-editenv list"
+	kernel=$(field kernel "$trial")
+	# A plain back would take back a pin, too.
+	if "$sbin/faultline-boot" back --next; then
+		rm -f "$trial"
+		say "nothing is on trial any more: $kernel was"
+	else
+		say "warning: $kernel is still on trial (above): look at the order of boot (bootctl list, or grub-editenv list) before the next reboot"
+	fi
 	;;
 esac
+[ ! -e "$root/etc/faultline/default-before" ] ||
+	say "the kernel that faultline-boot pin has chosen stays the default; see bootctl list, or grub-editenv list"
 for metrics in faultline_ab faultline_boot; do
 	publish $metrics </dev/null
 done

@@ -575,6 +575,13 @@ removed_while_pinned() {
 	sd_next && boot back >/dev/null && boot pin "$new" >/dev/null && package "$1" "$2" &&
 		is "x-$new.conf" "$(in_efi LoaderEntryDefault)" && grep -q 'pin has chosen stays the default' "$said"
 }
+# The order is withdrawn, and the kernel that was pinned before it stays the default.
+removed_armed_beside_pin() {
+	sdboot && efi_set LoaderEntryDefault "x-$new.conf" && boot pin "$old" >/dev/null &&
+		boot next "$new" >/dev/null 2>&1 && package "$1" "$2" &&
+		is '' "$(in_efi LoaderEntryOneShot)" && is '' "$(trial state)" &&
+		is "x-$old.conf" "$(in_efi LoaderEntryDefault)" && grep -q 'pin has chosen stays the default' "$said"
+}
 removed_without_loader() {
 	sd_next && rm -r "$efi" && package "$1" "$2" && grep -q "warning: $new is still on trial" "$said"
 }
@@ -659,6 +666,7 @@ for shell in dash 'busybox ash'; do
 		{
 			check "${s}$removal: a kernel on trial" removed_armed $removal
 			check "${s}$removal: a pinned kernel" removed_while_pinned $removal
+			check "${s}$removal: a kernel on trial, and another one pinned" removed_armed_beside_pin $removal
 			check "${s}$removal: the boot loader is gone" removed_without_loader $removal
 		}
 	done
