@@ -398,6 +398,11 @@ hold_by_hand() {
 }
 hold_stopped() { ab stop --all && held_back; }
 hold_blocked() { ab block && held_back; }
+hold_blocked_by_file() {
+	mkdir -p "$work/root/etc/faultline" && echo incident >"$work/root/etc/faultline/no-experiments" &&
+		! ab set bench vm.munmap_section_kbytes=65536 2>"$said" &&
+		grep -q 'blocked on this host (incident)' "$said" && held_back
+}
 hold_soft_reboot() {
 	# shellcheck disable=SC2086 # "busybox ash" are two words
 	$shell "$host/faultline-trial-generator" "$work/root/generated" &&
@@ -923,6 +928,7 @@ for shell in dash 'busybox ash'; do
 	check "${s}a value set by hand during a hold stays" holds hold_by_hand
 	check "${s}a hold, stopped" holds hold_stopped
 	check "${s}a hold, blocked" holds hold_blocked
+	check "${s}a hold, blocked by the file" holds hold_blocked_by_file
 	check "${s}a hold and a soft reboot" holds hold_soft_reboot
 	check "${s}a hold without systemd" without_systemd
 	check "${s}holds that are refused" hold_refused
