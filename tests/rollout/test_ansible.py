@@ -178,6 +178,18 @@ def test_variables() -> None:
     assert not [name for name in names if not name.startswith("faultline_")]
 
 
+def test_variables_of_the_operator() -> None:
+    """No task of a role registers a variable that a playbook takes from the operator.
+
+    The operator's value, given for all playbooks, would take the place of the result.
+    """
+    taken = {name for path in ANSIBLE.glob("*.yml")
+             for name in re.findall(r"faultline_\w+", path.read_text())}
+    assert "faultline_options" in taken
+    for path in ANSIBLE.glob("roles/*/tasks/*.yml"):
+        assert not taken & set(defined(yaml.safe_load(path.read_text()))), path
+
+
 def test_lint(tmp_path: pathlib.Path) -> None:
     """ansible-lint accepts the playbooks, and finds a planted mistake."""
     copy = tmp_path / "ansible"
