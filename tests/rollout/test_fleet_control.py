@@ -8,9 +8,11 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import datetime
+import errno
 import json
 import pathlib
 import re
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -317,6 +319,18 @@ def test_canary_that_stays(fleet: Fleet) -> None:
     assert fleet("start", path)[0] == 0 and len(fleet.plans) == 16
 
 
+def test_crash_on_the_canary(fleet: Fleet) -> None:
+    """All of a canary is in arm b, so there is no arm a to compare a crash with."""
+    stage = canary.stages(design.read(fleet.plan(16, canary=["3"])), frozenset())[0]
+    start = fleet_lab.START
+    boots = np.full((3, 200), start - 5000.0)
+    fleet.monkeypatch.setattr(Prometheus, "table", lambda *_: boots)
+    fleet.monkeypatch.setattr(verdict, "usual", lambda *_: np.full(3, np.nan))
+    assert not verdict.crashed_in_b(stage, start, start + 200)
+    boots[1, 150:] = start + 140
+    assert verdict.crashed_in_b(stage, start, start + 200) == [stage.hosts[1].name]
+
+
 # --- Blackouts
 
 @pytest.mark.parametrize("text,first,hours,meets", [
@@ -462,6 +476,25 @@ def test_harm_is_looked_for_before_hosts_are_asked(fleet: Fleet) -> None:
     assert {command for _, command in fleet.commands} == {"faultline-ab stop big"}
 
 
+def test_host_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that cannot be started for one host does not keep the others from being asked."""
+    there = [Host(name, name, name, {}) for name in ("h0", "h1", "h2")]
+    original = subprocess.run
+
+    def start(words: Any, **options: Any) -> Any:
+        if words[-1] == "h1":
+            raise OSError(errno.EMFILE, "Too many open files")
+        return original(["true"], **options)
+
+    monkeypatch.setattr(subprocess, "run", start)
+    transport = Transport(["ssh", "{command}", "{host}"], 2)
+    found = {answer.host.name: answer for answer in
+             transport.everywhere(there, lambda host: ("true", ""))}
+    assert {name: answer.status for name, answer in found.items()} == {"h0": 0, "h1": 255, "h2": 0}
+    assert hosts.explain(found["h1"]) == \
+        "h1: cannot be reached: cannot run ssh: Too many open files"
+
+
 def test_no_hosts(fleet: Fleet) -> None:
     """--no-hosts asks Prometheus only."""
     path = fleet.plan(8)
@@ -490,7 +523,10 @@ def test_detach(fleet: Fleet) -> None:
     assert told[told.index("--blind") + 1] == "5" and "--detach" not in told
     assert f"--setenv=FAULTLINE_ROLLOUT_CONFIG={fleet.folder}/rollout.toml" in told
     # The unit's command line is valid.
-    cli.parser().parse_args(told[told.index("status"):])
+    assert cli.parser().parse_args(told[told.index("status"):]).start is None
+    assert fleet(*words, "--start", "1790000000.5")[0] == 0
+    told = (fleet.folder / "words").read_text().splitlines()
+    assert cli.parser().parse_args(told[told.index("status"):]).start == 1790000000.5
     program.write_text("#!/bin/sh\necho Unit exists >&2\nexit 1\n")
     status, _, errors = fleet(*words)
     assert status == 2 and errors.endswith("does not start faultline-rollout-big: Unit exists\n")

@@ -146,6 +146,7 @@ def _detach(args: argparse.Namespace, name: str) -> int:
               if key in KEPT or key.startswith(("FAULTLINE_", "FLEET_"))]
     words += [os.path.abspath(sys.argv[0]), "status", "--watch", "--stop-on-harm",
               "--blind", str(args.blind), "--every", str(args.every),
+              *(["--start", str(args.start)] if args.start is not None else []),
               *(["--no-hosts"] if args.no_hosts else []),
               *(["--accept-transport"] if args.accept_transport else []),
               *(["--parallel", str(args.parallel)] if args.parallel else []),

@@ -6,6 +6,7 @@ import ast
 import collections
 import concurrent.futures
 import dataclasses
+import errno
 import json
 import os
 import pathlib
@@ -260,8 +261,11 @@ class Transport:
         except subprocess.TimeoutExpired:
             return Answer(host, 255, "", f"no answer within {LIMIT} s")
         except OSError as err:
-            raise Error(f"cannot run {words[0]}: {err.strerror}: "
-                        "see transport in faultline-experiment(5)") from None
+            if err.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC):
+                raise Error(f"cannot run {words[0]}: {err.strerror}: "
+                            "see transport in faultline-experiment(5)") from None
+            # Too many processes or files: the other hosts are still asked.
+            return Answer(host, UNREACHABLE, "", f"cannot run {words[0]}: {err.strerror}")
         return Answer(host, done.returncode, done.stdout, done.stderr, asked, time.time())
 
     def everywhere(self, hosts: Sequence[Host], command: Callable[[Host], tuple[str, str]],

@@ -207,7 +207,8 @@ def exceeds(seen: tuple[int, int], share: float, usual_rates: Array, slots: Arra
     those of each host in b, in all of the plan.  once: a host's events count once.
     """
     in_a, in_b = seen
-    if in_b * (1 - share) <= in_a * share:
+    # With all of the time in b, as in a canary, there is nothing to compare with in a.
+    if not in_b or share < 1 and in_b * (1 - share) <= in_a * share:
         return False
     expected = np.nan_to_num(usual_rates) * slots
     if not once:
