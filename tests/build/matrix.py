@@ -109,6 +109,7 @@ SETTINGS = {
     "USERFAULTFD=n": ("USERFAULTFD=n", ""),
     "ADVISE=n": ("ADVISE_SYSCALLS=n FAULTLINE_MADVISE=n", "EXPERT=y"),
     "LRU_GEN=n": ("LRU_GEN=n", ""),
+    "PAGE_MONITOR=n": ("PROC_PAGE_MONITOR=n", "EXPERT=y"),
     "PREEMPT": ("PREEMPT=y", "PREEMPT_VOLUNTARY=n"),
     # Without mode 2 of vm.hugetlb_pmd_sharing, and so without its test options.
     "RT": ("PREEMPT_RT=y FAULTLINE_SPF=n FAULTLINE_HUGETLB_REVALIDATE=n "
@@ -137,9 +138,10 @@ def mixed(target: Target, words: str) -> Row:
 # another is missing is found.  A row per setting takes twice the time and finds less.
 MIXED = (
     (X86, ""),
-    (CLANG, "NUMA=n THP=n MEMCG=n KSM=n SWAP=n HUGETLB=n USERFAULTFD=n ADVISE=n LRU_GEN=n tests"),
-    (CLANG, "THP=n MEMCG=n SWAP=n LRU_GEN=n RT"),
-    (X86, "NUMA=n KSM=n HUGETLB=n USERFAULTFD=n tests PREEMPT"),
+    (CLANG, "NUMA=n THP=n MEMCG=n KSM=n SWAP=n HUGETLB=n USERFAULTFD=n ADVISE=n LRU_GEN=n "
+     "PAGE_MONITOR=n tests"),
+    (CLANG, "THP=n MEMCG=n SWAP=n LRU_GEN=n PAGE_MONITOR=n RT"),
+    (X86, "NUMA=n KSM=n HUGETLB=n USERFAULTFD=n PAGE_MONITOR=n tests PREEMPT"),
     (X86, "NUMA=n THP=n MEMCG=n HUGETLB=n ADVISE=n PREEMPT"),
     (CLANG, "SWAP=n USERFAULTFD=n ADVISE=n LRU_GEN=n tests PREEMPT"),
     (CLANG, "NUMA=n THP=n KSM=n ADVISE=n tests RT"),
