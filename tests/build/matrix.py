@@ -109,7 +109,7 @@ SETTINGS = {
     "USERFAULTFD=n": ("USERFAULTFD=n", ""),
     "ADVISE=n": ("ADVISE_SYSCALLS=n FAULTLINE_MADVISE=n", "EXPERT=y"),
     "LRU_GEN=n": ("LRU_GEN=n", ""),
-    "PAGE_MONITOR=n": ("PROC_PAGE_MONITOR=n", "EXPERT=y"),
+    "PAGE_MONITOR=n": ("PROC_PAGE_MONITOR=n MEM_SOFT_DIRTY=n", "HWPOISON_INJECT=n"),
     "PREEMPT": ("PREEMPT=y", "PREEMPT_VOLUNTARY=n"),
     # Without mode 2 of vm.hugetlb_pmd_sharing, and so without its test options.
     "RT": ("PREEMPT_RT=y FAULTLINE_SPF=n FAULTLINE_HUGETLB_REVALIDATE=n "
