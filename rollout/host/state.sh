@@ -108,6 +108,9 @@ names() {
 # b_switch and b_value, those of the first; b_expires and b_deadline, or b_pid and b_born.
 read_before() {
 	b_switches=$(sed -n 's/^\(vm[.].*\)=\(.*\) \(.*\)$/\1 \2 \3/p' "$ab/$1.before" 2>/dev/null)
+	# 6.12.117 wrote one switch, and refused a host where a file sets it.
+	[ -n "$b_switches" ] ||
+		b_switches="$(field switch "$ab/$1.before") $(field value "$ab/$1.before") -"
 	b_switch=${b_switches%% *} b_value=${b_switches#* }
 	b_value=${b_value%% *}
 	b_expires=$(field expires "$ab/$1.before")
@@ -149,10 +152,13 @@ write_before() {
 	} | put "$ab/$before.before" || die "cannot write to $ab: is it full?"
 }
 
-# read_state NAME: sets s_switches, lines of SWITCH=LAST GOING, s_back, s_foreign, s_ended
-# and s_noncompliant.
+# read_state NAME: after read_before; sets s_switches, lines of SWITCH=LAST GOING, s_back,
+# s_foreign, s_ended and s_noncompliant.
 read_state() {
 	s_switches=$(grep '^vm[.]' "$ab/$1.state" 2>/dev/null)
+	s_last=$(field applied "$ab/$1.state")
+	# As 6.12.117 wrote it.
+	[ -z "$s_last" ] || s_switches="$b_switch=$s_last $(field going "$ab/$1.state")"
 	s_back=$(field back "$ab/$1.state")
 	s_foreign=$(field foreign "$ab/$1.state")
 	s_ended=$(field ended "$ab/$1.state")

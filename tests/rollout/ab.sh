@@ -383,6 +383,29 @@ killed_and() { kill_holder && ab "$@" 2>"$said" && grep -q "process $holder has 
 killed_and_start() {
 	kill_holder && plan "$pushed" && ab start "$pushed" && is '4096 0' "$(section) $(spf)"
 }
+# The kernel refuses a value: it is not forgotten because of the next hold or experiment.
+killed_and_refused() {
+	local before
+	kill_holder && chmod 444 "$work/sys/vm/speculative_page_fault" && before=$(cat "$work/run/ab/bench.before") &&
+		plan "$pushed" switch=vm.munmap_section_kbytes b=65536 || return 1
+	for order in "hold bench $$ vm.munmap_section_kbytes" "hold other $$ vm.munmap_section_kbytes" "start $pushed"; do
+		# shellcheck disable=SC2086 # words
+		without_rights $order 2>"$said" && { echo 'it succeeded'; return 1; }
+		grep -q "bench, process $holder, has ended, and the kernel refuses" "$said" &&
+			is "$before" "$(cat "$work/run/ab/bench.before")" || return 1
+	done
+	chmod 644 "$work/sys/vm/speculative_page_fault"
+	ab hold bench $$ vm.munmap_section_kbytes && is '4096 0' "$(section) $(spf)" && ab release bench
+}
+# The same with an experiment, and the next one of its name has another switch.
+stopped_and_refused() {
+	started && at 1001200 && ab apply spf-1 && chmod 444 "$work/sys/vm/speculative_page_fault" || return 1
+	without_rights stop spf-1 2>"$said" && { echo 'it succeeded'; return 1; }
+	plan "$pushed" switch=vm.munmap_section_kbytes b=65536
+	without_rights start "$pushed" 2>"$said" && { echo 'it started'; return 1; }
+	chmod 644 "$work/sys/vm/speculative_page_fault"
+	ab stop spf-1 && nothing_left 0
+}
 # Its number is another process's by now.
 number_again() { sed -i "s/^born=.*/born=1/" "$work/run/ab/bench.before" && ab stop --expired bench && held_back; }
 alive_and_expired() { ab stop --expired bench && is '0 1' "$(section) $(spf)"; }
@@ -485,6 +508,30 @@ upgraded() {
 		at 1001800 && ab apply spf-1 && is 65536 "$(section)" && at 1002400 && ab apply spf-1 && is 0 "$(section)"
 }
 # The new version does not read the plan.
+# old_files BACK: the files of 6.12.117 instead; the value before was 4096.
+old_files() {
+	printf '%s\n' switch=vm.munmap_section_kbytes value=4096 expires=1010000 deadline=20000 >"$work/run/ab/spf-1.before"
+	printf '%s\n' applied=65536 going= back="$1" noncompliant=0 slot=1 arm=b >"$work/run/ab/spf-1.state"
+}
+upgraded_from_117() {
+	alternates && old_files '' && is 'running,65536,4096' "$(ab status --json | json state value before)" &&
+		at 1001800 && ab apply spf-1 && is 65536 "$(section)" || return 1
+	case $1 in
+	by-hand) section 4096 && at 1002400 && ab apply spf-1 2>"$said" && grep -q 'from 65536 to 4096 by hand' "$said" &&
+		ab stop spf-1 ;;
+	stop) ab stop spf-1 ;;
+	refused)
+		chmod 444 "$work/sys/vm/munmap_section_kbytes"
+		old_files '' && rm "$work/run/ab/spf-1.plan"
+		plan "$pushed" name=next switch=vm.munmap_section_kbytes b=65536
+		without_rights start "$pushed" 2>"$said" && { echo 'it started'; return 1; }
+		chmod 644 "$work/sys/vm/munmap_section_kbytes"
+		ab stop --all
+		;;
+	# After the last slot.
+	back) old_files 1 && section 2048 && ab stop spf-1 && is 2048 "$(section)" && section 4096 ;;
+	esac && is 4096 "$(section)" && is '' "$(find "$work/run/ab" -type f)"
+}
 upgraded_format() {
 	alternates && mkdir -p "$work/newer" && cp "$host"/*.sh "$work/newer" &&
 		sed -i 's/!= 1 \]/!= 2 ]/; s/reads format 1/reads format 2/' "$work/newer/plan.sh" || return 1
@@ -922,6 +969,8 @@ for shell in dash 'busybox ash'; do
 	check "${s}a hold whose process was killed: watch" holds killed_and watch bench
 	check "${s}a hold whose process is killed during watch" holds watched
 	check "${s}a hold whose process was killed, and the next experiment" holds killed_and_start
+	check "${s}a hold whose process was killed, and the kernel refuses its value" holds killed_and_refused
+	check "${s}the next experiment of a name does not forget a value that the kernel refused" stopped_and_refused
 	check "${s}a hold whose process has another one's number" holds number_again
 	check "${s}a hold does not expire while its process lives" holds alive_and_expired
 	check "${s}a hold and an experiment exclude each other" holds hold_and_experiment
@@ -938,6 +987,9 @@ for shell in dash 'busybox ash'; do
 	check "${s}removal, and the kernel refuses the old value" removed_refused
 	check "${s}an experiment goes on over an upgrade: deb" upgraded deb upgrade
 	check "${s}an experiment goes on over an upgrade: rpm" upgraded rpm 1
+	for how in stop by-hand refused back; do
+		check "${s}an upgrade from 6.12.117 keeps the value from before: $how" upgraded_from_117 $how
+	done
 	check "${s}an upgrade to a version for other plans ends it" upgraded_format
 	check "${s}a plan from standard input" from_stdin
 	if : >"$work/probe" && chown 65534:65533 "$work/probe" 2>/dev/null; then
