@@ -81,6 +81,7 @@ generated() {
 check 'the generator links to files that are installed' generated
 # Before other units, so that it sees a boot that does not get to them, and longer than its steps.
 check 'the gate starts first' grep -qx 'DefaultDependencies=no' "$units/faultline-gate.service"
+check 'the gate starts when / can be written' grep -qx 'After=systemd-remount-fs.service' "$units/faultline-gate.service"
 check 'systemd waits for the gate for longer than for a check' [ \
 	"$(sed -n 's/^LEASE_SECONDS=//p' $host/faultline-boot)" -gt "$(sed -n 's/^CHECK_SECONDS=//p' $host/faultline-boot)" ]
 check 'the rollback is only recorded after a trial' grep -qx 'ConditionPathExists=/etc/faultline/trial' \

@@ -321,3 +321,17 @@ def test_stop(host: Host) -> None:
     """stop does nothing where no experiment runs."""
     install(host)
     unchanged(host, "stop.yml")
+
+
+def test_stop_ends_holds(host: Host) -> None:
+    """stop ends the hold of a program such as faultline-bench, too."""
+    install(host)
+    host.run("sh", "-ec", "cat >/usr/sbin/faultline-ab", stdin='''#!/bin/sh
+case $1 in
+status) echo '{"experiments": [], "holds": [{"name": "bench", "process": 7}], "blocked": false}' ;;
+*) echo "$*" >>/run/ab.calls ;;
+esac
+''')
+    status, changed, text = host.play("stop.yml")
+    assert (status, changed) == (0, 1), text
+    assert host.shell("cat /run/ab.calls") == "stop --all\n"

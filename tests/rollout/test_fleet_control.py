@@ -97,9 +97,9 @@ def fixture_fleet(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str],
 
 
 def in_prometheus(monkeypatch: pytest.MonkeyPatch, value: float = 1.0) -> None:
-    """Prometheus has the same value of everything."""
+    """Prometheus has the same value of everything, and no OOM kills."""
     monkeypatch.setattr(Prometheus, "table", lambda _, query, found, first, count, step: np.full(
-        (len(found), count), value))
+        (len(found), count), 0.0 if "oom_kill" in query else value))
     monkeypatch.setattr(Prometheus, "texts", lambda _, query, found, *rest: [
         {"6.12": 0.0} for _ in found])
 
@@ -262,7 +262,7 @@ def test_canary_before_the_fleet(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("kind,reason", [
-    ("crash", "h.*: crashed"), ("alert", "these alerts fire: High"),
+    ("crash", "h.*: crashed"), ("oom", "h.*: OOM kill"), ("alert", "these alerts fire: High"),
     ("blind", "nothing is seen: Prometheus has no time of boot"),
     ("reboot", "h.*: is not in the experiment"), ("hang", "h.*: cannot be reached"),
     ("refused", "h.*: cannot be reached"),
@@ -275,6 +275,8 @@ def test_canary_that_dies(fleet: Fleet, kind: str, reason: str) -> None:
     looks = fleet_lab.SLOT * 60 // 15 + 1
     if kind == "crash":
         fleet.monkeypatch.setattr(canary, "crashed_in_b", lambda *_: [first])
+    elif kind == "oom":
+        fleet.monkeypatch.setattr(canary, "oom_kills", lambda *_: [first])
     elif kind == "alert":
         fleet.monkeypatch.setattr(canary, "firing_now", lambda _: "High")
     elif kind == "blind":
@@ -329,6 +331,27 @@ def test_crash_on_the_canary(fleet: Fleet) -> None:
     assert not verdict.crashed_in_b(stage, start, start + 200)
     boots[1, 150:] = start + 140
     assert verdict.crashed_in_b(stage, start, start + 200) == [stage.hosts[1].name]
+
+
+def test_oom_kill_on_the_canary(fleet: Fleet) -> None:
+    """An OOM kill on a canary is harm, unless the days before make one likely in a slot."""
+    stage = canary.stages(design.read(fleet.plan(16, canary=["3"])), frozenset())[0]
+    kills, rates = np.array([[0.0], [1.01], [np.nan]]), np.full(3, np.nan)
+    asked: list[str] = []
+
+    def table(_: Prometheus, query: str, *rest: Any) -> Array:
+        asked.append(query)
+        return kills
+
+    fleet.monkeypatch.setattr(Prometheus, "table", table)
+    fleet.monkeypatch.setattr(verdict, "usual", lambda *_: rates)
+    start = fleet_lab.START
+    assert verdict.oom_kills(stage, start, start + 90.5) == [stage.hosts[1].name]
+    assert asked == ['increase(node_vmstat_oom_kill{set="big"}[90s])']
+    rates = np.full(3, 1.0)
+    assert not verdict.oom_kills(stage, start, start + 90)
+    kills, rates = np.zeros((3, 1)), np.full(3, np.nan)
+    assert not verdict.oom_kills(stage, start, start + 90)
 
 
 # --- Blackouts

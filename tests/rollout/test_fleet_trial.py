@@ -53,9 +53,9 @@ esac
 """
 AB = r"""#!/bin/sh
 if [ -e "$HOST_FOLDER/experiment" ]; then
-    echo '{"experiments": [{"name": "x"}]}'
+    cat "$HOST_FOLDER/experiment"
 else
-    echo '{"experiments": []}'
+    echo '{"experiments": [], "holds": [], "blocked": false}'
 fi
 """
 LATER = r"""#!/bin/sh
@@ -363,7 +363,9 @@ def test_newest(lab: Lab) -> None:
 
 @pytest.mark.parametrize("name, text, message", [
     ("refuse", "error: the command line has no panic=", "has no panic="),
-    ("experiment", "", "an experiment runs: stop it first"),
+    ("experiment", '{"experiments": [{"name": "x"}], "holds": []}', "faultline-ab stop --all"),
+    ("experiment", '{"experiments": [], "holds": [{"name": "bench", "process": 7}]}',
+     "another program changes switches"),
     ("full", "error: cannot write", "cannot write"),
     ("gone", "", "No route to host"),
 ])

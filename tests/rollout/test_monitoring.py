@@ -97,6 +97,8 @@ CASES: dict[str, tuple[dict[str, str], int, int]] = {
     "FaultlineTextfileBroken": ({TEXTFILE: "0x60 1x60"}, 70, 62)}
 # The first rollback of a host: nobody has seen the counter before it.
 FIRST_ROLLBACK = {ROLLBACK: "_x60 1x60", TRIAL: "3x60 4x60"}
+# Events of hosts, of which an experiment file may name those of its experiment.
+OF_EXPERIMENT = ("FaultlineHostRebooted", "FaultlineHostsReboot", "FaultlineOomKill")
 # Where another alert fires as well: how many of each.
 FIRING = {"FaultlineHostsReboot": {"FaultlineHostRebooted": 2, "FaultlineHostsReboot": 1}}
 
@@ -119,16 +121,17 @@ def promtool(*words: object, folder: pathlib.Path = HERE) -> subprocess.Complete
                           capture_output=True, text=True, check=False)
 
 
-def case(name: str, changes: dict[str, str], *firing: tuple[int, dict[str, int]]) -> object:
+def case(name: str, changes: dict[str, str], *firing: tuple[int, dict[str, int]],
+         matcher: str = "") -> object:
     """A unit test of promtool: a healthy experiment but for CHANGES, and the alerts that fire.
 
-    FIRING are minutes, and how many of which alert fire in each.
+    FIRING are minutes, and how many of which alert fire in each, of those that MATCHER selects.
     """
     return {"name": name, "interval": "1m",
             "input_series": [{"series": series, "values": values}
                              for series, values in {**HEALTHY, **changes}.items()],
             "promql_expr_test": [
-                {"expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                {"expr": f'count by (alertname) (ALERTS{{alertstate="firing"{matcher}}})',
                  "eval_time": f"{minute}m", "exp_samples": [
                      {"labels": f'{{alertname="{alert}"}}', "value": count}
                      for alert, count in alerts.items()]} for minute, alerts in firing]}
@@ -144,6 +147,9 @@ def run_cases(rules: object, folder: pathlib.Path,
     for alert in alerts:
         changes, fires, quiet = CASES[alert]
         cases.append(case(alert, changes, (fires, FIRING.get(alert, {alert: 1})), (quiet, {})))
+        if alert in OF_EXPERIMENT:
+            cases.append(case(f"{alert} of x", changes, (fires, FIRING.get(alert, {alert: 1})),
+                              matcher=',experiment="x"'))
     for name, body in (("rules.yml", rules), ("rules_test.yml", {
             "rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": cases})):
         (folder / name).write_text(yaml.safe_dump(body))

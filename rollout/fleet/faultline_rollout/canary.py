@@ -17,7 +17,7 @@ from .hosts import Transport, explain, names_of, with_file
 from .run import note_stop, read_run
 from .terminal import Progress, say
 from .watch import GOOD_STATES, host_states, seen
-from .verdict import crashed_in_b
+from .verdict import crashed_in_b, oom_kills
 
 # From the push to the change of the switch.
 LEAD = 15
@@ -95,6 +95,7 @@ def _stage(path: pathlib.Path, plan: Plan, transport: Transport, every: float) -
             continue
         try:
             problems += [f"{name}: crashed" for name in crashed_in_b(plan, start, now)]
+            problems += [f"{name}: OOM kill" for name in oom_kills(plan, start, now)]
             if firing := firing_now(exp):
                 problems.append(f"these alerts fire: {firing}")
             if seen(plan, now) < 1:

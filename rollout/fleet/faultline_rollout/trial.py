@@ -179,9 +179,10 @@ class Trial:
 
     def begin(self, hosts: Sequence[Host]) -> tuple[list[Host], list[str]]:
         """Let hosts boot the kernel on trial; returns those that may do so, and the problems."""
-        # A reboot ends an experiment, whose verdict would count it as a crash.
-        command = ("faultline-ab status --json | grep -q '\"experiments\": *\\[\\]' || "
-                   "{ echo 'an experiment runs: stop it first' >&2; exit 1; }; "
+        # A reboot ends an experiment, whose verdict would count it as a crash, and a hold.
+        command = ("s=$(faultline-ab status --json) || exit; "
+                   "case $s in *'\"name\":'*) echo 'an experiment or another program changes "
+                   "switches: wait for it, or run: faultline-ab stop --all' >&2; exit 1 ;; esac; "
                    f"faultline-boot next {shlex.quote(self.kernel)} >/dev/null || exit; "
                    f"{LATER} {shlex.quote(self.reboot)} || "
                    "{ faultline-boot back --next >/dev/null; exit 1; }")

@@ -275,6 +275,19 @@ def crashed_in_b(plan: Plan, start: float, now: float) -> list[str]:
     return found["b"] if exceeds(seen, share, rates, plan.assigned.sum(axis=1), True) else []
 
 
+def oom_kills(plan: Plan, start: float, now: float) -> list[str]:
+    """Hosts of a canary, all in arm b since start, with OOM kills; none if that is usual."""
+    exp = plan.experiment
+    kills = Prometheus(exp.prometheus, exp.host_label).table(with_slot(
+        f"increase(node_vmstat_oom_kill{{{exp.selector}}}[$slot])", max(1, int(now - start))),
+        plan.hosts, now, 1, 1)[:, 0]
+    found = [host.name for host, count in zip(plan.hosts, kills) if count > 0.5]
+    if not found:
+        return []
+    rates = usual(Prometheus(exp.prometheus, exp.host_label), plan, "oom_kills", start)
+    return found if exceeds((0, len(found)), 1.0, rates, plan.assigned.sum(axis=1), True) else []
+
+
 def logarithms(values: Array) -> Array:
     """Logarithms; NaN for what has none."""
     with np.errstate(invalid="ignore", divide="ignore"):
