@@ -10,8 +10,10 @@ import dataclasses
 import datetime
 import errno
 import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Callable
@@ -24,11 +26,15 @@ from rollout import fleet_lab
 from rollout.prometheus_lab import answer_of, serving
 
 from faultline_rollout import (
-    Error, canary, cli, command_start, command_status, design, experiment, hosts, planning,
-    run, verdict, watch, windows)
+    Error, canary, cli, command_start, command_status, config, design, experiment, hosts,
+    planning, run, terminal, verdict, watch, windows)
 from faultline_rollout.hosts import Answer, Host, Transport
 from faultline_rollout.prometheus import Prometheus
 from faultline_rollout.types import Array
+
+
+# Exit statuses after which a watch is over.
+ENDS = sorted({*verdict.EXIT.values(), command_status.ASTRAY} - {0})
 
 
 @dataclasses.dataclass
@@ -91,6 +97,8 @@ def fixture_fleet(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str],
                   monkeypatch: pytest.MonkeyPatch) -> Fleet:
     """No host yet, and no configuration of this machine."""
     monkeypatch.setenv("FAULTLINE_ROLLOUT_CONFIG", str(tmp_path / "rollout.toml"))
+    monkeypatch.setattr(config, "_without", False)
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     found = Fleet(tmp_path, capsys, monkeypatch)
     monkeypatch.setattr(Transport, "run", lambda _, *words: found.run(*words))
     return found
@@ -518,6 +526,133 @@ def test_host_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
         "h1: cannot be reached: cannot run ssh: Too many open files"
 
 
+@pytest.mark.parametrize("limit,at_once", [("64:128", 8), ("64:4096", 40)])
+def test_open_files(tmp_path: pathlib.Path, limit: str, at_once: int) -> None:
+    """No host is given up because of open files: fewer are asked at a time, and one line says so."""
+    (tmp_path / "hosts").write_text("".join(f"h{number}\n" for number in range(40)))
+    conf = tmp_path / "rollout.toml"
+    conf.write_text('[transport]\ncommand = ["sh", "-c", "sleep 0.5", "{host}", "{command}"]\n')
+    conf.chmod(0o600)
+    done = subprocess.run(
+        ["prlimit", f"--nofile={limit}", fleet_lab.FLEET / "faultline-rollout", "stop", "--all",
+         "--inventory", tmp_path / "hosts", "--parallel", "40"], capture_output=True, text=True,
+        check=False, env=os.environ | {"FAULTLINE_ROLLOUT_CONFIG": str(conf)})
+    assert done.returncode == 0 and "stopped on 40 of 40 hosts" in done.stdout, done
+    assert done.stderr == ("" if at_once == 40 else (
+        "warning: 8 hosts are asked at a time, not 40: this session may have 128 open files; "
+        "ulimit -Hn 384 would allow it\n"))
+
+
+def full(*_: Any, **options: Any) -> None:
+    """print() on a full disk, or on a terminal that is closed."""
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_start_is_undone_without_a_terminal(fleet: Fleet) -> None:
+    """An interrupted start is undone also if nothing can be printed any more."""
+    def before(_: str, command: str) -> None:
+        if "faultline-ab start" in command and "--dry-run" not in command and len(fleet.plans) > 3:
+            fleet.monkeypatch.setattr(terminal, "print", full, raising=False)
+            raise KeyboardInterrupt
+
+    fleet.before = before
+    path = fleet.plan(16)
+    fleet.monkeypatch.setenv("COLUMNS", "80")
+    assert fleet("start", path, "--parallel", "1")[0] == 130
+    assert len(fleet.commands) > 20 and not fleet.plans and not run.run_path(path).exists()
+
+
+def test_watch_without_a_terminal(fleet: Fleet) -> None:
+    """A watch whose output goes nowhere still ends the experiment at the first harm."""
+    path = fleet.plan(8)
+    assert fleet("start", path)[0] == 0
+    looks = iter((result("INCONCLUSIVE", False), result("WORSE", False)))
+    fleet.monkeypatch.setattr(command_status, "_look", lambda *_: command_status.Look(
+        0.5, {}, next(looks), "", False))
+    fleet.monkeypatch.setattr(command_status, "crashed_in_b", lambda *_: [])
+    fleet.monkeypatch.setattr(terminal, "print", full, raising=False)
+    assert fleet("status", path, "--watch", "--stop-on-harm", "--every", 0)[0] == 10
+    assert not fleet.plans
+
+
+def test_impatient_interruption() -> None:
+    """While hosts are set back, the first ^C only asks for patience, and a hangup does nothing."""
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)]
+    steps = []
+    with pytest.raises(KeyboardInterrupt), terminal.undoing():
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGHUP, signal.SIGINT):
+            os.kill(os.getpid(), number)
+            steps.append(number)
+    assert len(steps) == 3
+    assert handlers == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)]
+
+
+def test_interruption_of_a_stop(tmp_path: pathlib.Path) -> None:
+    """^C in the terminal during a stop reaches neither its programs nor the rest of the hosts."""
+    (tmp_path / "hosts").write_text("h0\nh1\nh2\n")
+    conf, began, go = tmp_path / "rollout.toml", tmp_path / "began", tmp_path / "go"
+    script = f"echo >>{began}; until [ -e {go} ]; do sleep 0.1; done"
+    conf.write_text(f'[transport]\nparallel = 1\ncommand = ["sh", "-c", "{script}", "{{host}}", '
+                    '"{command}"]\n')
+    conf.chmod(0o600)
+    with subprocess.Popen(
+            [fleet_lab.FLEET / "faultline-rollout", "stop", "--all", "--inventory",
+             tmp_path / "hosts"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            process_group=0, env=os.environ | {"FAULTLINE_ROLLOUT_CONFIG": str(conf)}) as process:
+        end = time.monotonic() + 60
+        while not began.exists():
+            assert time.monotonic() < end, "no host is asked within a minute"
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        go.touch()
+        out, errors = process.communicate(timeout=60)
+    assert process.returncode == 0 and "stopped on 3 of 3 hosts" in out, errors
+    assert "Hosts are still being set back" in errors
+
+
+def test_stop_is_tried_again(fleet: Fleet) -> None:
+    """A watch that has seen harm goes on until the last host that had the plan is set back."""
+    path = fleet.plan(8)
+    assert fleet("start", path)[0] == 0
+    fleet.monkeypatch.setattr(command_status, "_look", lambda *_: command_status.Look(
+        0.5, {}, result("WORSE", False), "", False))
+    fleet.gone = {"h1": "always", "h2": "always"}
+    pauses: list[int] = []
+
+    def sleep(_: float) -> None:
+        pauses.append(len(fleet.plans))
+        fleet.gone.pop(f"h{len(pauses)}")
+
+    fleet.monkeypatch.setattr(command_status, "time", type("Clock", (), {
+        "sleep": sleep, "time": time.time}))
+    status, out, _ = fleet("status", path, "--watch", "--stop-on-harm")
+    assert status == 10 and pauses == [2, 1] and not fleet.plans
+    assert "2 hosts are tried again in 60 s" in out
+    # Without --watch, one look has an end.
+    fleet.gone = {"h1": "always"}
+    assert fleet("status", path, "--stop-on-harm")[0] == 10 and len(pauses) == 2
+
+
+def test_hosts_that_cannot_be_asked(fleet: Fleet) -> None:
+    """A watch that cannot run ssh is blind: it does not end before it has tried to stop."""
+    path = fleet.plan(8)
+    assert fleet("start", path)[0] == 0
+    looks: list[str] = []
+
+    def asked(*_: Any) -> dict[str, str]:
+        looks.append("")
+        raise Error("cannot run ssh: No such file")
+
+    fleet.monkeypatch.setattr(command_status, "_look", lambda *_: command_status.Look(
+        0.5, {}, None, "", False))
+    fleet.monkeypatch.setattr(command_status, "_harmed", lambda *_: False)
+    fleet.monkeypatch.setattr(command_status, "host_states", asked)
+    words = ["status", path, "--watch", "--stop-on-harm", "--every", 0]
+    status, out, _ = fleet(*words)
+    assert status == 30 and len(looks) == 3 and not fleet.plans and "cannot run ssh" in out
+    assert fleet("status", path)[0] == 2
+
+
 def test_no_hosts(fleet: Fleet) -> None:
     """--no-hosts asks Prometheus only."""
     path = fleet.plan(8)
@@ -544,6 +679,9 @@ def test_detach(fleet: Fleet) -> None:
     told = (fleet.folder / "words").read_text().splitlines()
     assert "--unit=faultline-rollout-big" in told and told[-1] == str(path)
     assert told[told.index("--blind") + 1] == "5" and "--detach" not in told
+    assert "--property=Restart=on-failure" in told
+    # A verdict, and hosts that do not follow, end it.
+    assert f"--property=RestartPreventExitStatus={' '.join(map(str, ENDS))}" in told
     assert f"--setenv=FAULTLINE_ROLLOUT_CONFIG={fleet.folder}/rollout.toml" in told
     # The unit's command line is valid.
     assert cli.parser().parse_args(told[told.index("status"):]).start is None
@@ -555,7 +693,57 @@ def test_detach(fleet: Fleet) -> None:
     assert status == 2 and errors.endswith("does not start faultline-rollout-big: Unit exists\n")
 
 
+@pytest.mark.parametrize("agent,alone,fits", [
+    ("", False, True), ("/tmp/ssh-x/agent.1", True, True), ("/tmp/ssh-x/agent.1", False, False),
+    (f"/run/user/{os.getuid()}/agent", False, True)])
+def test_detach_from_the_agent(fleet: Fleet, agent: str, alone: bool, fits: bool) -> None:
+    """--detach refuses an ssh agent that can end at logout, unless ssh does without it."""
+    path = fleet.plan(8)
+    assert fleet("start", path)[0] == 0
+    if agent:
+        fleet.monkeypatch.setenv("SSH_AUTH_SOCK", agent)
+    fleet.monkeypatch.setattr(command_status, "_detach", lambda *_: 0)
+    fleet.monkeypatch.setattr(Transport, "run", lambda transport, host, *_: Answer(
+        host, 0 if transport.session or alone else 255, "", "Permission denied (publickey)."))
+    status, _, errors = fleet("status", path, "--watch", "--stop-on-harm", "--detach")
+    assert status == (0 if fits else 2)
+    assert fits or "reaches none of h0 h1 h2 h3 h4 (Permission denied (publickey).)" in errors
+
+
+def test_transport_without_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the session, ssh has neither its agent nor a connection that is open already."""
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/x")
+    monkeypatch.setattr(config, "load", lambda: config.Config(persist=60))
+    words = ["sh", "-c", 'echo "$SSH_AUTH_SOCK $*"', "{host}", "{options}", "{command}"]
+    found = [Transport(words, session=session).run(Host("h", "h", "h", {}, "me"), "true").out
+             for session in (True, False)]
+    assert found[0].startswith("/x -l me -o ControlMaster=auto")
+    assert found[1] == " -l me -o ControlPath=none true\n"
+
+
 # --- Stops, and files that are not written over
+
+@pytest.mark.parametrize("text,mode", [("[transport", 0o600), ("", 0o666), ("x = 1", 0o600)])
+def test_stop_with_a_damaged_configuration(fleet: Fleet, text: str, mode: int) -> None:
+    """A configuration that is of no use is named, and hosts are stopped without it."""
+    path, place = fleet.plan(8), fleet.folder / "rollout.toml"
+    (fleet.folder / "hosts").write_text("".join(f"h{number}\n" for number in range(8)))
+    for words in ([path], ["--inventory", fleet.folder / "hosts", "--all"]):
+        place.unlink(missing_ok=True)
+        run.run_path(path).unlink(missing_ok=True)
+        assert fleet("start", path)[0] == 0 and len(fleet.plans) == 8
+        place.write_text(text)
+        place.chmod(mode)
+        fleet.monkeypatch.setattr(config, "_without", False)
+        config._load.cache_clear()
+        status, out, errors = fleet("stop", *words)
+        assert status == 0 and not fleet.plans, errors
+        assert out.startswith(f"warning: {place}") and "stopped on 8 of 8 hosts" in out
+        fleet.monkeypatch.setattr(config, "_without", False)
+        assert fleet("status", path)[0] == 2
+        config._load.cache_clear()
+
+
 
 def test_stop_without_the_plan(fleet: Fleet) -> None:
     """A plan that was written over can be stopped: the run file has its hosts and its name."""

@@ -17,7 +17,7 @@ import statsmodels.api as sm
 import statsmodels.stats.multitest
 from scipy import integrate, stats
 
-from faultline_rollout import (Error, design, estimate, experiment, noise, planning, report,
+from faultline_rollout import (Error, design, estimate, experiment, noise, planning, report, run,
                                sequential, switches, verdict)
 from faultline_rollout.types import Array, Flags
 
@@ -498,6 +498,35 @@ def test_arms_of_all_hosts_are_checked() -> None:
     data.lowest[4:] = data.highest[4:] = np.nan
     result = verdict.judge(plan, data, 499)
     assert result.verdict == "INVALID" and "cannot be checked in 75%" in result.reasons[0]
+
+
+@pytest.mark.parametrize("missing", ["primary", "mechanism", "lowest", "offset", "ooms"])
+def test_missing_hosts_are_no_missing_values(missing: str) -> None:
+    """Hosts that were missing at the start use up nothing of the 20 % that may be missing."""
+    plan, data = fleet_of(-0.02)
+    out = [host.name for host in plan.hosts[:3]]
+    # Of the 13 hosts that are there, 15 % of the values.
+    getattr(data, missing)[3:5] = np.nan
+    data.kernels[3] = data.kernels[4] = {}
+    left = run.leave_out(plan, data, frozenset(out))
+    found = verdict.judge(plan, left)
+    assert (found.verdict, found.vetoes) == ("BETTER", []), found.reasons
+    # With a third host it is too much.
+    getattr(data, missing)[5] = np.nan
+    assert verdict.judge(plan, run.leave_out(plan, data, frozenset(out))).verdict == "INVALID"
+
+
+def test_missing_hosts_excuse_no_crash() -> None:
+    """The reboots of the days before that are those of missing hosts are not expected."""
+    plan, data = fleet_of()
+    reboots(data, *slots_of(plan, "b", 1)[0])
+    host = slots_of(plan, "b", 1)[0][0]
+    rates = np.zeros(len(plan.hosts))
+    rates[(host + 1) % len(plan.hosts)] = 1.0
+    data.usual["reboots"] = rates
+    assert not verdict.judge(plan, data).vetoes
+    out = frozenset([plan.hosts[(host + 1) % len(plan.hosts)].name])
+    assert verdict.judge(plan, run.leave_out(plan, data, out)).vetoes
 
 
 def test_clocks_and_kernels_of_all_hosts_are_checked() -> None:

@@ -15,7 +15,7 @@ from .design import Plan
 from .experiment import in_words
 from .hosts import Transport, explain, names_of, with_file
 from .run import note_stop, read_run
-from .terminal import Progress, say
+from .terminal import Progress, say, say_anyway
 from .watch import GOOD_STATES, host_states, seen
 from .verdict import crashed_in_b, oom_kills
 
@@ -64,7 +64,7 @@ def run(path: pathlib.Path, plans: Sequence[Plan], transport: Transport, every: 
         except BaseException:
             note_stop(path)
             for problem in stop_hosts(exp.name, plan.hosts, transport):
-                say(f"  {problem}")
+                say_anyway(f"  {problem}")
             raise
         left = stop_hosts(exp.name, plan.hosts, transport)
         if left:

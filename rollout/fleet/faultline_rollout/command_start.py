@@ -17,7 +17,7 @@ from .design import Plan
 from .experiment import in_words
 from .hosts import UNREACHABLE, Answer, Host, Transport, explain, names_of, with_file
 from .run import alone, check_not_started, note, note_start, read_run, run_path
-from .terminal import Progress, local_time, say
+from .terminal import Progress, local_time, say, say_anyway
 
 # Between `start` and slot 0, so that all hosts have the plan in time.
 LEAD = 120
@@ -140,9 +140,9 @@ def _push(path: pathlib.Path, plan: Plan, start: int, transport: Transport, shar
                                      unsure=sorted(answer.host.name for answer in lost)):
             problems.append("it was stopped meanwhile")
     except BaseException:
-        say("interrupted: every host is set back")
+        say_anyway("interrupted: every host is set back")
         for problem in _set_back(path, plan, transport, hosts):
-            say(f"  {problem}")
+            say_anyway(f"  {problem}")
         raise
     if problems:
         left = _set_back(path, plan, transport, hosts)

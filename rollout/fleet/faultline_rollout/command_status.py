@@ -7,20 +7,21 @@ import collections
 import dataclasses
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from . import Error, design, report
 from .command_stop import stop_plan
 from .design import Plan
-from .hosts import Transport
+from .hosts import UNREACHABLE, Host, Transport, names_of
 from .run import (
-    UNFINISHED, absent, leave_out, read_run, started, unfinished, until)
-from .terminal import local_time, say, say_aside
+    UNFINISHED, absent, leave_out, never_had, read_run, started, unfinished, until)
+from .terminal import local_time, say, say_anyway, say_aside
 from .verdict import EXIT, INVALID, WORSE, Result, collect, crashed_in_b, judge
 from .watch import GOOD_STATES, host_states, seen
 
@@ -33,6 +34,8 @@ KEPT = ("HOME", "PATH", "SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "
         "http_proxy", "https_proxy", "no_proxy")
 
 
+# Hosts of which one has to answer without the agent of a session.
+TRIED = 5
 # A host does not do what the plan says.
 ASTRAY = 40
 
@@ -67,7 +70,8 @@ def _look(plan: Plan, start: float, at: float | None, out: frozenset[str]) -> Lo
     return Look(min(1.0, max(0.0, (moment - start) / plan.seconds)), {}, result, problem, blind)
 
 
-def _show(plan: Plan, start: float, look: Look, as_json: bool) -> None:
+def _show(plan: Plan, start: float, look: Look, as_json: bool,
+          say: Callable[[str], None]) -> None:
     if as_json:
         say(json.dumps({"name": plan.experiment.name, "progress": round(look.share, 4),
                         "hosts": look.hosts, "blind": look.blind,
@@ -126,12 +130,40 @@ def _exit_status(look: Look, out: frozenset[str], stopped: bool) -> int:
     return result.exit_status if result and result.final else 0
 
 
-def _end(args: argparse.Namespace, plan: Plan, transport: Transport, why: str,
+def _end(args: argparse.Namespace, plan: Plan, start: float, transport: Transport, why: str,
          tell: Callable[[str], None]) -> None:
-    """Set every host back."""
+    """Set every host back, also those that can be reached later."""
     tell(f"{why}: every host is set back")
-    for problem in stop_plan(args.plan, plan, transport, plan.hosts):
-        tell(f"  {problem}")
+    never = never_had(args.plan)
+    left: Sequence[Host] = plan.hosts
+    while left:
+        problems = stop_plan(args.plan, plan, transport, left)
+        for problem in problems:
+            tell(f"  {problem}")
+        names = {problem.partition(":")[0] for problem in problems} - never
+        left = [host for host in left if host.name in names]
+        # By itself it ends then.
+        if not args.watch or time.time() >= start + plan.experiment.expires:
+            break
+        if left:
+            tell(f"  {len(left)} hosts are tried again in {args.every} s")
+            time.sleep(args.every)
+
+
+def _check_agent(path: pathlib.Path, plan: Plan, transport: Transport) -> None:
+    """Refuse to go on without a terminal if hosts are reached by its agent only."""
+    agent = os.environ.get("SSH_AUTH_SOCK", "")
+    # There, it is a service of the user.
+    if not agent or os.path.realpath(agent).startswith(f"/run/user/{os.getuid()}/"):
+        return
+    some = [host for host in plan.hosts if host.name not in absent(path)][:TRIED]
+    answers = list(dataclasses.replace(transport, session=False).everywhere(
+        some, lambda host: ("true", "")))
+    if answers and all(answer.status == UNREACHABLE for answer in answers):
+        raise Error("the ssh agent of this session can end at logout, and without it the watch "
+                    f"reaches none of {names_of(some)} ({answers[0].reason}), so it could stop "
+                    "nothing: give ssh a key in a file (IdentityFile in ~/.ssh/config), or run the "
+                    "agent as a service of the user")
 
 
 def _detach(args: argparse.Namespace, name: str) -> int:
@@ -140,7 +172,9 @@ def _detach(args: argparse.Namespace, name: str) -> int:
     unit = f"faultline-rollout-{name}"
     manager = ["systemctl"] if root else ["systemctl", "--user"]
     words = ["systemd-run", *([] if root else ["--user"]), f"--unit={unit}", "--collect",
-             "--property=Restart=on-abnormal", "--property=RestartSec=10",
+             # After an error, and if it is killed; not after a verdict.
+             "--property=Restart=on-failure", "--property=RestartSec=10",
+             "--property=RestartPreventExitStatus=10 20 30 40",
              f"--working-directory={os.getcwd()}"]
     words += [f"--setenv={key}={value}" for key, value in sorted(os.environ.items())
               if key in KEPT or key.startswith(("FAULTLINE_", "FLEET_"))]
@@ -179,29 +213,40 @@ def command_status(args: argparse.Namespace) -> int:
     if args.detach:
         if not (args.watch and args.stop_on_harm):
             raise Error("--detach is for --watch --stop-on-harm")
+        _check_agent(args.plan, plan, transport)
         return _detach(args, plan.experiment.name)
-    tell = say_aside if args.json else say
+    # A watch goes on if the disk is full or the terminal is closed.
+    show = say_anyway if args.stop_on_harm else say
+    tell = say_aside if args.json else show
     blind = 0
     while True:
         out, at = absent(args.plan), until(args.plan, args.at)
         look = _look(plan, start, at, out)
         if unfinished(args.plan):
             look.halfway = f"the start {UNFINISHED.format(args.plan)}"
-        blind = blind + 1 if look.blind else 0
         # Before the hosts are asked, which takes a while with thousands of them.
         harm = args.stop_on_harm and _harmed(plan, start, look, at, out, tell)
         stopped = "stopped" in read_run(args.plan)
-        last = args.stop_on_harm and blind >= args.blind and not stopped
-        if not (harm or last or args.no_hosts):
-            look.hosts = host_states(plan, plan.hosts, transport)
-            look.hosts |= {name: "was missing at the start" for name in out}
-        _show(plan, start, look, args.json)
+        ends = args.stop_on_harm and not stopped
+        blind += 1
+        if not (harm or args.no_hosts or ends and look.blind and blind >= args.blind):
+            try:
+                look.hosts = host_states(plan, plan.hosts, transport)
+                look.hosts |= {name: "was missing at the start" for name in out}
+            except Error as err:
+                if not args.stop_on_harm:
+                    raise
+                # What cannot ask cannot stop either.
+                look.blind, look.problem = True, str(err)
+        blind = blind if look.blind else 0
+        last = ends and blind >= args.blind
+        _show(plan, start, look, args.json, show)
         if harm:
-            _end(args, plan, transport, "harm", tell)
+            _end(args, plan, start, transport, "harm", tell)
             return EXIT[WORSE]
         if last:
-            _end(args, plan, transport, f"no values in {blind} looks, so harm would not be seen",
-                 tell)
+            _end(args, plan, start, transport,
+                 f"no values in {blind} looks, so harm would not be seen", tell)
             return EXIT[INVALID]
         if not args.watch or look.share >= 1 or stopped:
             return _exit_status(look, out, stopped)

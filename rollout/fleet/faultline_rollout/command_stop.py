@@ -9,11 +9,11 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from . import Error, design, experiment
+from . import Error, config, design, experiment
 from .design import Plan
 from .hosts import Host, Transport, explain, inventory
-from .run import absent, note_stop, read_run, run_path
-from .terminal import Progress, say
+from .run import never_had, note_stop, read_run, run_path
+from .terminal import Progress, say, say_anyway, undoing
 
 ON_HOSTS = "run `faultline-rollout stop --all --inventory FILE`, or `faultline-ab stop --all` on " \
     "the hosts"
@@ -26,11 +26,12 @@ def stop_hosts(name: str, hosts: Sequence[Host], transport: Transport,
     if restart:
         command = f"systemctl stop faultline-ab-restart-{name}.timer 2>/dev/null; {command}"
     problems = []
-    for answer in transport.everywhere(hosts, lambda host: (command, ""),
-                                       Progress("stop", len(hosts))):
-        if answer.status:
-            problems.append(f"{explain(answer)}; it ends by itself when it expires, and by a "
-                            "reboot")
+    with undoing():
+        for answer in dataclasses.replace(transport, interruptible=False).everywhere(
+                hosts, lambda host: (command, ""), Progress("stop", len(hosts))):
+            if answer.status:
+                problems.append(f"{explain(answer)}; it ends by itself when it expires, and by a "
+                                "reboot")
     return sorted(problems)
 
 
@@ -96,12 +97,14 @@ def _read(path: pathlib.Path) -> Stop:
     if "hosts" not in run:
         raise problem
     stop = _stop_of(run, run_path(path), list(experiment.SSH))
-    say(f"{path} is not a plan any more: {run_path(path)} has the hosts")
+    say_anyway(f"{path} is not a plan any more: {run_path(path)} has the hosts")
     return stop
 
 
 def command_stop(args: argparse.Namespace) -> int:
-    """Set every host back.  Needs neither Prometheus nor a plan that is intact."""
+    """Set every host back.  Needs neither Prometheus nor files that are intact."""
+    if problem := config.spare():
+        say_anyway(f"warning: {problem}; hosts are reached as without that file")
     if args.inventory:
         if args.plan or bool(args.name) == args.all:
             raise Error("stop: give PLAN, or --inventory FILE with either --name NAME or --all")
@@ -112,9 +115,7 @@ def command_stop(args: argparse.Namespace) -> int:
         if not args.plan or args.name or args.all:
             raise Error("stop: give PLAN, or --inventory FILE with either --name NAME or --all")
         stop = _read(args.plan)
-        run = read_run(args.plan)
-        unsure = run.get("unsure", [])
-        stop.out = absent(args.plan) - frozenset(unsure if isinstance(unsure, list) else [])
+        stop.out = never_had(args.plan)
     transport = Transport.trusted(stop.words, args.plan or args.inventory, args.accept_transport,
                                   args.parallel)
     if args.plan:

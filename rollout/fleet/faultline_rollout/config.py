@@ -19,6 +19,8 @@ from .experiment import Table, command_of
 
 PARALLEL = 32
 SYSTEM = pathlib.Path("/etc/faultline/rollout.toml")
+# spare() has found that the file is of no use.
+_without = False
 SERVER_KEYS = ("url", "bearer_token", "bearer_token_file", "username", "password",
                "password_file", "ca_file", "cert_file", "key_file", "headers")
 
@@ -58,7 +60,18 @@ def path() -> pathlib.Path:
 
 def load() -> Config:
     """Read the file; without one, the defaults."""
-    return _load(path())
+    return Config() if _without else _load(path())
+
+
+def spare() -> str:
+    """Go on with the defaults if the file is of no use; returns the problem."""
+    global _without
+    try:
+        load()
+    except Error as err:
+        _without = True
+        return str(err)
+    return ""
 
 
 @functools.cache

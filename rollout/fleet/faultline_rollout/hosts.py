@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 import collections
 import concurrent.futures
+import contextlib
 import dataclasses
 import errno
+import functools
 import json
 import os
 import pathlib
 import re
+import resource
 import shlex
 import subprocess
 import time
@@ -22,6 +25,8 @@ from .terminal import say_aside
 LIMIT = 60
 MISSING = 127
 UNREACHABLE = 255
+# Files that are open while a program is started, and those of this program itself.
+FILES, OWN_FILES = 8, 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,6 +226,10 @@ class Transport:
     words: Sequence[str]
     # Commands at a time; 0: as many as the configuration says.
     parallel: int = 0
+    # Whether ^C in the terminal also ends the commands.
+    interruptible: bool = True
+    # Whether ssh may use the agent of this session, and connections that are there.
+    session: bool = True
 
     @classmethod
     def trusted(cls, words: Sequence[str], path: pathlib.Path, accept: bool,
@@ -243,7 +252,8 @@ class Transport:
         found: list[str] = []
         for word in words:
             if word == "{options}":
-                found += host.options + _shared(config.load().persist)
+                found += host.options + (_shared(config.load().persist) if self.session else
+                                         ["-o", "ControlPath=none"])
                 continue
             # In one pass: a command may contain {host}.
             found.append(re.sub(r"\{(address|host|command|quoted)\}", lambda match: {
@@ -257,7 +267,11 @@ class Transport:
         asked = time.time()
         try:
             done = subprocess.run(words, input=stdin, capture_output=True, text=True,
-                                  timeout=LIMIT, check=False, errors="replace")
+                                  timeout=LIMIT, check=False, errors="replace",
+                                  env=None if self.session else {
+                                      key: value for key, value in os.environ.items()
+                                      if key != "SSH_AUTH_SOCK"},
+                                  process_group=None if self.interruptible else 0)
         except subprocess.TimeoutExpired:
             return Answer(host, 255, "", f"no answer within {LIMIT} s")
         except OSError as err:
@@ -272,7 +286,7 @@ class Transport:
                    tell: Callable[[int], None] = lambda done: None) -> Iterator[Answer]:
         """Run a command, with standard input, on all hosts, some at a time."""
         with concurrent.futures.ThreadPoolExecutor(
-                self.parallel or config.load().parallel) as pool:
+                at_a_time(self.parallel or config.load().parallel)) as pool:
             waiting = [pool.submit(self.run, host, *command(host)) for host in hosts]
             try:
                 for done, future in enumerate(concurrent.futures.as_completed(waiting), start=1):
@@ -281,6 +295,24 @@ class Transport:
             finally:
                 # After an interruption, hosts that have not been asked yet are not asked.
                 pool.shutdown(cancel_futures=True)
+
+
+@functools.cache
+def at_a_time(wanted: int) -> int:
+    """How many programs can run at a time, with as many open files as this session may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = wanted * FILES + OWN_FILES
+    if soft == resource.RLIM_INFINITY or soft >= files:
+        return wanted
+    with contextlib.suppress(OSError, ValueError):
+        more = files if hard == resource.RLIM_INFINITY else min(files, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+        soft = more
+    found = min(wanted, max(1, (soft - OWN_FILES) // FILES))
+    if found < wanted:
+        say_aside(f"warning: {found} hosts are asked at a time, not {wanted}: this session may "
+                  f"have {soft} open files; ulimit -Hn {files} would allow it")
+    return found
 
 
 def _shared(persist: int) -> list[str]:

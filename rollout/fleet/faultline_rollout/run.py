@@ -16,7 +16,7 @@ import numpy as np
 
 from . import Error, design
 from .design import Plan
-from .terminal import say
+from .terminal import say_anyway
 from .verdict import Data
 
 LOCK_SECONDS = 15
@@ -110,7 +110,7 @@ def note_stop(path: pathlib.Path) -> None:
     except FileNotFoundError:
         pass
     except (OSError, ValueError, TypeError, Error) as err:
-        say(f"warning: {place} does not say when it was stopped ({err}): give verdict --at")
+        say_anyway(f"warning: {place} does not say when it was stopped ({err}): give verdict --at")
 
 
 def note(path: pathlib.Path, **fields: object) -> bool:
@@ -130,9 +130,16 @@ def absent(path: pathlib.Path) -> frozenset[str]:
         if isinstance(names, list) else frozenset()
 
 
+def never_had(path: pathlib.Path) -> frozenset[str]:
+    """Those of them that certainly did not get the plan."""
+    unsure = read_run(path).get("unsure", [])
+    return absent(path) - frozenset(unsure if isinstance(unsure, list) else [])
+
+
 def leave_out(plan: Plan, data: Data, names: frozenset[str]) -> Data:
     """Measurements without those of some hosts, which took part in neither arm."""
     rows = [number for number, host in enumerate(plan.hosts) if host.name in names]
+    out = np.isin(np.arange(len(plan.hosts)), rows)
 
     def masked(value: Any) -> Any:
         if isinstance(value, np.ndarray) and len(value) == len(plan.hosts):
@@ -148,7 +155,7 @@ def leave_out(plan: Plan, data: Data, names: frozenset[str]) -> Data:
     if not rows:
         return data
     return dataclasses.replace(data, **{field.name: masked(getattr(data, field.name))
-                                        for field in dataclasses.fields(data)})
+                                        for field in dataclasses.fields(data)} | {"out": out})
 
 
 def read_run(path: pathlib.Path) -> dict[str, Any]:

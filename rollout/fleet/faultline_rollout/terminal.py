@@ -2,8 +2,13 @@
 """Lines and bars for people."""
 from __future__ import annotations
 
+import contextlib
 import datetime
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 
 class Progress:
@@ -21,8 +26,10 @@ class Progress:
             return
         full = self.WIDTH * done // self._total
         end = "\n" if done >= self._total else ""
-        print(f"\r{self._title} [{'#' * full}{'.' * (self.WIDTH - full)}] {done}/{self._total}",
-              end=end, file=sys.stderr, flush=True)
+        # The terminal may be closed by now.
+        with contextlib.suppress(OSError):
+            print(f"\r{self._title} [{'#' * full}{'.' * (self.WIDTH - full)}] "
+                  f"{done}/{self._total}", end=end, file=sys.stderr, flush=True)
 
 
 def printable(text: str) -> str:
@@ -37,9 +44,40 @@ def say(text: str) -> None:
     print(printable(text), flush=True)
 
 
+def say_anyway(text: str) -> None:
+    """The same, for those who have more to do if the disk is full or the terminal is closed."""
+    with contextlib.suppress(OSError):
+        say(text)
+
+
+@contextlib.contextmanager
+def undoing() -> Iterator[None]:
+    """Hosts are set back: an impatient interruption would leave half of them as they are."""
+    told = False
+
+    def interrupted(number: int, frame: Any) -> None:
+        nonlocal told
+        if told:
+            signal.default_int_handler(number, frame)
+        told = True
+        # Not print(): the program may be in the middle of that.
+        with contextlib.suppress(OSError):
+            os.write(2, b"\nHosts are still being set back; interrupt once more to give up.\n")
+
+    handlers = {signal.SIGINT: interrupted, signal.SIGTERM: interrupted,
+                signal.SIGHUP: signal.SIG_IGN}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def say_aside(text: str) -> None:
     """The same, where it does not disturb output for programs."""
-    print(printable(text), file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def local_time(moment: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -14,6 +15,7 @@ from typing import Any
 
 from . import Error
 from .hosts import MISSING, UNREACHABLE, Answer, Host, Transport
+from .terminal import undoing
 
 RINGS = "1,5%,25%,100%"
 MAX_UNAVAILABLE = "10%"
@@ -276,12 +278,20 @@ class Trial:
         """Withdraw the orders that hosts have not followed, after an interruption."""
         if not flight:
             return
-        self.say(f"interrupted: the order to boot {self.kernel} is withdrawn on "
-                 + " ".join(host.name for host in flight))
-        states = self.ask(flight)
-        for text in self.undo(host for host in flight
-                              if states[host.name].kind in (TO_DO, ORDERED, GONE)):
-            self.say(f"  {text}")
+        calm = dataclasses.replace(self, transport=dataclasses.replace(
+            self.transport, interruptible=False))
+        with undoing():
+            self._say_anyway(f"interrupted: the order to boot {self.kernel} is withdrawn on "
+                             + " ".join(host.name for host in flight))
+            states = calm.ask(flight)
+            for text in calm.undo(host for host in flight
+                                  if states[host.name].kind in (TO_DO, ORDERED, GONE)):
+                self._say_anyway(f"  {text}")
+
+    def _say_anyway(self, text: str) -> None:
+        """Say it, unless the disk is full or the terminal is closed."""
+        with contextlib.suppress(OSError):
+            self.say(text)
 
     def check(self, hosts: Sequence[Host]) -> list[str]:
         """Whether hosts that have the kernel still do well; returns the problems."""

@@ -99,6 +99,8 @@ class Data:
     # For kinds of events, how many a host had per slot in the days before; NaN if that is
     # not known.
     usual: dict[str, Array] = dataclasses.field(default_factory=dict)
+    # Hosts that were missing at the start, and took no part.
+    out: Flags | None = None
 
     @property
     def slots(self) -> int:
@@ -435,6 +437,7 @@ class Judge:
         self.data = data
         self._draws = draws
         self.assigned = plan.assigned[:, :data.slots]
+        self.there: Flags = np.ones(len(plan.hosts), dtype=bool) if data.out is None else ~data.out
         self.share = float(plan.assigned.mean())
         self._mark_gone()
         logs = np.where(self.here, logarithms(data.primary), np.nan)
@@ -448,12 +451,12 @@ class Judge:
     def _mark_gone(self) -> None:
         """Find hosts that rebooted or vanished; from then on they are out."""
         hosts, slots = self.data.primary.shape
-        self.here: Flags = np.ones((hosts, slots), dtype=bool)
+        self.here: Flags = np.repeat(self.there[:, None], slots, axis=1)
         self.happened: dict[str, Flags] = {
             kind: np.zeros((hosts, slots), dtype=bool) for kind in KINDS}
         silent: list[tuple[float, int, int]] = []
         heard: Flags = np.logical_or.reduce(np.isfinite(self.data.seen[:, 1:]), axis=0)
-        for host in range(hosts):
+        for host in map(int, np.flatnonzero(self.there)):
             out = self._rebooted(host)
             known = np.flatnonzero(np.isfinite(self.data.seen[host]))
             if out < slots:
@@ -551,9 +554,10 @@ class Judge:
                  for release, first in seen.items() if first <= until[host]}
         if not every:
             return ["kernels cannot be checked: node_exporter gives no node_uname_info"]
-        unknown = [host.name for host, seen in zip(self.plan.hosts, self.data.kernels) if not seen]
-        if len(unknown) > MAX_LOST * len(self.plan.hosts):
-            return [f"the kernels of {len(unknown)} of {len(self.plan.hosts)} hosts cannot be "
+        unknown = [host.name for host, seen, there in zip(
+            self.plan.hosts, self.data.kernels, self.there) if there and not seen]
+        if len(unknown) > MAX_LOST * self.there.sum():
+            return [f"the kernels of {len(unknown)} of {self.there.sum()} hosts cannot be "
                     f"checked, such as {unknown[0]}: node_uname_info is missing"]
         if len(every) > 1:
             return [f"kernels differ: {', '.join(sorted(every))}"]
@@ -728,7 +732,7 @@ class Judge:
     def vetoes(self) -> list[str]:
         """Events that arm b has more of than arm a, and than the days before explain."""
         found = []
-        slots = self.plan.assigned.sum(axis=1)
+        slots = self.plan.assigned.sum(axis=1) * self.there
         for kind, where in LOOK_AT.items():
             events = self._of_kind(kind)
             rates = self.data.usual.get(kind, np.zeros(len(self.plan.hosts)))
