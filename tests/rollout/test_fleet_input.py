@@ -13,6 +13,8 @@ import os
 import pathlib
 import random
 import re
+import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,7 +34,8 @@ GOOD = answer_of([{"metric": {"instance": "host00:9100"}, "values": [[0, "1"], [
 
 
 @contextlib.contextmanager
-def server(answer: Callable[[http.server.BaseHTTPRequestHandler], None]) -> Iterator[str]:
+def server(answer: Callable[[http.server.BaseHTTPRequestHandler], None],
+           tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """A server that answers by itself; gives its address."""
     class Handler(http.server.BaseHTTPRequestHandler):
         """One question."""
@@ -46,9 +49,13 @@ def server(answer: Callable[[http.server.BaseHTTPRequestHandler], None]) -> Iter
             """Keep requests out of the test's output."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
+        if tls:
+            # The handshake is in the thread of the connection, which ends with it.
+            found.socket = tls.wrap_socket(found.socket, True, do_handshake_on_connect=False)
+            found.handle_error = lambda *_: None  # type: ignore[method-assign]
         threading.Thread(target=found.serve_forever, daemon=True,
                          kwargs={"poll_interval": 0.01}).start()
-        yield f"http://127.0.0.1:{found.server_port}"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{found.server_port}"
         found.shutdown()
 
 
@@ -102,6 +109,58 @@ def test_credentials(conf: pathlib.Path, lines: str, name: str, value: str) -> N
         with pytest.raises(Error, match=r"refuses access \(HTTP status 401\): put the credentials"):
             table(other)
     assert seen == [value, None]
+
+
+@pytest.fixture(name="certificates", scope="module")
+def fixture_certificates(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """An authority ca, a server and a client that it has signed, and a stranger."""
+    folder = tmp_path_factory.mktemp("certificates")
+    curve = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-days", "2")
+    for name in ("ca", "server", "client", "stranger"):
+        words = ["req", "-x509", "-noenc", *curve, "-subj", f"/CN={name}", "-keyout",
+                 f"{name}.key", "-out", f"{name}.pem"]
+        if name in ("server", "client"):
+            words += ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "subjectAltName=IP:127.0.0.1",
+                      "-addext", "basicConstraints=critical,CA:FALSE"]
+        subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
+    subprocess.run(["openssl", "ec", "-in", "client.key", "-aes128", "-passout", "pass:word",
+                    "-out", "locked.key"], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("files,problem", [
+    ("ca_file = ca.pem; cert_file = client.pem; key_file = client.key", ""),
+    ("ca_file = ca.pem", "TLS: .*give ca_file or cert_file"),
+    ("ca_file = ca.pem; cert_file = stranger.pem; key_file = stranger.key",
+     "TLS: .*give ca_file or cert_file"),
+    ("cert_file = client.pem; key_file = client.key", "TLS: .*self.signed certificate"),
+    ("ca_file = ca.pem; cert_file = client.pem; key_file = locked.key",
+     "cannot read the certificates for https://127.0.0.1")])
+def test_client_certificate(conf: pathlib.Path, certificates: pathlib.Path,
+                            version: ssl.TLSVersion, files: str, problem: str) -> None:
+    """A server that asks for a certificate gets it; another one, or none, is named at once."""
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificates / "ca.pem"))
+    tls.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    tls.verify_mode = ssl.CERT_REQUIRED
+    tls.minimum_version = tls.maximum_version = version
+    asked: list[str] = []
+
+    def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
+        peer: Any = handler.connection.getpeercert()  # type: ignore[attr-defined]
+        asked.append(peer["subject"][0][0][1])
+        send(handler, 200, GOOD)
+
+    with server(answer, tls) as url:
+        lines = re.sub(r"(\w+) = ([^;]+)(; |$)", rf'\1 = "{certificates}/\2"\n', files)
+        conf.write_text(f'[[prometheus]]\nurl = "{url}"\n{lines}')
+        conf.chmod(0o600)
+        if not problem:
+            assert table(url)[0].tolist() == [1, 2] and asked == ["client"]
+            return
+        with pytest.raises(Error, match=problem):
+            table(url)
+    assert not asked
 
 
 @pytest.mark.parametrize("status", [401, 403])

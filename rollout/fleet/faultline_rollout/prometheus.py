@@ -73,7 +73,8 @@ class Prometheus:
                 problem = f"HTTP status {err.code}"
                 self._explain(err, query)
             except (OSError, http.client.HTTPException) as err:
-                reason = getattr(err, "reason", err)
+                # TLS 1.3 refuses a client only when it reads; that has a reason, too, in one word.
+                reason = err if isinstance(err, ssl.SSLError) else getattr(err, "reason", err)
                 if isinstance(reason, ssl.SSLError):
                     raise Error(f"{self.url}: TLS: {reason}: give ca_file or cert_file in "
                                 f"[[prometheus]] of {config.path()}") from None
@@ -200,7 +201,8 @@ def _opener(server: config.Server) -> urllib.request.OpenerDirector:
     try:
         context = ssl.create_default_context(cafile=server.ca_file or None)
         if server.cert_file:
-            context.load_cert_chain(server.cert_file, server.key_file or None)
+            # With an empty password, OpenSSL does not ask for one on the terminal.
+            context.load_cert_chain(server.cert_file, server.key_file or None, "")
     except (OSError, ValueError) as err:
         raise Error(f"{config.path()}: cannot read the certificates for {server.url}: "
                     f"{getattr(err, 'strerror', None) or err}") from None
