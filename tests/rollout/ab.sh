@@ -532,6 +532,14 @@ upgraded_from_117() {
 	back) old_files 1 && section 2048 && ab stop spf-1 && is 2048 "$(section)" && section 4096 ;;
 	esac && is 4096 "$(section)" && is '' "$(find "$work/run/ab" -type f)"
 }
+# A run of faultline-bench that was killed before the upgrade.
+upgraded_bench() {
+	new_host
+	: >"$work/run/bench.before"
+	plan "$pushed"
+	refused 1 'bench.before has values that faultline-bench of 6.12.117' ab start --dry-run "$pushed" &&
+		refused 1 'bench.before has values' ab hold bench $$ vm.munmap_section_kbytes
+}
 upgraded_format() {
 	alternates && mkdir -p "$work/newer" && cp "$host"/*.sh "$work/newer" &&
 		sed -i 's/!= 1 \]/!= 2 ]/; s/reads format 1/reads format 2/' "$work/newer/plan.sh" || return 1
@@ -990,6 +998,7 @@ for shell in dash 'busybox ash'; do
 	for how in stop by-hand refused back; do
 		check "${s}an upgrade from 6.12.117 keeps the value from before: $how" upgraded_from_117 $how
 	done
+	check "${s}values of faultline-bench 6.12.117 are not taken for those from before" upgraded_bench
 	check "${s}an upgrade to a version for other plans ends it" upgraded_format
 	check "${s}a plan from standard input" from_stdin
 	if : >"$work/probe" && chown 65534:65533 "$work/probe" 2>/dev/null; then
