@@ -528,7 +528,7 @@ def test_host_without_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("limit,at_once", [("64:128", 8), ("64:4096", 40)])
 def test_open_files(tmp_path: pathlib.Path, limit: str, at_once: int) -> None:
-    """No host is given up because of open files: fewer are asked at a time, and one line says so."""
+    """Where open files are limited, fewer hosts are asked at a time, and one line says so."""
     (tmp_path / "hosts").write_text("".join(f"h{number}\n" for number in range(40)))
     conf = tmp_path / "rollout.toml"
     conf.write_text('[transport]\ncommand = ["sh", "-c", "sleep 0.5", "{host}", "{command}"]\n')
@@ -728,7 +728,8 @@ def test_stop_with_a_damaged_configuration(fleet: Fleet, text: str, mode: int) -
     """A configuration that is of no use is named, and hosts are stopped without it."""
     path, place = fleet.plan(8), fleet.folder / "rollout.toml"
     (fleet.folder / "hosts").write_text("".join(f"h{number}\n" for number in range(8)))
-    for words in ([path], ["--inventory", fleet.folder / "hosts", "--all"]):
+    ways: list[list[object]] = [[path], ["--inventory", fleet.folder / "hosts", "--all"]]
+    for words in ways:
         place.unlink(missing_ok=True)
         run.run_path(path).unlink(missing_ok=True)
         assert fleet("start", path)[0] == 0 and len(fleet.plans) == 8
@@ -742,7 +743,6 @@ def test_stop_with_a_damaged_configuration(fleet: Fleet, text: str, mode: int) -
         fleet.monkeypatch.setattr(config, "_without", False)
         assert fleet("status", path)[0] == 2
         config._load.cache_clear()
-
 
 
 def test_stop_without_the_plan(fleet: Fleet) -> None:

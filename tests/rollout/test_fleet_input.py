@@ -52,7 +52,7 @@ def server(answer: Callable[[http.server.BaseHTTPRequestHandler], None],
         if tls:
             # The handshake is in the thread of the connection, which ends with it.
             found.socket = tls.wrap_socket(found.socket, True, do_handshake_on_connect=False)
-            found.handle_error = lambda *_: None  # type: ignore[method-assign]
+            setattr(found, "handle_error", lambda *_: None)
         threading.Thread(target=found.serve_forever, daemon=True,
                          kwargs={"poll_interval": 0.01}).start()
         yield f"http{'s' if tls else ''}://127.0.0.1:{found.server_port}"
@@ -147,7 +147,7 @@ def test_client_certificate(conf: pathlib.Path, certificates: pathlib.Path,
     asked: list[str] = []
 
     def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
-        peer: Any = handler.connection.getpeercert()  # type: ignore[attr-defined]
+        peer: Any = handler.connection.getpeercert()
         asked.append(peer["subject"][0][0][1])
         send(handler, 200, GOOD)
 

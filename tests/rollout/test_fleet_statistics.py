@@ -507,7 +507,7 @@ def test_missing_hosts_are_no_missing_values(missing: str) -> None:
     out = [host.name for host in plan.hosts[:3]]
     # Of the 13 hosts that are there, 15 % of the values.
     getattr(data, missing)[3:5] = np.nan
-    data.kernels[3] = data.kernels[4] = {}
+    data.kernels[3], data.kernels[4] = {}, {}
     left = run.leave_out(plan, data, frozenset(out))
     found = verdict.judge(plan, left)
     assert (found.verdict, found.vetoes) == ("BETTER", []), found.reasons

@@ -236,7 +236,7 @@ def command_status(args: argparse.Namespace) -> int:
             except Error as err:
                 if not args.stop_on_harm:
                     raise
-                # What cannot ask cannot stop either.
+                # If hosts cannot be asked, they cannot be stopped either.
                 look.blind, look.problem = True, str(err)
         blind = blind if look.blind else 0
         last = ends and blind >= args.blind

@@ -73,8 +73,9 @@ class Prometheus:
                 problem = f"HTTP status {err.code}"
                 self._explain(err, query)
             except (OSError, http.client.HTTPException) as err:
-                # TLS 1.3 refuses a client only when it reads; that has a reason, too, in one word.
-                reason = err if isinstance(err, ssl.SSLError) else getattr(err, "reason", err)
+                # With TLS 1.3, a client hears that it is refused when it reads the answer: then it
+                # is not in a URLError, and its own reason is one word.
+                reason: object = err.reason if isinstance(err, urllib.error.URLError) else err
                 if isinstance(reason, ssl.SSLError):
                     raise Error(f"{self.url}: TLS: {reason}: give ca_file or cert_file in "
                                 f"[[prometheus]] of {config.path()}") from None

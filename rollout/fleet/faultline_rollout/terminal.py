@@ -64,9 +64,9 @@ def undoing() -> Iterator[None]:
         with contextlib.suppress(OSError):
             os.write(2, b"\nHosts are still being set back; interrupt once more to give up.\n")
 
-    handlers = {signal.SIGINT: interrupted, signal.SIGTERM: interrupted,
-                signal.SIGHUP: signal.SIG_IGN}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before = {number: signal.signal(number, interrupted)
+              for number in (signal.SIGINT, signal.SIGTERM)}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
     finally:
