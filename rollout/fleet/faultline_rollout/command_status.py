@@ -142,7 +142,7 @@ def _end(args: argparse.Namespace, plan: Plan, start: float, transport: Transpor
             tell(f"  {problem}")
         names = {problem.partition(":")[0] for problem in problems} - never
         left = [host for host in left if host.name in names]
-        # By itself it ends then.
+        # After that time, hosts end it by themselves.
         if not args.watch or time.time() >= start + plan.experiment.expires:
             break
         if left:
