@@ -275,6 +275,7 @@ def test_canary_with_the_real_agent(tmp_path: pathlib.Path,
 
     monkeypatch.setattr(canary, "time", types.SimpleNamespace(time=lambda: clock[0], sleep=sleep))
     monkeypatch.setattr(canary, "crashed_in_b", lambda *_: [])
+    monkeypatch.setattr(canary, "oom_kills", lambda *_: [])
     monkeypatch.setattr(canary, "seen", lambda *_: 1.0)
     args = cli.parser().parse_args(["start", str(lab.path), "--every", "100"])
     assert command_start.command_start(args) == 0

@@ -7,6 +7,7 @@ import datetime
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,6 +65,10 @@ def undoing() -> Iterator[None]:
         with contextlib.suppress(OSError):
             os.write(2, b"\nHosts are still being set back; interrupt once more to give up.\n")
 
+    if threading.current_thread() is not threading.main_thread():
+        # Signals do not come here.
+        yield
+        return
     before = {number: signal.signal(number, interrupted)
               for number in (signal.SIGINT, signal.SIGTERM)}
     before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
