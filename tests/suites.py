@@ -268,7 +268,11 @@ RULES = {
     "kernel/debug/walk-rules": (dataclasses.replace(_DEBUG, env=("FAULTLINE_MIB=16",)), (
         Rule("WALK_NO_RECHECK", "the check of a VMA once it is locked", "walk_race race.on.sum",
              "walk_find_window_us=2000"),
-        Rule("WALK_NO_TURN", "the wait for those who wait", "walk_race race.on.populate_turns"))),
+        Rule("WALK_NO_TURN", "the wait for those who wait", "walk_race race.on.populate_turns"),
+        Rule("WALK_NO_MLOCK_CHARGE", "the charge for what mlock() has still to lock",
+             "walk_race race.on.mlock_limit"),
+        Rule("WALK_NO_MLOCK_WAIT", "the wait for mlock() of another thread",
+             "walk_race race.on.mlock_whole"))),
     # The kernel behaves like a guest whose hypervisor flushes TLBs: on bare x86 a flush waits for
     # all walkers, no matter which rule is broken.
     "kernel/debug/pmd_clear-rules": (dataclasses.replace(_DEBUG, append=RCU_TABLES), (

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Section-wise walks: the interface to fs/proc and mm/gup.c.
+ * Section-wise walks: the interface to fs/proc, mm/ and kernel/fork.c.
  */
 #ifndef _LINUX_FAULTLINE_WALK_H
 #define _LINUX_FAULTLINE_WALK_H
@@ -8,9 +8,8 @@
 #include <linux/jump_label.h>
 #include <linux/mmap_lock.h>
 #include <linux/mm_types.h>
+#include <linux/pagewalk.h>
 #include <linux/sizes.h>
-
-struct mm_walk_ops;
 
 /**
  * struct walk_section_ops - a walk by sections
@@ -50,9 +49,13 @@ struct walk_section_ops {
 /* Pages that each part counts for, besides those that change: holes take time, too. */
 #define WALK_PROTECT_PAGES	(WALK_FAULT_PAGES / 8)
 
+/* Bytes of small pages after which mlock() and munlock() look for a waiter. */
+#define WALK_MLOCK_SIZE		((unsigned long)SZ_8M)
+
 #ifdef CONFIG_FAULTLINE_WALK
 
 DECLARE_STATIC_KEY_FALSE(walk_section_key);
+DECLARE_STATIC_KEY_FALSE(walk_mlock_key);
 
 int walk_sectioned(struct mm_struct *mm, const struct walk_section_ops *walk,
 		   void *private);
@@ -87,6 +90,94 @@ static inline bool walk_by_record(const struct vm_area_struct *vma)
 	       vma->vm_end - vma->vm_start > WALK_RECORD_MIN;
 }
 
+void __walk_mlock(struct vma_iterator *vmi, struct vm_area_struct *vma,
+		  unsigned long start, unsigned long end,
+		  const struct mm_walk_ops *ops, vm_flags_t oldflags);
+bool __walk_mlock_should_yield(struct vma_iterator *vmi, unsigned long *work);
+int walk_mlock_yield(struct vma_iterator *vmi, struct vm_area_struct **prev,
+		     unsigned long start, unsigned long *at, unsigned long end,
+		     vm_flags_t flags);
+int walk_mlockall_yield(struct vma_iterator *vmi, struct vm_area_struct **prev,
+			vm_flags_t flags);
+bool __walk_mlock_wait(struct mm_struct *mm, unsigned long start,
+		       unsigned long len);
+
+/**
+ * walk_mlock - mlock or munlock the pages of a VMA, until somebody waits
+ * @vmi:      The iterator of the call, at @vma.
+ * @vma:      The VMA, locked for writing, with its new flags, and VM_IO if it is being
+ *            locked.
+ * @start:    Start of the pages.
+ * @end:      Their end.
+ * @ops:      How to walk them.
+ * @oldflags: The flags that @vma had before.
+ *
+ * If the switch is on and somebody waits for mmap_lock, the call may end early: what is
+ * left up to @end becomes the next VMA, with @oldflags.  mm->locked_vm counts what the
+ * flags say.
+ */
+static inline void walk_mlock(struct vma_iterator *vmi,
+			      struct vm_area_struct *vma, unsigned long start,
+			      unsigned long end, const struct mm_walk_ops *ops,
+			      vm_flags_t oldflags)
+{
+	if (static_branch_unlikely(&walk_section_key))
+		__walk_mlock(vmi, vma, start, end, ops, oldflags);
+	else
+		walk_page_range(vma->vm_mm, start, end, ops, NULL);
+}
+
+/**
+ * walk_mlock_should_yield - should mlock() or the like let go of mmap_lock?
+ * @vmi:  The iterator of the call, at the VMA that it has just changed.
+ * @work: What it has done since it took the lock; 0 in the beginning.
+ *
+ * Return: true if the switch is on, somebody waits, and enough was done.
+ */
+static inline bool walk_mlock_should_yield(struct vma_iterator *vmi,
+					   unsigned long *work)
+{
+	return static_branch_unlikely(&walk_section_key) &&
+	       __walk_mlock_should_yield(vmi, work);
+}
+
+/**
+ * walk_mlock_wait - wait for mlock() and the like of other threads
+ * @mm:    The address space, locked for writing.
+ * @start: Start of a range.
+ * @len:   Its length.
+ *
+ * Such a call can let go of mmap_lock in the middle.  Others do not notice, except those
+ * that want a mapping to be in one piece, or all locked: they wait for the end, as for
+ * mmap_lock on upstream.
+ *
+ * Return: true if @mm was unlocked: the caller must start over; false if there is no
+ * such call in the range, and nothing was done.
+ */
+static inline bool walk_mlock_wait(struct mm_struct *mm, unsigned long start,
+				   unsigned long len)
+{
+	return static_branch_unlikely(&walk_mlock_key) &&
+	       __walk_mlock_wait(mm, start, len);
+}
+
+/*
+ * Of kernel/locking/rwsem.c, for a writer of mmap_lock.  On PREEMPT_RT nobody spins.
+ */
+#if defined(CONFIG_RWSEM_SPIN_ON_OWNER) && !defined(CONFIG_PREEMPT_RT)
+bool rwsem_has_spinner(struct rw_semaphore *sem);
+void rwsem_wait_spinners(struct rw_semaphore *sem);
+#else
+static inline bool rwsem_has_spinner(struct rw_semaphore *sem)
+{
+	return false;
+}
+
+static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
+{
+}
+#endif
+
 #else /* !CONFIG_FAULTLINE_WALK */
 
 /* Macros: inline functions would change the register allocation. */
@@ -96,6 +187,13 @@ static inline bool walk_by_record(const struct vm_area_struct *vma)
 #define walk_section_enabled()			false
 #define walk_should_yield(mm, pages)		((void)(pages), false)
 #define walk_by_record(vma)			false
+#define walk_mlock(vmi, vma, start, end, ops, oldflags)			\
+	((void)(vmi), (void)(oldflags),					\
+	 walk_page_range((vma)->vm_mm, start, end, ops, NULL))
+#define walk_mlock_should_yield(vmi, work)	((void)(work), false)
+#define walk_mlock_yield(vmi, prev, start, at, end, flags)	0
+#define walk_mlockall_yield(vmi, prev, flags)	0
+#define walk_mlock_wait(mm, start, len)		false
 
 #endif /* CONFIG_FAULTLINE_WALK */
 #endif /* _LINUX_FAULTLINE_WALK_H */

@@ -56,10 +56,17 @@ DEFINE_STATIC_KEY_FALSE(walk_section_key);
 
 static void walk_section_apply(unsigned long kbytes)
 {
-	if (kbytes)
-		static_branch_enable(&walk_section_key);
-	else
+	if (!kbytes) {
 		static_branch_disable(&walk_section_key);
+		return;
+	}
+	/* First, so that others wait for the first mlock() that lets go of its lock. */
+	if (!static_key_enabled(&walk_mlock_key)) {
+		static_branch_enable(&walk_mlock_key);
+		/* A CPU may still execute the old code, or read the old variable. */
+		synchronize_rcu();
+	}
+	static_branch_enable(&walk_section_key);
 }
 
 struct faultline_toggle walk_section_toggle = {
@@ -76,6 +83,24 @@ struct faultline_toggle walk_section_toggle = {
 
 /* === Yielding ============================================================= */
 
+/* @mm is not locked.  A task that has been a writer can have made others spin. */
+static void walk_wait_turn(struct mm_struct *mm, bool writer)
+{
+	const bool traced = trace_walk_yield_enabled();
+	u64 began = 0;
+
+	count_vm_event(WALK_SECTION_YIELDS);
+	if (traced)
+		began = ktime_get_ns();
+	if (!walk_broken(WALK_NO_TURN)) {
+		if (writer)
+			rwsem_wait_spinners(&mm->mmap_lock);
+		rwsem_wait_turn(&mm->mmap_lock);
+	}
+	if (traced)
+		trace_walk_yield(mm, ktime_get_ns() - began);
+}
+
 /**
  * walk_yield_read - release mmap_lock, and wait until the first waiter has had it
  * @mm: The address space; mmap_lock is held for reading, and is not on return.
@@ -84,17 +109,15 @@ struct faultline_toggle walk_section_toggle = {
  */
 void walk_yield_read(struct mm_struct *mm)
 {
-	const bool traced = trace_walk_yield_enabled();
-	u64 began = 0;
-
-	count_vm_event(WALK_SECTION_YIELDS);
 	mmap_read_unlock(mm);
-	if (traced)
-		began = ktime_get_ns();
-	if (!walk_broken(WALK_NO_TURN))
-		rwsem_wait_turn(&mm->mmap_lock);
-	if (traced)
-		trace_walk_yield(mm, ktime_get_ns() - began);
+	walk_wait_turn(mm, false);
+}
+
+/* The same for a writer, which also waits for writers that spin. */
+void walk_yield_write(struct mm_struct *mm)
+{
+	mmap_write_unlock(mm);
+	walk_wait_turn(mm, true);
 }
 
 /* === Sections ============================================================= */

@@ -8,11 +8,17 @@
 #include <linux/bits.h>
 #include <linux/types.h>
 
-/* Rules that a test breaks; W1 and W5 are those in walk.c. */
+/* Rules that a test breaks; W1 and W5 are in walk.c, M4 and M5 in mlock.c. */
 enum walk_rule {
 	WALK_NO_RECHECK		= BIT(0),	/* W1: of a VMA once it is locked */
 	WALK_NO_TURN		= BIT(1),	/* W5: take mmap_lock again at once */
+	WALK_NO_MLOCK_CHARGE	= BIT(2),	/* M4: of what is left to lock */
+	WALK_NO_MLOCK_WAIT	= BIT(3),	/* M5: for a call that has cut a VMA */
 };
+
+struct mm_struct;
+
+void walk_yield_write(struct mm_struct *mm);
 
 #ifdef CONFIG_FAULTLINE_WALK_TORTURE
 bool walk_broken(enum walk_rule rule);

@@ -32,6 +32,10 @@ struct data {
 	long served;
 	/* A page of its own for each racer. */
 	char *pages[MAX_RACERS];
+	/* Memory of the same size as the range. */
+	char *second;
+	/* Calls that a racer is to make, and those that it has made. */
+	atomic_long turn, answer;
 	/* The value that a walk must report. */
 	long expected;
 	/* Calls in which several sections of records were walked. */
@@ -365,13 +369,13 @@ static int kill_at_work(pid_t pid)
 	return reap(pid) == 256 + SIGKILL ? sum_up() : -EIO;
 }
 
-static int kill_populating(struct race *r)
+static int kill_after_yield(struct race *r, void (*work)(struct race *r))
 {
 	long yields = counted(&r->run.before, "yields"), ms;
 	pid_t pid = fork_bound();
 
 	if (!pid)
-		populate_forever(r);
+		work(r);
 	if (pid < 0)
 		return -errno;
 	/* With the switch off, it never lets go of the lock. */
@@ -381,6 +385,11 @@ static int kill_populating(struct race *r)
 		usleep(1000);
 	}
 	return kill_at_work(pid);
+}
+
+static int kill_populating(struct race *r)
+{
+	return kill_after_yield(r, populate_forever);
 }
 
 /* A damaged wait list is found by the kernel, or by a process that does not end. */
@@ -696,6 +705,512 @@ TEST_F_TIMEOUT(race, fork, TIMEOUT)
 
 	ASSERT_TRUE(data_init(&d));
 	RACE_TEST(&self->r, &d, .racers = 1, .racer = forker);
+}
+
+/* --- memory that is locked and unlocked */
+
+/* Nothing of the process is locked before and after a round. */
+static bool nothing_locked(void)
+{
+	return !status_kb("VmLck");
+}
+
+/* What is locked is charged, and no page stays locked once nothing is. */
+static int lock_and_unlock(struct race *r)
+{
+	const long kb = r->len / KIB, all = mlocked_kb();
+	long seen;
+
+	if (mlock(r->start, r->len))
+		return -errno;
+	if (smaps_kb(r->start, r->len, "Locked") != kb ||
+	    status_kb("VmLck") != kb || mappings(r->start, r->len) != 1)
+		return -EIO;
+	if (munlock(r->start, r->len))
+		return -errno;
+	if (!nothing_locked() || mappings(r->start, r->len) != 1)
+		return -EIO;
+	seen = mlocked_kb();
+	if (seen != all) {
+		ksft_print_msg("%ld kB locked instead of %ld\n", seen, all);
+		return -EIO;
+	}
+	return sum_up();
+}
+
+TEST_F_TIMEOUT(race, mlock_full, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 2, .racer = writer,
+		  .call = lock_and_unlock, .verify = succeeded,
+		  .enough = has_yielded);
+}
+
+/*
+ * Pages of the file are mapped by page faults beside the call.  One that is counted
+ * twice stays locked after munlock().
+ */
+static void fault_racer(struct race *r, int id)
+{
+	__u64 seed = r->tag + id;
+
+	if (!id) {
+		writer(r, id);
+		return;
+	}
+	while (!atomic_load(&r->done)) {
+		word_read(r->start + random_next(&seed) % npages() *
+				     page_size());
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+/* Every second page is in the file, but not mapped. */
+static bool prepare_half(struct race *r)
+{
+	int fd = memfd_create("walk", MFD_CLOEXEC);
+	size_t i;
+
+	r->len = race_range();
+	if (fd < 0 || ftruncate(fd, r->len))
+		return false;
+	r->start = mmap(NULL, r->len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	close(fd);
+	if (r->start == MAP_FAILED ||
+	    madvise(r->start, r->len, MADV_POPULATE_WRITE))
+		return false;
+	for (i = 0; i < npages(); i += 64)
+		if (madvise(r->start + i * page_size(), 32 * page_size(),
+			    MADV_DONTNEED))
+			return false;
+	return true;
+}
+
+/* On fault, so that the call itself maps no page. */
+static int lock_half(struct race *r)
+{
+	const long kb = r->len / KIB, all = mlocked_kb();
+	long seen;
+
+	if (mlock2(r->start, r->len, MLOCK_ONFAULT))
+		return -errno;
+	if (status_kb("VmLck") != kb || mappings(r->start, r->len) != 1)
+		return -EIO;
+	if (munlock(r->start, r->len))
+		return -errno;
+	if (!nothing_locked() || mappings(r->start, r->len) != 1)
+		return -EIO;
+	seen = mlocked_kb();
+	if (seen != all) {
+		ksft_print_msg("%ld kB locked instead of %ld\n", seen, all);
+		return -EIO;
+	}
+	return sum_up();
+}
+
+TEST_F_TIMEOUT(race, mlock_faults, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 3, .prepare = prepare_half,
+		  .racer = fault_racer, .call = lock_half,
+		  .verify = succeeded, .enough = has_yielded);
+}
+
+/*
+ * Whenever the mapping is in two pieces, both are written to for the first time.  They
+ * merge again only if they have the same anon_vma.
+ */
+static void piece_writer(struct race *r, int id)
+{
+	if (!id) {
+		writer(r, id);
+		return;
+	}
+	while (!atomic_load(&r->done)) {
+		if (mappings(r->start, r->len) > 1) {
+			word_write(r->start, r->tag);
+			word_write(r->start + r->len - page_size(), r->tag);
+		}
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+/* No page of it has been written to. */
+static bool prepare_private(struct race *r)
+{
+	char *file;
+
+	r->len = race_range();
+	file = map_memfd(r->len);
+	if (!file)
+		return false;
+	r->start = map_private_again(file, r->len);
+	munmap(file, r->len);
+	return r->start && !madvise(r->start, r->len, MADV_POPULATE_READ);
+}
+
+static int lock_private(struct race *r)
+{
+	if (mlock2(r->start, r->len, MLOCK_ONFAULT))
+		return -errno;
+	if (mappings(r->start, r->len) != 1)
+		return -EIO;
+	if (munlock(r->start, r->len))
+		return -errno;
+	if (!nothing_locked() || mappings(r->start, r->len) != 1)
+		return -EIO;
+	return sum_up();
+}
+
+TEST_F_TIMEOUT(race, mlock_pieces, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_private,
+		  .racer = piece_writer, .call = lock_private,
+		  .verify = succeeded, .enough = has_yielded);
+}
+
+/* Reclaim and migration look at the pages, and split huge ones, meanwhile. */
+static void reclaim_racer(struct race *r, int id)
+{
+	__u64 seed = r->tag + id;
+
+	if (!id) {
+		writer(r, id);
+		return;
+	}
+	while (!atomic_load(&r->done)) {
+		char *p = r->start + random_next(&seed) % (npages() - 64) *
+				     page_size();
+
+		/* Of memory that is locked, there is nothing to reclaim. */
+		madvise(p, 64 * page_size(), MADV_PAGEOUT);
+		if (random_next(&seed) % 64 == 0)
+			write_text("/proc/sys/vm/compact_memory", "1");
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+static bool prepare_huge(struct race *r)
+{
+	r->len = race_range();
+	r->start = map_apart(r->len);
+	if (!r->start)
+		return false;
+	madvise(r->start, r->len, MADV_HUGEPAGE);
+	fill_pages(r->start, r->len, r->tag);
+	return true;
+}
+
+static int lock_contents(struct race *r)
+{
+	if (mlock(r->start, r->len))
+		return -errno;
+	if (status_kb("VmLck") != (long)(r->len / KIB) ||
+	    resident_pages(r->start, r->len) != npages() ||
+	    mappings(r->start, r->len) != 1)
+		return -EIO;
+	if (munlock(r->start, r->len))
+		return -errno;
+	if (!nothing_locked() || mappings(r->start, r->len) != 1)
+		return -EIO;
+	return sum_up();
+}
+
+static bool contents_kept(struct race *r)
+{
+	return !r->ret && !bad_pages(r->start, r->len, r->tag);
+}
+
+static bool prepare_mixed(struct race *r)
+{
+	return r->tag % 2 ? prepare_huge(r) : prepare_anon(r);
+}
+
+TEST_F_TIMEOUT(race, mlock_reclaim, TIMEOUT)
+{
+	bool swap = swap_start();
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 3, .prepare = prepare_mixed,
+		  .racer = reclaim_racer, .call = lock_contents,
+		  .verify = contents_kept, .enough = has_yielded);
+	if (swap)
+		swap_stop();
+}
+
+/* Parts are unmapped, replaced and protected: the charge fits in the end. */
+static void replace_locked(struct race *r, int id)
+{
+	__u64 seed = r->tag + id;
+
+	while (!atomic_load(&r->done)) {
+		size_t len = (1 + random_next(&seed) % 32) * page_size();
+		char *p = r->start + random_next(&seed) % (npages() - 32) *
+				     page_size();
+
+		switch (random_next(&seed) % 4) {
+		case 0:
+			munmap(p, len);
+			break;
+		case 1:
+			if (mmap(p, len, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+				 0) != p)
+				race_wrong(r);
+			break;
+		default:
+			mprotect(p, len, random_next(&seed) % 2 ? PROT_READ :
+				 PROT_READ | PROT_WRITE);
+		}
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+static int lock_replaced(struct race *r)
+{
+	if (mlock(r->start, r->len) && errno != ENOMEM)
+		return -errno;
+	if (status_kb("VmLck") > (long)(r->len / KIB))
+		return -EIO;
+	if (munlock(r->start, r->len) && errno != ENOMEM)
+		return -errno;
+	mlock(r->start, r->len / 2);
+	return sum_up();
+}
+
+/* What is unmapped takes its charge along, so it was that of its mappings. */
+static bool charge_fits(struct race *r)
+{
+	unmap_range(r);
+	return !r->ret && nothing_locked();
+}
+
+TEST_F_TIMEOUT(race, mlock_replaced, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 2, .racer = replace_locked,
+		  .call = lock_replaced, .verify = charge_fits,
+		  .enough = has_yielded);
+}
+
+/*
+ * mlock() beside munlock() of the same range: they come one after the other, so all of
+ * it is locked in the end, or nothing.
+ */
+static void unlocker(struct race *r, int id)
+{
+	struct data *d = r->data;
+	long seen = 0;
+
+	if (!id) {
+		writer(r, id);
+		return;
+	}
+	while (!atomic_load(&r->done)) {
+		if (atomic_load(&d->turn) == seen) {
+			sched_yield();
+			continue;
+		}
+		if (munlock(r->start, r->len))
+			race_wrong(r);
+		atomic_store(&d->answer, ++seen);
+		race_acted(r, true);
+	}
+}
+
+static bool prepare_turns(struct race *r)
+{
+	struct data *d = r->data;
+
+	atomic_store(&d->turn, 0);
+	atomic_store(&d->answer, 0);
+	return prepare_anon(r);
+}
+
+static int lock_beside(struct race *r)
+{
+	struct data *d = r->data;
+	long turn;
+
+	for (turn = 1; turn <= 16; turn++) {
+		long kb;
+
+		atomic_store(&d->turn, turn);
+		if (mlock(r->start, r->len))
+			return -errno;
+		while (atomic_load(&d->answer) < turn)
+			sched_yield();
+		kb = status_kb("VmLck");
+		if (mappings(r->start, r->len) != 1 ||
+		    (kb && kb != (long)(r->len / KIB))) {
+			ksft_print_msg("%ld kB are locked\n", kb);
+			return -EIO;
+		}
+	}
+	return sum_up();
+}
+
+TEST_F_TIMEOUT(race, mlock_same, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_turns,
+		  .racer = unlocker, .call = lock_beside, .verify = succeeded,
+		  .enough = has_yielded);
+}
+
+/* Calls that want one mapping get it: mremap(), and fork() for the child. */
+static void whole_racer(struct race *r, int id)
+{
+	const size_t less = r->len - page_size();
+
+	while (!atomic_load(&r->done)) {
+		if (!id) {
+			pid_t pid = fork_bound();
+
+			/* One page less, if mremap() was at work. */
+			if (!pid)
+				_exit(mappings(r->start, less) != 1);
+			if (pid < 0 || reap(pid))
+				race_wrong(r);
+		} else if (mremap(r->start, r->len, less, 0) != r->start ||
+			   mremap(r->start, less, r->len, 0) != r->start) {
+			race_wrong(r);
+		}
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+/* There is room behind it, so that it can grow again in place. */
+static bool prepare_growing(struct race *r)
+{
+	r->len = race_range();
+	r->start = map_apart(r->len);
+	if (!r->start)
+		return false;
+	fill_pages(r->start, r->len, r->tag);
+	return true;
+}
+
+static int lock_growing(struct race *r)
+{
+	int i;
+
+	for (i = 0; i < 4; i++)
+		if ((mlock(r->start, r->len) && errno != ENOMEM) ||
+		    (munlock(r->start, r->len) && errno != ENOMEM))
+			return -errno;
+	return sum_up();
+}
+
+TEST_F_TIMEOUT(race, mlock_whole, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_growing,
+		  .racer = whole_racer, .call = lock_growing,
+		  .verify = succeeded, .enough = has_yielded);
+}
+
+/* Two regions fit under the limit one at a time; a call that fails changes nothing. */
+static void limit_racer(struct race *r, int id)
+{
+	struct data *d = r->data;
+	const long limit = 3 * r->len / 2 / KIB;
+
+	while (!atomic_load(&r->done)) {
+		if (id) {
+			long kb = status_kb("VmLck");
+
+			if (kb > limit) {
+				ksft_print_msg("%ld of %ld kB\n", kb, limit);
+				race_wrong(r);
+			}
+			protect_own_page(r, id);
+		} else if (!mlock(d->second, r->len)) {
+			munlock(d->second, r->len);
+		} else if (errno != ENOMEM) {
+			race_wrong(r);
+		}
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+static int lock_to_limit(struct race *r)
+{
+	int i;
+
+	for (i = 0; i < 8; i++) {
+		if (!mlock(r->start, r->len)) {
+			if (smaps_kb(r->start, r->len, "Locked") !=
+			    (long)(r->len / KIB))
+				return -EIO;
+			munlock(r->start, r->len);
+		} else if (errno != ENOMEM) {
+			return -errno;
+		}
+		if (smaps_kb(r->start, r->len, "Locked"))
+			return -EIO;
+	}
+	return sum_up();
+}
+
+TEST_F_TIMEOUT(race, mlock_limit, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	/* Before there are racers, which inherit it. */
+	ASSERT_EQ(0, memlock_limit(3 * race_range() / 2));
+	d.second = map_filled(race_range(), TAG);
+	ASSERT_NE(NULL, d.second);
+	RACE_TEST(&self->r, &d, .racers = 3, .racer = limit_racer,
+		  .call = lock_to_limit, .verify = succeeded,
+		  .enough = has_yielded);
+}
+
+static void lock_forever(struct race *r)
+{
+	struct data *d = r->data;
+	pthread_t thread;
+	int i;
+
+	if (madvise(r->start, r->len, MADV_POPULATE_WRITE))
+		_exit(1);
+	for (i = 0; i < 2; i++)
+		if (pthread_create(&thread, NULL, protect_forever, d->pages[i]))
+			_exit(1);
+	for (;;)
+		if (mlock(r->start, r->len) || munlock(r->start, r->len) ||
+		    mlockall(MCL_CURRENT) || munlockall())
+			_exit(1);
+}
+
+static int kill_locking(struct race *r)
+{
+	return kill_after_yield(r, lock_forever);
+}
+
+TEST_F_TIMEOUT(race, mlock_killed, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 1, .prepare = prepare_empty,
+		  .racer = writer, .call = kill_locking,
+		  .verify = succeeded, .enough = has_yielded);
 }
 
 int main(int argc, char **argv)

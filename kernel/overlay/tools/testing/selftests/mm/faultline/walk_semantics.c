@@ -8,7 +8,10 @@
  */
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/shm.h>
 
 #include "../../kselftest_harness.h"
 #include "walk_util.h"
@@ -475,6 +478,311 @@ TEST_F_TIMEOUT(walk, uffd_protect, TIMEOUT)
 	EXPECT_EQ(BIG / 2 / page_size(), uffd_protected(p, BIG));
 	close(fd);
 	expect_kept(_metadata, &self->s);
+}
+
+/* --- mlock() and munlock() of memory that is there */
+
+/* A thread that wants mmap_lock for writing all the time, and maps nothing. */
+struct waiter {
+	pthread_t thread;
+	atomic_bool stop;
+	char *page;
+};
+
+static void *waiter_main(void *arg)
+{
+	struct waiter *w = arg;
+
+	while (!atomic_load(&w->stop)) {
+		mprotect(w->page, page_size(), PROT_READ);
+		mprotect(w->page, page_size(), PROT_READ | PROT_WRITE);
+	}
+	return NULL;
+}
+
+/* Base pages that never merge with the page of the waiter. */
+static char *map_lockable(size_t len)
+{
+	char *p = map_apart(len);
+
+	if (p) {
+		madvise(p, len, MADV_NOHUGEPAGE);
+		fill_pages(p, len, TAG);
+	}
+	return p;
+}
+
+static void waiter_start(struct __test_metadata *_metadata, struct waiter *w)
+{
+	atomic_store(&w->stop, false);
+	w->page = map_filled(page_size(), TAG);
+	ASSERT_NE(NULL, w->page);
+	ASSERT_EQ(0, pthread_create(&w->thread, NULL, waiter_main, w));
+}
+
+static void waiter_stop(struct waiter *w)
+{
+	atomic_store(&w->stop, true);
+	pthread_join(w->thread, NULL);
+	munmap(w->page, page_size());
+}
+
+/* Until calls have let the waiter go first often enough; on "off", once. */
+#define MLOCK_YIELDS	20
+#define MLOCK_TRIES	400
+
+static bool mlock_again(struct state *s, int tries)
+{
+	return s->on && tries < MLOCK_TRIES &&
+	       counted(&s->before, "yields") < MLOCK_YIELDS;
+}
+
+static void expect_yields(struct __test_metadata *_metadata, struct state *s)
+{
+	if (s->on)
+		EXPECT_LE(MLOCK_YIELDS, counted(&s->before, "yields"));
+	expect_walks(_metadata, s, 0);
+}
+
+/*
+ * Locks and unlocks a range that is mapped, and has all its pages.  Each call changes
+ * what it would on upstream, and leaves as many mappings.
+ */
+static void lock_unlock(struct __test_metadata *_metadata, struct state *s,
+			char *p, size_t len)
+{
+	const long kb = len / KIB, vm = status_kb("VmLck"), all = mlocked_kb();
+	const int n = mappings(p - page_size(), len + 2 * page_size());
+	int tries = 0, ends;
+	struct waiter w;
+
+	/* The borders of the range, if it is a part of a mapping. */
+	ASSERT_EQ(0, mlock(p, len));
+	ends = mappings(p - page_size(), len + 2 * page_size()) - n;
+	ASSERT_EQ(0, munlock(p, len));
+
+	waiter_start(_metadata, &w);
+	do {
+		ASSERT_EQ(0, mlock(p, len));
+		EXPECT_EQ(1, mappings(p, len));
+		EXPECT_EQ(ends, mappings(p - page_size(),
+					 len + 2 * page_size()) - n);
+		EXPECT_EQ(kb, smaps_kb(p, len, "Locked"));
+		EXPECT_EQ(kb, status_kb("VmLck") - vm);
+		EXPECT_EQ(kb, mlocked_kb() - all);
+		/* Again, with nothing to do. */
+		EXPECT_EQ(0, mlock(p, len));
+		EXPECT_EQ(kb, status_kb("VmLck") - vm);
+
+		ASSERT_EQ(0, munlock(p, len));
+		EXPECT_EQ(n, mappings(p - page_size(), len + 2 * page_size()));
+		EXPECT_EQ(vm, status_kb("VmLck"));
+		EXPECT_EQ(all, mlocked_kb());
+	} while (mlock_again(s, ++tries) && _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	expect_yields(_metadata, s);
+}
+
+TEST_F_TIMEOUT(walk, mlock_anon, TIMEOUT)
+{
+	char *p = map_lockable(BIG);
+
+	ASSERT_NE(NULL, p);
+	lock_unlock(_metadata, &self->s, p, BIG);
+	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+}
+
+/* Neither end is that of the mapping, or of a page table. */
+TEST_F_TIMEOUT(walk, mlock_part, TIMEOUT)
+{
+	char *p = map_lockable(BIG);
+
+	ASSERT_NE(NULL, p);
+	lock_unlock(_metadata, &self->s, p + 3 * page_size(),
+		    BIG - 5 * page_size());
+	EXPECT_EQ(1, mappings(p, BIG));
+}
+
+TEST_F_TIMEOUT(walk, mlock_shared, TIMEOUT)
+{
+	char *file = map_memfd(BIG), *p;
+
+	ASSERT_NE(NULL, file);
+	p = mremap(file, BIG, BIG, MREMAP_MAYMOVE | MREMAP_FIXED,
+		   free_range(BIG));
+	ASSERT_NE(MAP_FAILED, p);
+	lock_unlock(_metadata, &self->s, p, BIG);
+}
+
+/* A private mapping that no page was written to, so it has no anon_vma. */
+TEST_F_TIMEOUT(walk, mlock_private_file, TIMEOUT)
+{
+	char *file = map_memfd(BIG), *p;
+
+	ASSERT_NE(NULL, file);
+	p = map_private_again(file, BIG);
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, munmap(file, BIG));
+	ASSERT_EQ(0, madvise(p, BIG, MADV_POPULATE_READ));
+	lock_unlock(_metadata, &self->s, p, BIG);
+	fill_pages(p, BIG, TAG);
+	EXPECT_EQ(1, mappings(p, BIG));
+}
+
+TEST_F_TIMEOUT(walk, mlock_huge, TIMEOUT)
+{
+	char *p = map_apart(BIG);
+
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, madvise(p, BIG, MADV_HUGEPAGE));
+	ASSERT_EQ(0, madvise(p, BIG, MADV_POPULATE_WRITE));
+	/* A few, so that there is something to wait for. */
+	ASSERT_EQ(0, madvise(p + BIG / 2, BIG / 2, MADV_NOHUGEPAGE));
+	ASSERT_EQ(0, madvise(p + BIG / 2, BIG / 2, MADV_DONTNEED));
+	ASSERT_EQ(0, madvise(p + BIG / 2, BIG / 2, MADV_POPULATE_WRITE));
+	ASSERT_EQ(0, mlock(p, BIG));
+	EXPECT_EQ((long)(BIG / KIB), smaps_kb(p, BIG, "Locked"));
+	EXPECT_EQ((long)(BIG / KIB), status_kb("VmLck"));
+	ASSERT_EQ(0, munlock(p, BIG));
+	EXPECT_EQ(0, status_kb("VmLck"));
+	lock_unlock(_metadata, &self->s, p + BIG / 2, BIG / 2);
+}
+
+/* Pieces of it would not merge again, so it is locked as upstream does. */
+TEST_F_TIMEOUT(walk, mlock_sysv, TIMEOUT)
+{
+	int id = shmget(IPC_PRIVATE, BIG, IPC_CREAT | 0600), i;
+	struct shmid_ds stat;
+	struct waiter w;
+	char *p;
+
+	if (id < 0)
+		SKIP(return, "there is no System V shared memory");
+	p = shmat(id, NULL, 0);
+	ASSERT_NE((void *)-1, p);
+	ASSERT_EQ(0, shmctl(id, IPC_RMID, NULL));
+	fill_pages(p, BIG, TAG);
+	waiter_start(_metadata, &w);
+	for (i = 0; i < 10; i++) {
+		ASSERT_EQ(0, mlock(p, BIG));
+		EXPECT_EQ((long)(BIG / KIB), smaps_kb(p, BIG, "Locked"));
+		EXPECT_EQ(1, mappings(p, BIG));
+		ASSERT_EQ(0, munlock(p, BIG));
+		EXPECT_EQ(1, mappings(p, BIG));
+		EXPECT_EQ(0, status_kb("VmLck"));
+	}
+	waiter_stop(&w);
+	ASSERT_EQ(0, shmctl(id, IPC_STAT, &stat));
+	EXPECT_EQ(1, stat.shm_nattch);
+	ASSERT_EQ(0, shmdt(p));
+}
+
+/* What lies before a hole is locked, and unlocked; the hole is reported. */
+TEST_F_TIMEOUT(walk, mlock_hole, TIMEOUT)
+{
+	size_t part = 3 * BIG / 4;
+	char *p = map_lockable(BIG);
+	struct waiter w;
+	int tries = 0;
+
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, munmap(p + part, page_size()));
+	waiter_start(_metadata, &w);
+	do {
+		EXPECT_EQ(-1, mlock(p, BIG));
+		EXPECT_EQ(ENOMEM, errno);
+		EXPECT_EQ((long)(part / KIB), status_kb("VmLck"));
+		EXPECT_EQ((long)(part / KIB), smaps_kb(p, part, "Locked"));
+		EXPECT_EQ(0, smaps_kb(p + part, BIG - part, "Locked"));
+		EXPECT_EQ(2, mappings(p, BIG));
+		EXPECT_EQ(-1, munlock(p, BIG));
+		EXPECT_EQ(ENOMEM, errno);
+		EXPECT_EQ(0, status_kb("VmLck"));
+		EXPECT_EQ(2, mappings(p, BIG));
+	} while (mlock_again(&self->s, ++tries) &&
+		 _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	expect_yields(_metadata, &self->s);
+}
+
+TEST_F_TIMEOUT(walk, mlock_onfault, TIMEOUT)
+{
+	char *p = map_lockable(BIG);
+	struct waiter w;
+	int tries = 0;
+
+	ASSERT_NE(NULL, p);
+	waiter_start(_metadata, &w);
+	do {
+		ASSERT_EQ(0, mlock2(p, BIG, MLOCK_ONFAULT));
+		EXPECT_EQ((long)(BIG / KIB), status_kb("VmLck"));
+		EXPECT_EQ((long)(BIG / KIB), smaps_kb(p, BIG, "Locked"));
+		EXPECT_EQ(1, mappings(p, BIG));
+		/* From "on fault" to all, and to nothing. */
+		ASSERT_EQ(0, mlock(p, BIG));
+		EXPECT_EQ((long)(BIG / KIB), status_kb("VmLck"));
+		ASSERT_EQ(0, munlock(p, BIG));
+		EXPECT_EQ(0, status_kb("VmLck"));
+	} while (mlock_again(&self->s, ++tries) &&
+		 _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	expect_yields(_metadata, &self->s);
+}
+
+/* The limit is that of all memory; memory that is locked already counts once. */
+TEST_F_TIMEOUT(walk, mlock_limit, TIMEOUT)
+{
+	char *p = map_lockable(BIG);
+	struct waiter w;
+	int tries = 0;
+
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, memlock_limit(BIG - page_size()));
+	waiter_start(_metadata, &w);
+	do {
+		EXPECT_EQ(-1, mlock(p, BIG));
+		EXPECT_EQ(ENOMEM, errno);
+		EXPECT_EQ(0, status_kb("VmLck"));
+		EXPECT_EQ(-1, mlockall(MCL_CURRENT));
+		EXPECT_EQ(ENOMEM, errno);
+		EXPECT_EQ(0, status_kb("VmLck"));
+		EXPECT_EQ(0, mlock(p + page_size(), BIG / 2));
+		EXPECT_EQ(0, mlock(p, BIG - page_size()));
+		EXPECT_EQ((long)((BIG - page_size()) / KIB),
+			  status_kb("VmLck"));
+		EXPECT_EQ(-1, mlock(w.page, page_size()));
+		EXPECT_EQ(ENOMEM, errno);
+		EXPECT_EQ(0, munlock(p, BIG));
+	} while (mlock_again(&self->s, ++tries) &&
+		 _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	expect_yields(_metadata, &self->s);
+}
+
+TEST_F_TIMEOUT(walk, mlockall, TIMEOUT)
+{
+	char *p = map_lockable(BIG), *file = map_memfd(BIG);
+	struct waiter w;
+	int tries = 0;
+
+	ASSERT_NE(NULL, p);
+	ASSERT_NE(NULL, file);
+	waiter_start(_metadata, &w);
+	do {
+		ASSERT_EQ(0, mlockall(MCL_CURRENT));
+		EXPECT_LE((long)(2 * BIG / KIB), status_kb("VmLck"));
+		EXPECT_EQ((long)(BIG / KIB), smaps_kb(p, BIG, "Locked"));
+		EXPECT_EQ((long)(BIG / KIB), smaps_kb(file, BIG, "Locked"));
+		EXPECT_EQ(1, mappings(p, BIG));
+		EXPECT_EQ(1, mappings(file, BIG));
+		ASSERT_EQ(0, munlockall());
+		EXPECT_EQ(0, status_kb("VmLck"));
+		EXPECT_EQ(1, mappings(p, BIG));
+		EXPECT_EQ(1, mappings(file, BIG));
+	} while (mlock_again(&self->s, ++tries) &&
+		 _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	expect_yields(_metadata, &self->s);
 }
 
 int main(int argc, char **argv)

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -99,6 +100,46 @@ static inline void *map_empty(size_t len)
 	return p;
 }
 
+/* The mappings that a range has a part of. */
+static inline int mappings(const void *addr, size_t len)
+{
+	unsigned long lo = (uintptr_t)addr, hi = lo + len, start, end;
+	FILE *f = fopen("/proc/self/maps", "re");
+	char line[512];
+	int n = 0;
+
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f))
+		n += vma_header(line, &start, &end) && start < hi && lo < end;
+	fclose(f);
+	return n;
+}
+
+/* What the kernel holds as mlocked, in kB, without what is still in batches. */
+static inline long mlocked_kb(void)
+{
+	/* Drains the batches of all CPUs, and then their counters. */
+	write_text("/proc/sys/vm/drop_caches", "1");
+	write_text("/proc/sys/vm/stat_refresh", "1");
+	return meminfo_kb("Mlocked");
+}
+
+/* The limit of RLIMIT_MEMLOCK holds for root as well, for this thread; 0 or -1. */
+static inline int memlock_limit(size_t bytes)
+{
+	const struct rlimit limit = { bytes, bytes };
+	/* struct __user_cap_header_struct and two of __user_cap_data_struct */
+	__u32 head[2] = { 0x20080522, 0 }, caps[6];
+
+	if (setrlimit(RLIMIT_MEMLOCK, &limit) ||
+	    syscall(SYS_capget, head, caps))
+		return -1;
+	/* CAP_IPC_LOCK, of those that are effective */
+	caps[0] &= ~(1U << 14);
+	return syscall(SYS_capset, head, caps);
+}
+
 /* A mapping of a new file in memory, with all its pages; NULL on failure. */
 static inline char *map_memfd(size_t len)
 {
@@ -115,6 +156,22 @@ static inline char *map_memfd(size_t len)
 		return NULL;
 	}
 	return p;
+}
+
+/* A private mapping, far from others, of the file of another; NULL on failure. */
+static inline char *map_private_again(const char *file, size_t len)
+{
+	char path[64], *p = MAP_FAILED;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/self/map_files/%lx-%lx",
+		 (unsigned long)file, (unsigned long)file + len);
+	fd = open(path, O_RDWR | O_CLOEXEC);
+	if (fd >= 0)
+		p = mmap(free_range(len), len, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, 0);
+	close(fd);
+	return p == MAP_FAILED ? NULL : p;
 }
 
 /* The bit in an entry of /proc/PID/pagemap: write-protected by userfaultfd. */
