@@ -56,7 +56,7 @@ WITHOUT_FILE = {
     "pmd_clear.rst": (1, "the entries of a page table"),
     "spf.rst": (29, "make bench BENCH=spf"),
     "symptoms.rst": (4, "from the pages of munmap, madvise and spf"),
-    "walk.rst": (29, "make bench BENCH=survey, and its program with --probe none"),
+    "walk.rst": (37, "make bench BENCH=survey, and its program with --probe none"),
     "faultline-experiment.5": (1, "an example"),
 }
 

@@ -13,8 +13,10 @@
  *      mm->locked_vm includes all that is VM_LOCKED, and no VMA has VM_LOCKED and VM_IO.
  *      Whoever takes the lock sees what two calls of upstream leave in between.
  *  M2. The flags of what is left change back before mlock_vma_pages_range() takes VM_IO
- *      off the rest: rmap never sees VM_LOCKED alone on pages that are still to be
- *      counted.
+ *      off: rmap never sees VM_LOCKED alone on pages that are still to be counted.  With
+ *      munlock(), rmap can see what is left without VM_LOCKED until then, as on upstream
+ *      until the end.  A page that it takes off meanwhile and puts back later, as its
+ *      migration has failed, keeps a count, as one that upstream's walk misses then.
  *  M3. A VMA is only cut if the pieces can merge again: they have an anon_vma before, no
  *      ->close(), and no userfaultfd, whose calls want one VMA.
  *  M4. Until the call ends, mm->locked_vm is charged for what it will lock.  So it does
@@ -186,6 +188,8 @@ static unsigned long mlock_walk_section(struct vm_area_struct *vma,
 	struct section section = section_begin(WALK_MLOCK_SIZE);
 	struct section_step step;
 
+	/* Nobody is looked for in between. */
+	section.step = section.budget;
 	do {
 		/* A huge page counts whole, so it must not lie in two steps. */
 		unsigned long next = end - addr > WALK_STEP ?
@@ -242,19 +246,28 @@ bool __walk_mlock_should_yield(struct vma_iterator *vmi, unsigned long *work)
 	return true;
 }
 
-/* M4: the pages that mlock() has still to lock; it ends at a hole. */
+/* mlock_pages_left() looks at so many VMAs: it is called again and again. */
+#define MLOCK_CHARGE_VMAS	1024
+
+/*
+ * M4: the pages that mlock() has still to lock; it ends at a hole.  Behind
+ * MLOCK_CHARGE_VMAS, which is rare, all pages count.
+ */
 static unsigned long mlock_pages_left(struct mm_struct *mm, unsigned long start,
 				      unsigned long end)
 {
 	VMA_ITERATOR(vmi, mm, start);
 	struct vm_area_struct *vma;
 	unsigned long pages = 0;
+	int vmas = 0;
 
 	if (walk_broken(WALK_NO_MLOCK_CHARGE))
 		return 0;
 	for_each_vma_range(vmi, vma, end) {
 		unsigned long to = min(vma->vm_end, end);
 
+		if (++vmas > MLOCK_CHARGE_VMAS)
+			return pages + ((end - start) >> PAGE_SHIFT);
 		if (vma->vm_start > start || vma_munmap_pending(vma))
 			break;
 		if (!(vma->vm_flags & VM_LOCKED) && vma_supports_mlock(vma) &&
@@ -329,8 +342,8 @@ int walk_mlock_yield(struct vma_iterator *vmi, struct vm_area_struct **prev,
  * @prev:  The VMA before that one.
  * @flags: The flags of VM_LOCKED_MASK that the call sets.
  *
- * What the process has mapped meanwhile above the place is locked as well.  So the limit,
- * which was for all that was mapped, is asked again.
+ * Memory that the process has mapped meanwhile above the place is locked as well.  So the
+ * limit, which was for all that was mapped, is asked again.
  *
  * Return: 0; -EINTR if the caller is being killed, or -ENOMEM; mmap_lock is held again.
  */

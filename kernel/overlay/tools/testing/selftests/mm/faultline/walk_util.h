@@ -116,7 +116,7 @@ static inline int mappings(const void *addr, size_t len)
 	return n;
 }
 
-/* What the kernel holds as mlocked, in kB, without what is still in batches. */
+/* Memory that the kernel counts as mlocked, in kB; no page is still in a batch. */
 static inline long mlocked_kb(void)
 {
 	/* Drains the batches of all CPUs, and then their counters. */
