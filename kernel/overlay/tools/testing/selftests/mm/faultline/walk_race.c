@@ -715,7 +715,7 @@ static bool nothing_locked(void)
 	return !status_kb("VmLck");
 }
 
-/* What is locked is charged, and no page stays locked once nothing is. */
+/* Locked memory is charged, and no page stays locked once nothing is. */
 static int lock_and_unlock(struct race *r)
 {
 	const long kb = r->len / KIB, all = mlocked_kb();
@@ -986,7 +986,7 @@ static int lock_replaced(struct race *r)
 	return sum_up();
 }
 
-/* What is unmapped takes its charge along, so it was that of its mappings. */
+/* Memory that is unmapped takes its charge along, and nothing else is charged. */
 static bool charge_fits(struct race *r)
 {
 	unmap_range(r);
