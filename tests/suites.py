@@ -244,7 +244,9 @@ RULES = {
         Rule("MUNMAP_EARLY_RELEASE", "keeping the mark to the end",
              "munmap_race race.on.map_limit", "munmap_finish_window_us=20000"),
         Rule("MUNMAP_NO_RETRY", "the wait at a limit", "munmap_race race.on.map_limit",
-             passes=False))),
+             passes=False),
+        Rule("MUNMAP_NO_COMPLETE", "freeing old pages before a mapping changes",
+             "munmap_race race.on.replace_changed", "munmap_zap_window_us=20000"))),
     # Not here: that entry_peek() must not use huge_ptep_get(), as that looks at neighbouring
     # entries only on arm64; on x86 it is the same single read.
     "kernel/debug/hugetlb-rules": (dataclasses.replace(_DEBUG, append=NUMA), (

@@ -183,11 +183,15 @@ static struct op *new_ops(void)
 
 /* --- the call that is measured */
 
+enum { NO_ADVICE = -1 };
+
 static const struct call {
 	const char *name;
-	int advice;		/* of madvise(); munmap() has none */
+	int advice;		/* of madvise(), or NO_ADVICE */
 } calls[] = {
-	{ "munmap", -1 },
+	{ "munmap", NO_ADVICE },
+	/* mmap(MAP_FIXED), as allocators give memory back. */
+	{ "decommit", NO_ADVICE },
 	{ "dontneed", MADV_DONTNEED },
 	{ "free", MADV_FREE },
 	{ "cold", MADV_COLD },
@@ -195,16 +199,30 @@ static const struct call {
 
 static const struct call *call = &calls[0];
 
+static bool call_unmaps(void)
+{
+	return call == &calls[0];
+}
+
 static void do_call(void *p, size_t len)
 {
-	if (call->advice < 0 ? munmap(p, len) : madvise(p, len, call->advice))
+	int error;
+
+	if (call_unmaps())
+		error = munmap(p, len);
+	else if (call->advice == NO_ADVICE)
+		error = mmap(p, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
+			     MAP_NORESERVE | MAP_FIXED, -1, 0) != p;
+	else
+		error = madvise(p, len, call->advice);
+	if (error)
 		err(1, "%s", call->name);
 }
 
 /* After do_call(), not measured. */
 static void clean_up(void *p, size_t len)
 {
-	if (call->advice >= 0)
+	if (!call_unmaps())
 		unmap(p, len);
 }
 
@@ -310,7 +328,7 @@ static bool try_munmap(const struct scene *scene, int arm, const char *what)
 	if (!ran)
 		return false;
 	report(arm, "ms", (to - from) / 1e6, "%s_%s", what,
-	       call->advice < 0 ? "munmap" : "time");
+	       call_unmaps() ? "munmap" : "time");
 	for (i = 0; i < n && scene->waits; i++)
 		report_probe(what, probes[i].name, &probes[i], arm, from, to);
 	if (quiet)
@@ -330,8 +348,8 @@ static void one_munmap(int arm, void *arg)
 	int tries;
 
 	snprintf(what, sizeof(what), "%s_%ldm_%s%s%s", scene->name, opt.mib,
-		 fill_names[fill], call->advice < 0 ? "" : "_",
-		 call->advice < 0 ? "" : call->name);
+		 fill_names[fill], call_unmaps() ? "" : "_",
+		 call_unmaps() ? "" : call->name);
 	for (tries = 0; tries < TRIES; tries++) {
 		if (try_munmap(scene, arm, what))
 			return;
@@ -463,7 +481,8 @@ static void run_costs(void *unused)
 int main(int argc, char **argv)
 {
 	static const struct bench_option options[] = {
-		{ "call", "munmap (default), or madvise: dontneed, free, cold",
+		{ "call", "munmap (default), decommit by mmap(MAP_FIXED), or"
+		  " madvise: dontneed, free, cold",
 		  .text = &opt.call },
 		{ "size", "MiB, of all scenes but cost (1024)",
 		  .number = &opt.mib },
@@ -492,7 +511,7 @@ int main(int argc, char **argv)
 	int first = bench_parse(argc, argv, &bench);
 
 	call = &calls[find_name("call", opt.call, calls)];
-	if (call->advice >= 0)
+	if (call->advice != NO_ADVICE)
 		bench.knob = "madvise_section_kbytes";
 	fill = find_in_array("kind", opt.fill, fill_names, FILL_HUGETLB,
 			     sizeof(fill_names[0]));

@@ -18,7 +18,7 @@ WAIT, RATIO = "_wait_max", "_wait_ratio"
 # The aim of each operation that a switch is for.
 LONGEST = 0.02
 HELPED = ("munmap", "dontneed", "free", "cold", "map_populate", "populate_write", "populate_read",
-          "mlock_empty", "mlock", "munlock", "mlockall", "smaps", "smaps_rollup",
+          "mlock_empty", "fixed_none", "mlock", "munlock", "mlockall", "smaps", "smaps_rollup",
           "numa_maps", "clear_refs", "uffd_wp")
 
 _SOURCE = ROOT / "tests/bench/survey.c"

@@ -55,6 +55,7 @@ MODELS = (
     Model("spf-switch.pml", 150_000),
     Model("munmap.pml", 400_000),
     Model("munmap-tables.pml", 400_000),
+    Model("munmap-replace.pml", 150_000),
 )
 # Names that are not mistakes.
 PARAMETERS = {"FAULTS", "ACTIONS", "HASH"}

@@ -11,6 +11,7 @@
 #include <linux/jump_label.h>
 #include <linux/mm_types.h>
 
+struct file;
 struct list_head;
 struct zap_details;
 
@@ -20,8 +21,12 @@ DECLARE_STATIC_KEY_FALSE(munmap_section_key);
 DECLARE_STATIC_KEY_FALSE(munmap_section_marks_key);
 extern unsigned long munmap_section_bytes;
 
-/* Operations in flight per mm: bits of vma->munmap_pending. */
+/*
+ * Operations in flight per mm: bits of vma->munmap_pending.  As many bits of
+ * mm->munmap_ops, above those, tell which of them are an mmap(MAP_FIXED).
+ */
 #define MUNMAP_SECTION_MAX_OPS		8
+#define MUNMAP_SECTION_OPS		GENMASK(MUNMAP_SECTION_MAX_OPS - 1, 0)
 
 /**
  * struct munmap_op - an operation that unmaps section by section
@@ -33,6 +38,9 @@ extern unsigned long munmap_section_bytes;
  * @zapped_start: Start of the last part of the range that was zapped without
  *                a gap.
  * @zapped_end:   End of that part.
+ * @replaces: It is an mmap(MAP_FIXED): the VMAs stay, and become empty.
+ * @charge:  Pages that its VMAs had charged.
+ * @data_vm: Pages that its VMAs had in data_vm of @mm.
  */
 struct munmap_op {
 	struct mm_struct	*mm;
@@ -41,12 +49,20 @@ struct munmap_op {
 	unsigned int		nr;
 	unsigned long		zapped_start;
 	unsigned long		zapped_end;
+	bool			replaces;
+	unsigned long		charge;
+	unsigned long		data_vm;
 };
 
 bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 			     size_t len);
 int munmap_sectioned(struct mm_struct *mm, unsigned long start, size_t len,
 		     struct list_head *uf);
+
+bool __munmap_section_replace(struct mm_struct *mm, const struct file *file,
+			      unsigned long start, unsigned long len,
+			      vm_flags_t vm_flags);
+void __vma_munmap_complete(struct vm_area_struct *vma);
 
 bool munmap_section_begin(struct munmap_op *op, struct mm_struct *mm,
 			  unsigned long start, unsigned long end);
@@ -85,12 +101,32 @@ static inline bool munmap_section_wanted(struct mm_struct *mm,
 }
 
 /**
- * vma_munmap_pending - is this VMA marked by a munmap in progress?
+ * munmap_section_replace - map at a fixed address section by section
+ * @mm:       The address space of current, locked for writing.
+ * @file:     What to map there, or NULL for anonymous memory.
+ * @start:    Start of the range, page aligned.
+ * @len:      Its length, page aligned.
+ * @vm_flags: The flags of the mapping.
+ *
+ * Return: true if it is mapped, and what was there before is gone; @mm was unlocked
+ * meanwhile.  false if nothing was done.
+ */
+static inline bool munmap_section_replace(struct mm_struct *mm,
+					  const struct file *file,
+					  unsigned long start,
+					  unsigned long len,
+					  vm_flags_t vm_flags)
+{
+	return munmap_section_wanted(mm, start, len) &&
+	       __munmap_section_replace(mm, file, start, len, vm_flags);
+}
+
+/**
+ * vma_munmap_pending - is this VMA marked by an operation in progress?
  * @vma: The VMA, it or its mm locked for reading or writing.
  *
- * A marked VMA is dead: for calls that map, copy or change memory it is a hole.
- * It does not merge, and no page is faulted in.  Until the munmap is complete it
- * is in the tree and counts in all limits, and its address space is occupied.
+ * A marked VMA does not merge, and no page is faulted in.  It is dead, or it is
+ * being replaced.
  *
  * Return: true if it is.
  */
@@ -98,6 +134,48 @@ static inline bool vma_munmap_pending(const struct vm_area_struct *vma)
 {
 	return static_branch_unlikely(&munmap_section_marks_key) &&
 	       vma->munmap_pending;
+}
+
+/**
+ * vma_munmap_dead - is this VMA marked by a munmap in progress?
+ * @vma: The VMA, it or its mm locked for reading or writing.
+ *
+ * A dead VMA is a hole for calls that map, copy or change memory.  Until the
+ * munmap is complete it is in the tree and counts in all limits, and its address
+ * space is occupied.
+ *
+ * A marked VMA that is not dead is being replaced: it is the new mapping of an
+ * mmap(MAP_FIXED), but some of the pages of the old one are still there.
+ *
+ * Return: true if it is.
+ */
+static inline bool vma_munmap_dead(const struct vm_area_struct *vma)
+{
+	/* Neither bit changes while a VMA has the mark that it stands for. */
+	return vma_munmap_pending(vma) &&
+	       vma->munmap_pending & ~(READ_ONCE(vma->vm_mm->munmap_ops) >>
+				       MUNMAP_SECTION_MAX_OPS);
+}
+
+/* Is it marked by an mmap(MAP_FIXED) alone?  Locks as for vma_munmap_dead(). */
+static inline bool vma_munmap_replaced(const struct vm_area_struct *vma)
+{
+	return vma_munmap_pending(vma) && !vma_munmap_dead(vma);
+}
+
+/**
+ * vma_munmap_complete - zap what is left in a VMA that is being replaced
+ * @vma: The VMA, its mm locked for writing.
+ *
+ * For calls that change the VMA, or succeed since it is what they want it to be.
+ *
+ * Return: false if the VMA is dead; else it has no mark now.
+ */
+static inline bool vma_munmap_complete(struct vm_area_struct *vma)
+{
+	if (vma_munmap_replaced(vma))
+		__vma_munmap_complete(vma);
+	return !vma_munmap_pending(vma);
 }
 
 /**
@@ -237,6 +315,13 @@ static inline bool munmap_section_retry_mmap(struct mm_struct *mm,
 static inline void mm_munmap_init(struct mm_struct *mm)
 {
 	mm->munmap_ops = 0;
+	mm->munmap_data_vm = 0;
+}
+
+/* dup_mmap(): what of @mm->data_vm belongs to operations, not to a VMA. */
+static inline unsigned long mm_munmap_data_vm(const struct mm_struct *mm)
+{
+	return mm->munmap_data_vm;
 }
 
 /* For validate_mm(): a mark without an operation would stay forever. */
@@ -259,9 +344,31 @@ static inline int munmap_sectioned(struct mm_struct *mm, unsigned long start,
 	return -EINVAL;
 }
 
+static inline bool munmap_section_replace(struct mm_struct *mm,
+					  const struct file *file,
+					  unsigned long start,
+					  unsigned long len,
+					  vm_flags_t vm_flags)
+{
+	return false;
+}
+
 static inline bool vma_munmap_pending(const struct vm_area_struct *vma)
 {
 	return false;
+}
+
+static inline bool vma_munmap_dead(const struct vm_area_struct *vma)
+{
+	return false;
+}
+
+/* A macro: see munmap_section_busy(). */
+#define vma_munmap_replaced(vma)	((void)(vma), false)
+
+static inline bool vma_munmap_complete(struct vm_area_struct *vma)
+{
+	return true;
 }
 
 static inline bool vma_munmap_zapped(const struct vm_area_struct *vma)
@@ -312,6 +419,11 @@ static inline bool munmap_section_retry_mmap(struct mm_struct *mm,
 
 static inline void mm_munmap_init(struct mm_struct *mm)
 {
+}
+
+static inline unsigned long mm_munmap_data_vm(const struct mm_struct *mm)
+{
+	return 0;
 }
 
 static inline bool vma_munmap_mark_stale(const struct vm_area_struct *vma)

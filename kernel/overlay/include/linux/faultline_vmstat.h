@@ -10,18 +10,23 @@
 
 /*
  * calls            operations that unmap section by section
+ * replaced         of these, those of mmap(MAP_FIXED)
  * sections         sections that they unmapped
  * contended        of these, those that ended early for a writer of the VMA
  * atomic           large enough, but unmapped in one piece as upstream
  * foreign_skipped  VMAs in the range that were not to be unmapped
+ * completed        VMAs that an mmap(MAP_FIXED) had still to zap when another
+ *                  thread changed them, and that this thread has zapped
  */
 #ifdef CONFIG_FAULTLINE_MUNMAP
 #define FAULTLINE_MUNMAP_EVENTS(E)					\
 	E(MUNMAP_SECTION_CALLS, "munmap_section_calls")			\
+	E(MUNMAP_SECTION_REPLACED, "munmap_section_replaced")		\
 	E(MUNMAP_SECTION_SECTIONS, "munmap_section_sections")		\
 	E(MUNMAP_SECTION_CONTENDED, "munmap_section_contended")		\
 	E(MUNMAP_SECTION_ATOMIC, "munmap_section_atomic")		\
-	E(MUNMAP_SECTION_FOREIGN, "munmap_section_foreign_skipped")
+	E(MUNMAP_SECTION_FOREIGN, "munmap_section_foreign_skipped")	\
+	E(MUNMAP_SECTION_COMPLETED, "munmap_section_completed")
 #else
 #define FAULTLINE_MUNMAP_EVENTS(E)
 #endif

@@ -240,7 +240,7 @@ unsigned long __madvise_sectioned(struct mm_struct *mm, unsigned long start,
 			addr = end;
 			break;
 		}
-		if (vma->vm_start > addr || vma_munmap_pending(vma)) {
+		if (vma->vm_start > addr || vma_munmap_dead(vma)) {
 			*error = -ENOMEM;
 			addr = vma->vm_start > addr ? vma->vm_start :
 						      vma->vm_end;

@@ -268,7 +268,7 @@ static unsigned long mlock_pages_left(struct mm_struct *mm, unsigned long start,
 
 		if (++vmas > MLOCK_CHARGE_VMAS)
 			return pages + ((end - start) >> PAGE_SHIFT);
-		if (vma->vm_start > start || vma_munmap_pending(vma))
+		if (vma->vm_start > start || vma_munmap_dead(vma))
 			break;
 		if (!(vma->vm_flags & VM_LOCKED) && vma_supports_mlock(vma) &&
 		    !vma_is_secretmem(vma))

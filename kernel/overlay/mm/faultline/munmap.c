@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Faultline: section-wise munmap (vm.munmap_section_kbytes).
+ * Faultline: section-wise munmap and mmap(MAP_FIXED) (vm.munmap_section_kbytes).
  *
  * Upstream holds mmap_lock, at least for reading, until the last page of a
  * range is freed, and every thread that wants to map, unmap or protect
@@ -71,6 +71,33 @@
  *  T4. The TLB flush of the section is one for freed tables, and precedes the
  *      release of the VMA lock.
  *
+ * mmap(MAP_FIXED)
+ *
+ * An mmap() that takes memory away in place, by mapping PROT_NONE over private
+ * anonymous memory, does the same, but the VMAs stay.  Step 1 makes them the new
+ * mapping, except for their content.  From there they are being replaced.  Step 3
+ * drops what is left of the old mapping, and merges them with their neighbours.
+ * The range is mapped all the time.
+ *
+ *  R1. All that can fail comes before the first VMA is changed.  After that there
+ *      is no error, so none with the memory half gone.
+ *  R2. No entry of a marked VMA is filled, as in a dead one: its protection allows
+ *      no fault, and who overrides that (FOLL_FORCE) fails on the mark.  So what
+ *      entries map is from before, and what is none stays none, but for the huge
+ *      zero page (I6), which madvise() may split here.  If step 2 has missed it for
+ *      that, the new mapping has pages of zeros where it could have none.
+ *  R3. Nobody takes over an old page.  Whoever moves or copies entries (mremap,
+ *      fork), makes them accessible (mprotect), or registers the VMA with
+ *      userfaultfd, zaps what is left and removes the mark, with the VMA
+ *      write-locked: vma_munmap_complete().  So does everybody who changes flags,
+ *      name or policy of the VMA.  fork() gives the child the new mapping, empty.
+ *  R4. Whoever succeeds since the VMA already has the protection that it wants
+ *      (mprotect), zaps what is left as well, before it returns.
+ *  R5. The pages count in the commit charge and in data_vm until step 3 is over.
+ *      No VMA has them then, so the operation does.
+ *  R6. A VMA that a munmap has marked as well is dead.  Step 3 zaps it, for R5,
+ *      and leaves the rest to that munmap.
+ *
  * One mm has room for MUNMAP_SECTION_MAX_OPS marks, so operations whose ranges
  * overlap stay independent: either may unmap a VMA that has both marks.
  *
@@ -95,12 +122,17 @@
 #include <linux/hash.h>
 #include <linux/hugetlb.h>
 #include <linux/kernel.h>
+#include <linux/khugepaged.h>
 #include <linux/ktime.h>
 #include <linux/list.h>
+#include <linux/mempolicy.h>
 #include <linux/mm.h>
 #include <linux/mman.h>
 #include <linux/mmap_lock.h>
+#include <linux/mmu_notifier.h>
+#include <linux/perf_event.h>
 #include <linux/pgtable.h>
+#include <linux/rmap.h>
 #include <linux/sched/signal.h>
 #include <linux/secretmem.h>
 #include <linux/sizes.h>
@@ -108,6 +140,8 @@
 #include <linux/swap.h>
 #include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
+
+#include <asm/tlb.h>
 
 #include <trace/events/faultline.h>
 
@@ -204,6 +238,39 @@ static bool section_owns(struct munmap_op *op, struct vm_area_struct *vma)
 	return vma->munmap_pending & BIT(op->nr);
 }
 
+static bool section_begin_op(struct munmap_op *op, struct mm_struct *mm,
+			     unsigned long start, unsigned long end,
+			     bool replaces)
+{
+	/* Pairs with clear_bit_unlock() in section_release(). */
+	unsigned long ops = READ_ONCE(mm->munmap_ops);
+	unsigned int nr;
+
+	mmap_assert_write_locked(mm);
+
+	if (!READ_ONCE(munmap_section_bytes))
+		return false;
+	nr = find_first_zero_bit(&ops, MUNMAP_SECTION_MAX_OPS);
+	if (nr >= MUNMAP_SECTION_MAX_OPS)
+		return false;
+	/* Atomic, since section_release() clears its bits without the lock. */
+	if (replaces)
+		set_bit(nr + MUNMAP_SECTION_MAX_OPS, &mm->munmap_ops);
+	set_bit(nr, &mm->munmap_ops);
+
+	*op = (struct munmap_op) {
+		.mm		= mm,
+		.start		= start,
+		.end		= end,
+		.nr		= nr,
+		.replaces	= replaces,
+	};
+
+	count_vm_event(MUNMAP_SECTION_CALLS);
+	trace_munmap_section_begin(mm, start, end, faultline_mapped_pages(mm));
+	return true;
+}
+
 /**
  * munmap_section_begin - begin to unmap section by section
  * @op:    Filled in by this function.
@@ -220,30 +287,7 @@ static bool section_owns(struct munmap_op *op, struct vm_area_struct *vma)
 bool munmap_section_begin(struct munmap_op *op, struct mm_struct *mm,
 			  unsigned long start, unsigned long end)
 {
-	/* Pairs with clear_bit_unlock() in section_release(). */
-	unsigned long ops = READ_ONCE(mm->munmap_ops);
-	unsigned int nr;
-
-	mmap_assert_write_locked(mm);
-
-	if (!READ_ONCE(munmap_section_bytes))
-		return false;
-	nr = find_first_zero_bit(&ops, MUNMAP_SECTION_MAX_OPS);
-	if (nr >= MUNMAP_SECTION_MAX_OPS)
-		return false;
-	/* Atomic, since section_release() clears its bit without it. */
-	set_bit(nr, &mm->munmap_ops);
-
-	*op = (struct munmap_op) {
-		.mm	= mm,
-		.start	= start,
-		.end	= end,
-		.nr	= nr,
-	};
-
-	count_vm_event(MUNMAP_SECTION_CALLS);
-	trace_munmap_section_begin(mm, start, end, faultline_mapped_pages(mm));
-	return true;
+	return section_begin_op(op, mm, start, end, false);
 }
 
 /**
@@ -383,6 +427,20 @@ static bool entries_are_none(pte_t *pte, unsigned int nr)
 	return true;
 }
 
+/* The same, but for the page of zeros: see R2. */
+static bool entries_are_empty(pte_t *pte, unsigned int nr)
+{
+	for (; nr; pte++, nr--) {
+		pte_t entry = ptep_get(pte);
+
+		if (!pte_none(entry) &&
+		    !(pte_present(entry) && is_zero_pfn(pte_pfn(entry))))
+			return false;
+	}
+
+	return true;
+}
+
 #ifdef CONFIG_FAULTLINE_MUNMAP_TABLES
 /* See munmap_section_take_table(), and "Page tables" at the top. */
 pgtable_t __munmap_section_take_table(struct vm_area_struct *vma,
@@ -457,12 +515,15 @@ static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
  * (mm_tlb_flush_nested()), and here one is open nearly all the time.  The count
  * is for code that finds a changed entry, does not flush since there was nothing
  * to change, and relies on no CPU using the old translation.  For an anonymous
- * dead VMA there is no such code.  Here entries only go from any value to none
- * (a huge page may be split first, which flushes by itself), and until the flush
- * each page has a reference of this gather.  Entries of the VMA are looked at by:
+ * VMA with a mark there is no such code.  Here entries only go from any value to
+ * none (a huge page may be split first, which flushes by itself), and until the
+ * flush each page has a reference of this gather.  Entries of the VMA are looked
+ * at by:
  *
  *  - Calls of this mm that map, unmap, protect, move, copy or populate: they fail
  *    on the mark, or wait for the VMA lock, and so for the flush.
+ *  - madvise(), if the VMA is being replaced: it has nothing to do where entries
+ *    are none, and what it promises is about later accesses, which fail.
  *  - rmap, for reclaim, migration, KSM, khugepaged and splitting: it finds the
  *    page not mapped here, as after the flush.  Whoever reuses the page, or its
  *    content, first finds that nobody else has a reference.
@@ -480,17 +541,22 @@ static bool may_hide_flush(struct vm_area_struct *vma)
 	return vma_munmap_pending(vma) && vma_is_plain_anonymous(vma);
 }
 
-/* Zap as much of a marked VMA as @section may do, and unlock it. */
-static unsigned long section_zap(struct vm_area_struct *vma,
-				 unsigned long start, unsigned long end,
-				 struct section *section)
+static struct zap_details section_details(struct vm_area_struct *vma)
 {
-	struct zap_details details = {
+	return (struct zap_details) {
 		/* See T1. */
 		.zap_flags	= vma->vm_flags & VM_MIXEDMAP ?
 				  ZAP_FLAG_DROP_MARKER : ZAP_FLAGS,
 		.even_cows	= true,
 	};
+}
+
+/* Zap as much of a marked VMA as @section may do, and unlock it. */
+static unsigned long section_zap(struct vm_area_struct *vma,
+				 unsigned long start, unsigned long end,
+				 struct section *section)
+{
+	struct zap_details details = section_details(vma);
 	struct section_step first;
 	long probe = WORK_LEAF;
 
@@ -587,8 +653,9 @@ static bool section_zapped(struct munmap_op *op, struct vm_area_struct *vma)
 	       munmap_broken(MUNMAP_NO_SECOND_ZAP);
 }
 
-/* Check I6 for a VMA that is write-locked, with mmap_lock held for writing. */
-static void section_check_zapped(struct vm_area_struct *vma)
+/* Check I6 and R2 for a VMA that is write-locked, with mmap_lock held for writing. */
+static void section_check_zapped(struct munmap_op *op,
+				 struct vm_area_struct *vma)
 {
 	unsigned long addr = vma->vm_start;
 
@@ -598,6 +665,7 @@ static void section_check_zapped(struct vm_area_struct *vma)
 	while (addr < vma->vm_end) {
 		struct section_step step;
 		long one = WORK_LEAF;
+		unsigned int nr;
 		pmd_t *pmd;
 		pte_t *pte;
 
@@ -611,8 +679,9 @@ static void section_check_zapped(struct vm_area_struct *vma)
 		pte = pte_offset_map(pmd, step.start);
 		if (!pte)
 			continue;
-		VM_WARN_ON_ONCE(!entries_are_none(pte, (step.end - step.start) >>
-						       PAGE_SHIFT));
+		nr = (step.end - step.start) >> PAGE_SHIFT;
+		VM_WARN_ON_ONCE(op->replaces ? !entries_are_empty(pte, nr) :
+					       !entries_are_none(pte, nr));
 		pte_unmap(pte);
 	}
 }
@@ -640,9 +709,9 @@ static bool section_next_run(struct munmap_op *op, unsigned long *start,
 		if (!work)
 			*start = vma->vm_start;
 		*end = vma->vm_end;
-		if (section_zapped(op, vma)) {
+		if (!op->replaces && section_zapped(op, vma)) {
 			vma_start_write(vma);
-			section_check_zapped(vma);
+			section_check_zapped(op, vma);
 			vma->munmap_zapped = true;
 		}
 		work += len < SECTION_VMA_MIN ? len / PAGE_SIZE :
@@ -753,6 +822,7 @@ static void section_release(struct munmap_op *op)
 	struct section_waiter *waiter;
 
 	spin_lock(&waiters->lock);
+	clear_bit(op->nr + MUNMAP_SECTION_MAX_OPS, &op->mm->munmap_ops);
 	clear_bit_unlock(op->nr, &op->mm->munmap_ops);
 	list_for_each_entry(waiter, &waiters->list, list) {
 		if (waiter->mm != op->mm || !(waiter->ops & BIT(op->nr)))
@@ -815,7 +885,7 @@ bool __munmap_section_wait(struct mm_struct *mm)
 	init_completion(&waiter.done);
 	spin_lock(&waiters->lock);
 	/* section_release() takes the lock, so each bit is of one operation. */
-	waiter.ops = READ_ONCE(mm->munmap_ops);
+	waiter.ops = READ_ONCE(mm->munmap_ops) & MUNMAP_SECTION_OPS;
 	if (!waiter.ops)
 		complete(&waiter.done);
 	list_add(&waiter.list, &waiters->list);
@@ -862,7 +932,7 @@ bool __munmap_section_retry_mlock(struct mm_struct *mm, unsigned long *start,
 	if (!ops_in_progress(mm))
 		return false;
 	for_each_vma_range(vmi, vma, end) {
-		if (vma->vm_start > *start || vma_munmap_pending(vma))
+		if (vma->vm_start > *start || vma_munmap_dead(vma))
 			return false;
 		/* mlock_fixup() leaves others alone. */
 		if (vma_supports_mlock(vma) && !vma_is_secretmem(vma) &&
@@ -887,7 +957,7 @@ static bool range_is_live(struct mm_struct *mm, unsigned long start,
 	if (end <= start)
 		return false;
 	for_each_vma_range(vmi, vma, end) {
-		if (vma->vm_start > start || vma_munmap_pending(vma))
+		if (vma->vm_start > start || vma_munmap_dead(vma))
 			return false;
 		start = min(vma->vm_end, end);
 	}
@@ -1031,6 +1101,238 @@ atomic:
 upstream:
 	vma_iter_init(&vmi, mm, start);
 	return do_vmi_munmap(&vmi, mm, start, len, uf, true);
+}
+
+/* === mmap(MAP_FIXED) ====================================================== */
+
+/*
+ * Does step 2 do what upstream's mmap() does to this VMA?  It leaves out what a VMA
+ * is registered with: userfaultfd, mlock() and KSM.
+ */
+static bool vma_is_replaceable(struct vm_area_struct *vma)
+{
+	const vm_flags_t excluded =
+		VM_SPECIAL | VM_SHARED | VM_MAYSHARE | VM_LOCKED_MASK |
+		VM_GROWSDOWN | VM_GROWSUP | VM_HUGETLB | VM_DROPPABLE |
+		VM_SHADOW_STACK | VM_MERGEABLE | __VM_UFFD_FLAGS;
+
+	return vma_is_anonymous(vma) && !vma->vm_file &&
+	       !(vma->vm_flags & excluded) && !vma_munmap_pending(vma) &&
+	       can_modify_vma(vma);
+}
+
+/* Is each page of [start, end) in a VMA that can become the new mapping? */
+static bool range_is_replaceable(struct mm_struct *mm, unsigned long start,
+				 unsigned long end)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	struct vm_area_struct *vma;
+
+	for_each_vma_range(vmi, vma, end) {
+		if (vma->vm_start > start || !vma_is_replaceable(vma))
+			return false;
+		start = vma->vm_end;
+	}
+
+	return start >= end;
+}
+
+/* Can the new mapping have pages of the old one for a while?  Nobody may see them. */
+static bool mapping_can_replace(struct mm_struct *mm, const struct file *file,
+				vm_flags_t vm_flags)
+{
+	return !file && !(vm_flags & (VM_ACCESS_FLAGS | VM_SHARED | VM_MAYSHARE |
+				      VM_LOCKED_MASK | VM_GROWSDOWN |
+				      VM_GROWSUP | VM_DROPPABLE | VM_HUGETLB)) &&
+	       !test_bit(MMF_VM_MERGE_ANY, &mm->flags);
+}
+
+/* Make @vma what a new mapping with @vm_flags is, but for its content. */
+static void section_convert(struct munmap_op *op, struct vm_area_struct *vma,
+			    vm_flags_t vm_flags)
+{
+	struct mm_struct *mm = op->mm;
+	const long pages = vma_pages(vma);
+
+	VM_WARN_ON_ONCE(vma->vm_start < op->start || vma->vm_end > op->end);
+
+	vma_start_write(vma);
+	if (vma->vm_flags & VM_ACCOUNT)
+		op->charge += pages;
+	vm_stat_account(mm, vma->vm_flags, -pages);
+	vm_stat_account(mm, vm_flags, pages);
+	if (is_data_mapping(vma->vm_flags)) {
+		op->data_vm += pages;
+		mm->data_vm += pages;
+		mm->munmap_data_vm += pages;
+	}
+	vm_flags_reset(vma, vm_flags | VM_SOFTDIRTY);
+	vma_set_page_prot(vma);
+#ifdef CONFIG_ANON_VMA_NAME
+	free_anon_vma_name(vma);
+	vma->anon_name = NULL;
+#endif
+#ifdef CONFIG_NUMA
+	mpol_put(vma->vm_policy);
+	vma->vm_policy = NULL;
+#endif
+	vma->munmap_pending |= BIT(op->nr);
+}
+
+/*
+ * Zap all of a VMA that is write-locked, so no section of it is in progress.  This
+ * is the end of the old mapping, which notifiers have to know.
+ */
+static void section_zap_rest(struct vm_area_struct *vma)
+{
+	struct zap_details details = section_details(vma);
+	struct mm_struct *mm = vma->vm_mm;
+	struct mmu_notifier_range range;
+	struct mmu_gather tlb;
+
+	mmu_notifier_range_init(&range, MMU_NOTIFY_UNMAP, 0, mm, vma->vm_start,
+				vma->vm_end);
+	tlb_gather_mmu(&tlb, mm);
+	update_hiwater_rss(mm);
+	mmu_notifier_invalidate_range_start(&range);
+	unmap_page_range(&tlb, vma, vma->vm_start, vma->vm_end, &details);
+	mmu_notifier_invalidate_range_end(&range);
+	tlb_finish_mmu(&tlb);
+}
+
+/* See vma_munmap_complete(). */
+void __vma_munmap_complete(struct vm_area_struct *vma)
+{
+	mmap_assert_write_locked(vma->vm_mm);
+
+	vma_start_write(vma);
+	if (!munmap_broken(MUNMAP_NO_COMPLETE))
+		section_zap_rest(vma);
+	vma->munmap_pending = 0;
+	perf_event_mmap(vma);
+	count_vm_event(MUNMAP_SECTION_COMPLETED);
+}
+
+/* Remove what the VMAs of a run still have of the old mapping. */
+static void section_settle(struct munmap_op *op, unsigned long start,
+			   unsigned long end)
+{
+	VMA_ITERATOR(vmi, op->mm, start);
+	struct vm_area_struct *vma;
+
+	for_each_vma_range(vmi, vma, end) {
+		vma_start_write(vma);
+		if (!section_zapped(op, vma) || mm_has_notifiers(op->mm))
+			section_zap_rest(vma);
+		section_check_zapped(op, vma);
+		vma->munmap_pending &= ~BIT(op->nr);
+		/* R6 */
+		if (vma_munmap_pending(vma))
+			continue;
+		/* As a fresh mapping, so that it merges with others. */
+		unlink_anon_vmas(vma);
+		vma->vm_pgoff = vma->vm_start >> PAGE_SHIFT;
+	}
+}
+
+/* Merge the VMAs of a run as upstream merges one new VMA.  If it fails, they stay. */
+static void section_merge(struct munmap_op *op, unsigned long start,
+			  unsigned long end)
+{
+	VMA_ITERATOR(vmi, op->mm, start);
+	struct vm_area_struct *vma, *prev;
+
+	vma_find(&vmi, end);
+	prev = vma_prev(&vmi);
+	for_each_vma_range(vmi, vma, end) {
+		struct vm_area_struct *merged;
+
+		if (!vma_munmap_pending(vma)) {
+			khugepaged_enter_vma(vma, vma->vm_flags);
+			merged = vma_modify_flags(&vmi, prev, vma,
+						  vma->vm_start, vma->vm_end,
+						  vma->vm_flags);
+			if (!IS_ERR(merged))
+				vma = merged;
+			/* Like a new mapping, which makes all of @prev dirty. */
+			vm_flags_set(vma, VM_SOFTDIRTY);
+			vma_set_page_prot(vma);
+			if (vma->vm_end >= end)
+				perf_event_mmap(vma);
+		}
+		prev = vma;
+	}
+}
+
+/* Step 3.  Takes mmap_lock, and keeps it. */
+static void section_finish_replace(struct munmap_op *op)
+{
+	struct mm_struct *mm = op->mm;
+	unsigned long start = op->start, end;
+
+	mmap_write_lock(mm);
+	while (section_next_run(op, &start, &end)) {
+		section_settle(op, start, end);
+		section_merge(op, start, end);
+		start = end;
+		if (start >= op->end)
+			break;
+		mmap_write_unlock(mm);
+		cond_resched();
+		mmap_write_lock(mm);
+	}
+	vm_unacct_memory(op->charge);
+	mm->data_vm -= op->data_vm;
+	mm->munmap_data_vm -= op->data_vm;
+	section_release(op);
+}
+
+static void section_run_replace(struct munmap_op *op)
+{
+	struct mm_struct *mm = op->mm;
+	unsigned long sections;
+	u64 begin;
+
+	mmap_write_unlock(mm);
+	munmap_window(MUNMAP_WINDOW_ZAP);
+	sections = section_zap_all(op);
+	begin = ktime_get_ns();
+	munmap_window(MUNMAP_WINDOW_FINISH);
+	section_finish_replace(op);
+	trace_munmap_section_end(mm, sections, ktime_get_ns() - begin);
+}
+
+/*
+ * See munmap_section_replace().  The lock is dropped in the middle of mmap(): only
+ * vm_mmap_pgoff() maps anonymous memory over other, and it has done nothing yet.
+ *
+ * Returns false where upstream's way is to be taken, also to fail as that does.
+ */
+bool __munmap_section_replace(struct mm_struct *mm, const struct file *file,
+			      unsigned long start, unsigned long len,
+			      vm_flags_t vm_flags)
+{
+	VMA_ITERATOR(vmi, mm, start);
+	const unsigned long end = start + len;
+	struct vm_area_struct *vma;
+	struct munmap_op op;
+
+	if (range_fits_section(mm, start, end))
+		return false;
+	if (!mapping_can_replace(mm, file, vm_flags) ||
+	    !range_is_replaceable(mm, start, end) ||
+	    !may_expand_vm(mm, vm_flags, 0) ||
+	    range_split_edges(mm, start, end) ||
+	    !section_begin_op(&op, mm, start, end, true)) {
+		count_vm_event(MUNMAP_SECTION_ATOMIC);
+		return false;
+	}
+
+	for_each_vma_range(vmi, vma, end)
+		section_convert(&op, vma, vm_flags);
+	count_vm_event(MUNMAP_SECTION_REPLACED);
+	section_run_replace(&op);
+	return true;
 }
 
 #ifdef CONFIG_FAULTLINE_MUNMAP_TORTURE

@@ -17,10 +17,12 @@ enum munmap_rule {
 	MUNMAP_EARLY_RELEASE	= BIT(4),	/* I3: before VMAs are gone */
 	MUNMAP_LATE_FLUSH	= BIT(5),	/* T4: after the unlock */
 	MUNMAP_NO_RETRY		= BIT(6),	/* at a limit */
+	MUNMAP_NO_COMPLETE	= BIT(7),	/* R3, R4: unmark without a zap */
 };
 
 /* Places where a test adds a delay. */
 enum munmap_place {
+	MUNMAP_WINDOW_ZAP,	/* of mmap(): between marking and zapping */
 	MUNMAP_WINDOW_FLUSH,	/* between unlocking a VMA and freeing pages */
 	MUNMAP_WINDOW_FINISH,	/* between zapping and unmapping */
 	MUNMAP_WINDOWS,

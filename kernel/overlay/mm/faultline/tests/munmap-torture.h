@@ -35,6 +35,8 @@ void section_flush_window(const struct section *section)
 static int __init munmap_torture_init(void)
 {
 	debugfs_create_u32("munmap_broken_rules", 0600, NULL, &broken_rules);
+	torture_create_window("munmap_zap_window_us",
+			      &windows[MUNMAP_WINDOW_ZAP]);
 	torture_create_window("munmap_flush_window_us",
 			      &windows[MUNMAP_WINDOW_FLUSH]);
 	torture_create_window("munmap_finish_window_us",

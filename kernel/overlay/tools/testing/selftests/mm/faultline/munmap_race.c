@@ -2130,6 +2130,451 @@ TEST_F_TIMEOUT(race, shmdt, TIMEOUT)
 		  .racer = shm_racer, .call = unmap_shm, .verify = shm_verify);
 }
 
+/*
+ * --- mmap(MAP_FIXED) that takes memory away: the range is mapped all the time, and
+ * what others do to it after it has become the new mapping stays
+ */
+
+static char *decommit(char *addr, size_t len)
+{
+	return mmap(addr, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
+		    MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+static int replace_range(struct race *r)
+{
+	return decommit(r->start, r->len) == r->start ? 0 : -errno;
+}
+
+/*
+ * Whether the range is the new mapping already, and mmap() has not returned: a
+ * debugger can read any other mapping, whatever its protection.
+ */
+static bool being_replaced(struct race *r)
+{
+	__u64 word;
+
+	return pread(r->mem_fd, &word, sizeof(word),
+		     (uintptr_t)last_page(r)) < 0 && !atomic_load(&r->done);
+}
+
+static bool all_zero(const char *p, size_t len)
+{
+	size_t i;
+
+	for (i = 0; i < len; i += page_size())
+		if (word_read(p + i))
+			return false;
+	return true;
+}
+
+/* Makes a part of the new mapping accessible: nothing old is in it. */
+static bool opens_empty(char *p, size_t len)
+{
+	return !mprotect(p, len, PROT_READ | PROT_WRITE) && all_zero(p, len);
+}
+
+static bool replaced_whole(struct race *r)
+{
+	bool good = !r->ret && mapped_bytes(r->start, r->len) == r->len &&
+		    opens_empty(r->start, r->len);
+
+	munmap(r->start, r->len);
+	return good;
+}
+
+/* Nothing of the range is free at any time. */
+static void place_racer(struct race *r, int id)
+{
+	__u64 seed = TAG + id + r->rounds * MAX_RACERS;
+	size_t ps = page_size(), pages = r->len / ps;
+	char *hint, *p;
+
+	while (!atomic_load(&r->done)) {
+		bool inside = being_replaced(r);
+
+		hint = r->start + random_next(&seed) % pages * ps;
+		p = mmap(hint, ps, PROT_READ | PROT_WRITE,
+			 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (p == MAP_FAILED || (p >= r->start && p < r->start + r->len))
+			race_wrong(r);
+		else
+			munmap(p, ps);
+		p = mmap(hint, ps, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
+			 MAP_FIXED_NOREPLACE, -1, 0);
+		if (p != MAP_FAILED || errno != EEXIST)
+			race_wrong(r);
+		if (id && mapped_bytes(r->start, r->len) != r->len)
+			race_wrong(r);
+		race_acted(r, inside);
+	}
+}
+
+TEST_F_TIMEOUT(race, replace_without_hole, TIMEOUT)
+{
+	RACE_TEST(&self->r, NULL, .racers = 2, .racer = place_racer,
+		  .call = replace_range, .verify = replaced_whole);
+}
+
+TEST_F_TIMEOUT(race, replace_never_reads_zero, TIMEOUT)
+{
+	catch_faults();
+	RACE_TEST(&self->r, NULL, .racers = 2, .racer = read_racer,
+		  .call = replace_range, .verify = replaced_whole);
+}
+
+/* The child has the old memory, or the new mapping without any of it. */
+static bool prepare_replace_fork(struct race *r)
+{
+	*(long *)r->data = status_kb("VmData");
+	return prepare_anon(r);
+}
+
+static int replaced_child(struct race *r)
+{
+	long data = status_kb("VmData") - *(long *)r->data;
+	__u64 word;
+
+	if (mapped_bytes(r->start, r->len) != r->len)
+		return 1;
+	if (!try_read(r->start, &word))
+		return data < (long)(r->len / KIB) ||
+		       bad_pages(r->start, r->len, r->tag) ? 2 : 0;
+	if (data >= (long)(r->len / KIB))
+		return 3;
+	return opens_empty(r->start, r->len) ? 0 : 4;
+}
+
+static void replace_fork_racer(struct race *r, int id)
+{
+	while (!atomic_load(&r->done)) {
+		bool inside = being_replaced(r);
+		pid_t pid = fork();
+		int ret;
+
+		if (!pid)
+			_exit(replaced_child(r));
+		ret = reap(pid);
+		if (ret) {
+			ksft_print_msg("the child returned %d\n", ret);
+			race_wrong(r);
+		}
+		race_acted(r, inside);
+	}
+}
+
+TEST_F_TIMEOUT(race, replace_fork, TIMEOUT)
+{
+	long data;
+
+	catch_faults();
+	RACE_TEST(&self->r, &data, .racers = 1, .prepare = prepare_replace_fork,
+		  .racer = replace_fork_racer, .call = replace_range,
+		  .verify = replaced_whole);
+}
+
+/* The state of a page of the new mapping: racers change it. */
+enum page_state { PAGE_NEW, PAGE_KEPT, PAGE_GONE };
+
+struct changes {
+	unsigned char *state;	/* of each page */
+	char *elsewhere;	/* where mremap() moves pages to */
+	int mem_fd, uffd;
+	long data;		/* VmData before the round, in kB */
+};
+
+#define CHANGE_PAGES	16
+
+static __u64 kept_word(struct race *r, size_t page)
+{
+	return page_word(~r->tag, page);
+}
+
+static void keep_pages(struct race *r, size_t first)
+{
+	struct changes *c = r->data;
+	size_t i, ps = page_size();
+
+	for (i = first; i < first + CHANGE_PAGES; i++) {
+		word_write(r->start + i * ps, kept_word(r, i));
+		c->state[i] = PAGE_KEPT;
+	}
+}
+
+static void change_state(struct race *r, size_t first, enum page_state state)
+{
+	struct changes *c = r->data;
+
+	memset(c->state + first, state, CHANGE_PAGES);
+}
+
+/* Changes pages of the new mapping that are as mmap() made them. */
+static bool change_pages(struct race *r, size_t first, int how)
+{
+	static const int advice[] = {
+		MADV_DONTNEED, MADV_FREE, MADV_COLD, MADV_PAGEOUT,
+		MADV_WILLNEED, MADV_NORMAL, MADV_RANDOM, MADV_DONTDUMP,
+		MADV_DONTFORK,
+	};
+	struct changes *c = r->data;
+	size_t ps = page_size(), len = CHANGE_PAGES * ps;
+	char *p = r->start + first * ps;
+	struct uffdio_range range = { (uintptr_t)p, len };
+	__u64 word = kept_word(r, first);
+
+	switch (how) {
+	case 0:
+		if (!opens_empty(p, len))
+			return false;
+		keep_pages(r, first);
+		return true;
+	case 1:
+		return !mprotect(p, len, PROT_READ) && all_zero(p, len);
+	case 2:
+		if (munmap(p, len))
+			return false;
+		change_state(r, first, PAGE_GONE);
+		return true;
+	case 3:
+		if (map_fresh_at(p, len) != p)
+			return false;
+		keep_pages(r, first);
+		return true;
+	case 4:
+		if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED,
+			   c->elsewhere) != c->elsewhere)
+			return false;
+		change_state(r, first, PAGE_GONE);
+		return opens_empty(c->elsewhere, len);
+	case 5:
+		/* It has no effect on pages that nobody can access. */
+		if (pwrite(c->mem_fd, &word, sizeof(word), (uintptr_t)p) !=
+		    sizeof(word))
+			return true;
+		if (!opens_empty(p + ps, len - ps) ||
+		    mprotect(p, ps, PROT_READ | PROT_WRITE) ||
+		    word_read(p) != word)
+			return false;
+		keep_pages(r, first);
+		return true;
+	case 6:
+		if (c->uffd < 0)
+			return true;
+		return !uffd_register(c->uffd, p, len,
+				      UFFDIO_REGISTER_MODE_MISSING) &&
+		       !ioctl(c->uffd, UFFDIO_UNREGISTER, &range);
+	case 7:
+		return decommit(p, len) == p;
+	case 8:
+		/* Without access, nothing can be populated. */
+		return mlock(p, len) && errno == ENOMEM && !munlock(p, len);
+	case 9:
+		return !mprotect(p, len, PROT_NONE);
+	default:
+		return !madvise(p, len, advice[(how - 10) % ARRAY_SIZE(advice)]);
+	}
+}
+
+static void replace_change_racer(struct race *r, int id)
+{
+	__u64 seed = TAG + id + r->rounds * MAX_RACERS;
+	size_t half = r->len / page_size() / CHANGE_PAGES / 2;
+	struct changes *c = r->data;
+
+	while (!atomic_load(&r->done)) {
+		/* Each racer has a half. */
+		size_t first = (id * half + random_next(&seed) % half) *
+			       CHANGE_PAGES;
+		int how = random_next(&seed) % 19;
+
+		if (c->state[first] != PAGE_NEW || !being_replaced(r))
+			continue;
+		if (!change_pages(r, first, how)) {
+			ksft_print_msg("change %d of page %zu: errno %d\n", how,
+				       first, errno);
+			race_wrong(r);
+		}
+		race_acted(r, true);
+	}
+}
+
+static bool prepare_changes(struct race *r)
+{
+	struct changes *c = r->data;
+
+	memset(c->state, PAGE_NEW, race_range() / page_size());
+	c->data = status_kb("VmData");
+	return prepare_anon(r);
+}
+
+static bool state_is_right(struct race *r, size_t first, size_t n)
+{
+	struct changes *c = r->data;
+	size_t i, ps = page_size();
+	char *p = r->start + first * ps;
+
+	if (c->state[first] == PAGE_GONE)
+		return !mapped_bytes(p, n * ps);
+	if (mapped_bytes(p, n * ps) != n * ps)
+		return false;
+	if (c->state[first] == PAGE_NEW)
+		return opens_empty(p, n * ps);
+	for (i = first; i < first + n; i++)
+		if (word_read(r->start + i * ps) != kept_word(r, i))
+			return false;
+	return true;
+}
+
+static bool changes_verify(struct race *r)
+{
+	size_t first, n, pages = r->len / page_size();
+	struct changes *c = r->data;
+	bool good = !r->ret;
+
+	for (first = 0; good && first < pages; first += n) {
+		for (n = 1; first + n < pages; n++)
+			if (c->state[first + n] != c->state[first])
+				break;
+		good = state_is_right(r, first, n);
+		if (!good)
+			ksft_print_msg("pages %zu to %zu, state %d: wrong\n",
+				       first, first + n - 1, c->state[first]);
+	}
+	munmap(r->start, r->len);
+	return good && labs(status_kb("VmData") - c->data) < (long)(MIB / KIB);
+}
+
+TEST_F_TIMEOUT(race, replace_changed, TIMEOUT)
+{
+	struct rlimit unlimited = { RLIM_INFINITY, RLIM_INFINITY };
+	struct changes c = { .state = calloc(race_range(), 1) };
+	long locked = status_kb("VmLck");
+
+	setrlimit(RLIMIT_MEMLOCK, &unlimited);
+	ASSERT_NE(NULL, c.state);
+	c.elsewhere = map_fresh(CHANGE_PAGES * page_size());
+	c.mem_fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	ASSERT_LE(0, c.mem_fd);
+	c.uffd = uffd_open(0, NULL);
+	RACE_TEST(&self->r, &c, .racers = 2, .prepare = prepare_changes,
+		  .racer = replace_change_racer, .call = replace_range,
+		  .verify = changes_verify);
+	EXPECT_EQ(locked, status_kb("VmLck"));
+	close(c.uffd);
+	close(c.mem_fd);
+}
+
+/* A munmap, or the same mmap(), of most of the range at the same time. */
+struct twice {
+	bool unmaps;
+	bool inside;
+	long data;
+};
+
+static bool prepare_twice(struct race *r)
+{
+	struct twice *t = r->data;
+
+	t->unmaps = r->rounds % 2;
+	t->data = status_kb("VmData");
+	return prepare_anon(r);
+}
+
+static void twice_racer(struct race *r, int id)
+{
+	struct twice *t = r->data;
+	char *part = r->start + r->len / 4;
+	size_t len = r->len - r->len / 4;
+
+	while (!being_replaced(r))
+		if (atomic_load(&r->done))
+			break;
+	t->inside = being_replaced(r);
+	if (t->unmaps ? munmap(part, len) : decommit(part, len) != part)
+		race_wrong(r);
+	/* It is so when the call returns, and not only later. */
+	if (mapped_bytes(part, len) != (t->unmaps ? 0 : len))
+		race_wrong(r);
+	race_acted(r, t->inside);
+}
+
+static bool twice_verify(struct race *r)
+{
+	struct twice *t = r->data;
+	size_t left = t->unmaps ? r->len / 4 : r->len;
+	bool good = !r->ret && mapped_bytes(r->start, r->len) == left &&
+		    labs(status_kb("VmData") - t->data) < (long)(MIB / KIB) &&
+		    opens_empty(r->start, left);
+
+	munmap(r->start, r->len);
+	return good && labs(status_kb("VmData") - t->data) < (long)(MIB / KIB);
+}
+
+TEST_F_TIMEOUT(race, replace_twice, TIMEOUT)
+{
+	struct twice t = { };
+
+	RACE_TEST(&self->r, &t, .racers = 1, .prepare = prepare_twice,
+		  .racer = twice_racer, .call = replace_range,
+		  .verify = twice_verify);
+}
+
+/*
+ * The accounts have room again when mmap() returns.  A call beside it that needs the
+ * room waits for that.
+ */
+static bool prepare_replace_limit(struct race *r)
+{
+	struct rlimit limit = { RLIM_INFINITY, RLIM_INFINITY };
+	char *other;
+
+	setrlimit(RLIMIT_DATA, &limit);
+	other = mmap(NULL, race_range(), PROT_NONE,
+		     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (other == MAP_FAILED || !prepare_anon(r))
+		return false;
+	*(char **)r->data = other;
+	limit.rlim_cur = status_kb("VmData") * KIB + r->len / 2;
+	return !setrlimit(RLIMIT_DATA, &limit);
+}
+
+static void replace_limit_racer(struct race *r, int id)
+{
+	char *other = *(char **)r->data;
+	struct rlimit limit;
+
+	while (!being_replaced(r))
+		if (atomic_load(&r->done))
+			break;
+	if (!being_replaced(r)) {
+		race_acted(r, false);
+		return;
+	}
+	if (mprotect(other, r->len, PROT_READ | PROT_WRITE))
+		race_wrong(r);
+	/* It did not pass the limit: both would count. */
+	getrlimit(RLIMIT_DATA, &limit);
+	if (status_kb("VmData") > (long)(limit.rlim_cur / KIB))
+		race_wrong(r);
+	race_acted(r, true);
+}
+
+static bool replace_limit_verify(struct race *r)
+{
+	munmap(*(char **)r->data, r->len);
+	return replaced_whole(r);
+}
+
+TEST_F_TIMEOUT(race, replace_limit, TIMEOUT)
+{
+	char *other;
+
+	RACE_TEST(&self->r, &other, .racers = 1,
+		  .prepare = prepare_replace_limit,
+		  .racer = replace_limit_racer, .call = replace_range,
+		  .verify = replace_limit_verify);
+}
+
 /* --- killed in the middle of a munmap: all memory is freed */
 
 struct kill_page {
@@ -2580,13 +3025,17 @@ static void lane_op(__u64 *seed, int memfd)
 		return;
 	populate(p, LANE, seed);
 	cut = random_next(seed) % 64 * page_size();
-	switch (random_next(seed) % 4) {
+	switch (random_next(seed) % 6) {
 	case 0:
 		/* Fails if another thread has cut the VMA. */
 		mremap(p, LANE, cut + page_size(), 0);
 		break;
 	case 1:
 		munmap(p + cut, LANE - cut);
+		break;
+	case 2:
+	case 3:
+		decommit(p + cut, LANE - cut);
 		break;
 	default:
 		/* Across lanes, so that two of them overlap. */

@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
@@ -582,6 +583,341 @@ TEST_F_TIMEOUT(munmap, shm_partial, TIMEOUT)
 	ASSERT_EQ(0, shmdt(p));
 	EXPECT_EQ(-EINVAL, shm_attached(id));
 	expect_unmapped(_metadata, p, BIG);
+}
+
+/* --- mmap(MAP_FIXED) that takes memory away, and leaves the addresses mapped */
+
+#ifndef PR_SET_VMA
+#define PR_SET_VMA		0x53564d41
+#define PR_SET_VMA_ANON_NAME	0
+#endif
+
+/* As allocators and language runtimes do it. */
+static void *decommit(void *addr, size_t len)
+{
+	return map_anon_at(addr, len, PROT_NONE, MAP_NORESERVE);
+}
+
+/* The mappings that [addr, addr + len) touches. */
+static int count_vmas(const char *addr, size_t len)
+{
+	unsigned long start, end;
+	char line[512];
+	int n = 0;
+	FILE *f;
+
+	f = fopen("/proc/self/maps", "re");
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f))
+		if (vma_header(line, &start, &end) &&
+		    start < (uintptr_t)addr + len && end > (uintptr_t)addr)
+			n++;
+	fclose(f);
+	return n;
+}
+
+/* Pages that are not all zeros in their first word. */
+static size_t old_pages(const char *addr, size_t len)
+{
+	size_t i, n = 0;
+
+	for (i = 0; i < len; i += page_size())
+		n += !!word_read(addr + i);
+	return n;
+}
+
+/* [addr, addr + len) is a new, empty mapping, of one VMA. */
+static void expect_empty(struct __test_metadata *_metadata, char *addr,
+			 size_t len)
+{
+	siginfo_t info = { };
+
+	EXPECT_EQ(len, mapped_bytes(addr, len));
+	EXPECT_EQ(1, count_vmas(addr, len));
+	EXPECT_EQ(0, smaps_kb(addr, len, "Rss"));
+	EXPECT_EQ(0, smaps_kb(addr, len, "Swap"));
+	EXPECT_EQ(SIGSEGV, access_signal(addr + len / 2, false, &info));
+	EXPECT_EQ(SEGV_ACCERR, info.si_code);
+	EXPECT_EQ(0, mprotect(addr, len, PROT_READ | PROT_WRITE));
+	EXPECT_EQ(0, old_pages(addr, len));
+}
+
+/* decommit() of [addr, addr + len) worked by sections. */
+static void expect_replaced(struct __test_metadata *_metadata, struct state *s,
+			    char *addr, size_t len)
+{
+	EXPECT_EQ(s->on, counted(&s->before, "replaced"));
+	EXPECT_EQ(0, counted(&s->before, "completed"));
+	EXPECT_EQ(0, counted(&s->before, "atomic"));
+	expect_sections(_metadata, s);
+	expect_empty(_metadata, addr, len);
+}
+
+TEST_F_TIMEOUT(munmap, fixed, TIMEOUT)
+{
+	long committed, grown, data, rss;
+	char *addr;
+
+	addr = free_range(BIG);
+	ASSERT_NE(NULL, addr);
+	catch_faults();
+	note_base(&self->s);
+	data = status_kb("VmData");
+	rss = status_kb("RssAnon");
+	committed = meminfo_kb("Committed_AS");
+	ASSERT_EQ(addr, map_filled_at(addr, BIG, TAG));
+	grown = meminfo_kb("Committed_AS") - committed;
+	EXPECT_EQ(data + (long)(BIG / KIB), status_kb("VmData"));
+	ASSERT_EQ(addr, decommit(addr, BIG));
+	EXPECT_EQ(data, status_kb("VmData"));
+	EXPECT_GT(rss + (long)(MIB / KIB), status_kb("RssAnon"));
+	EXPECT_EQ(self->s.vm_size + (long)(BIG / KIB), status_kb("VmSize"));
+	/* The tables with entries are gone; those above may be left. */
+	EXPECT_GT(self->s.vm_pte + (long)(BIG / page_size() * sizeof(__u64) /
+					  KIB / 2), status_kb("VmPTE"));
+	if (grown > (long)(BIG / KIB) / 2)
+		EXPECT_LT(meminfo_kb("Committed_AS"),
+			  committed + grown - (long)(BIG / KIB) / 2);
+	expect_replaced(_metadata, &self->s, addr, BIG);
+	/* It is an ordinary mapping. */
+	fill_pages(addr, BIG, TAG + 1);
+	EXPECT_EQ(0, bad_pages(addr, BIG, TAG + 1));
+	EXPECT_EQ(data + (long)(BIG / KIB), status_kb("VmData"));
+	EXPECT_EQ(0, munmap(addr, BIG));
+	EXPECT_EQ(self->s.vm_size, status_kb("VmSize"));
+	EXPECT_EQ(data, status_kb("VmData"));
+}
+
+/* The range begins and ends inside a VMA. */
+TEST_F_TIMEOUT(munmap, fixed_edges, TIMEOUT)
+{
+	size_t ps = page_size(), head = 3 * ps, tail = 5 * ps, i;
+	char *p;
+
+	p = map_filled(head + BIG + tail, TAG);
+	ASSERT_NE(NULL, p);
+	catch_faults();
+	note_base(&self->s);
+	/* A length is rounded up to pages. */
+	ASSERT_EQ(p + head, decommit(p + head, BIG - ps / 2));
+	EXPECT_EQ(3, count_vmas(p, head + BIG + tail));
+	expect_replaced(_metadata, &self->s, p + head, BIG);
+	EXPECT_EQ(0, bad_pages(p, head, TAG));
+	for (i = 0; i < tail / ps; i++)
+		EXPECT_EQ(page_word(TAG, (head + BIG) / ps + i),
+			  word_read(p + head + BIG + i * ps));
+}
+
+/* Memory of several mappings, in a reservation, becomes one with that. */
+TEST_F_TIMEOUT(munmap, fixed_pieces, TIMEOUT)
+{
+	size_t ps = page_size(), i;
+	char *area, *p, *moved;
+	pid_t pid;
+
+	area = map_anon_at(NULL, 3 * BIG, PROT_NONE, MAP_NORESERVE);
+	ASSERT_NE(NULL, area);
+	p = area + BIG;
+	ASSERT_EQ(0, mprotect(p, BIG, PROT_READ | PROT_WRITE));
+	madvise(p, BIG, MADV_NOHUGEPAGE);
+	fill_pages(p, BIG, TAG);
+	/* Entries that were copied for a child. */
+	pid = fork();
+	if (!pid)
+		_exit(0);
+	EXPECT_EQ(0, reap(pid));
+	fill_pages(p, BIG / 2, TAG);
+	EXPECT_EQ(0, madvise(p + MIB, MIB, MADV_DONTDUMP));
+	EXPECT_EQ(0, madvise(p + 3 * MIB, MIB, MADV_DONTFORK));
+	EXPECT_EQ(0, madvise(p + 5 * MIB, MIB, MADV_WIPEONFORK));
+	EXPECT_EQ(0, mprotect(p + 7 * MIB, MIB, PROT_READ | PROT_EXEC));
+	EXPECT_EQ(0, mprotect(p + 9 * MIB, MIB, PROT_NONE));
+	/* Not on a kernel without names and NUMA. */
+	prctl(PR_SET_VMA, PR_SET_VMA_ANON_NAME, p + 11 * MIB, MIB, "name");
+	syscall(__NR_mbind, p + 13 * MIB, MIB, 1 /* MPOL_PREFERRED */, NULL, 0,
+		0);
+	moved = map_filled(8 * MIB, TAG);
+	ASSERT_NE(NULL, moved);
+	ASSERT_EQ(p + 16 * MIB, mremap(moved, 8 * MIB, 8 * MIB,
+				       MREMAP_MAYMOVE | MREMAP_FIXED,
+				       p + 16 * MIB));
+	for (i = 0; i < 128; i += 2)
+		EXPECT_EQ(0, mprotect(p + 32 * MIB + i * ps, ps, PROT_READ));
+	EXPECT_LT(128, count_vmas(area, 3 * BIG));
+
+	catch_faults();
+	note_base(&self->s);
+	ASSERT_EQ(p, decommit(p, BIG));
+	EXPECT_EQ(1, count_vmas(area, 3 * BIG));
+	expect_replaced(_metadata, &self->s, p, BIG);
+	EXPECT_EQ(3, count_vmas(area, 3 * BIG));
+	EXPECT_EQ(0, mprotect(p, BIG, PROT_NONE));
+	EXPECT_EQ(1, count_vmas(area, 3 * BIG));
+	EXPECT_EQ(self->s.vm_size, status_kb("VmSize"));
+}
+
+TEST_F_TIMEOUT(munmap, fixed_thp, TIMEOUT)
+{
+	size_t len = 128 * pmd_size();
+	char *p;
+
+	if (access("/sys/kernel/mm/transparent_hugepage/enabled", F_OK))
+		SKIP(return, "this kernel has no transparent huge pages");
+	if (meminfo_kb("MemAvailable") < (long)(len / KIB) * 3 / 2)
+		SKIP(return, "needs %zu MiB of memory", len * 3 / 2 / MIB);
+	p = free_range(len);
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(p, map_anon_at(p, len, PROT_READ | PROT_WRITE, 0));
+	madvise(p, len, MADV_HUGEPAGE);
+	fill_pages(p, len, TAG);
+	if (smaps_kb(p, len, "AnonHugePages") < (long)(len / KIB) * 3 / 4)
+		SKIP(return, "too few huge pages available");
+	catch_faults();
+	note_base(&self->s);
+	/* Its ends are in the middle of huge pages. */
+	ASSERT_EQ(p + MIB, decommit(p + MIB, len - 2 * MIB));
+	expect_replaced(_metadata, &self->s, p + MIB, len - 2 * MIB);
+	EXPECT_EQ(0, bad_pages(p, MIB, TAG));
+}
+
+TEST_F_TIMEOUT(munmap, fixed_swapped, TIMEOUT)
+{
+	long swapped, left, freed;
+	char *p;
+
+	if (!swap_start())
+		SKIP(return, "no swap");
+	p = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, p);
+	EXPECT_EQ(0, madvise(p, BIG, MADV_PAGEOUT));
+	swapped = smaps_kb(p, BIG, "Swap");
+	left = meminfo_kb("SwapFree");
+	catch_faults();
+	note_base(&self->s);
+	ASSERT_EQ(p, decommit(p, BIG));
+	freed = meminfo_kb("SwapFree") - left;
+	EXPECT_LT((long)(BIG / KIB / 2), swapped);
+	/* Each CPU keeps some slots for later. */
+	EXPECT_LT(swapped - (long)(4 * MIB / KIB), freed);
+	expect_replaced(_metadata, &self->s, p, BIG);
+	swap_stop();
+}
+
+/* Cases that are done in one piece, with the switch on as well. */
+enum whole_case {
+	WHOLE_RW, WHOLE_SHARED, WHOLE_FILE_THERE, WHOLE_FILE, WHOLE_LOCKED,
+	WHOLE_HOLE, WHOLE_GROWSDOWN, WHOLE_UFFD, NR_WHOLE
+};
+
+static void whole_case(struct __test_metadata *_metadata, struct state *s,
+		       enum whole_case what, int fd)
+{
+	int prot = PROT_NONE, flags = MAP_PRIVATE | MAP_FIXED, uffd = -1;
+	char *p, *part;
+
+	p = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, p);
+	part = p + 16 * MIB;
+	switch (what) {
+	case WHOLE_RW:
+		prot = PROT_READ | PROT_WRITE;
+		break;
+	case WHOLE_SHARED:
+		flags = MAP_SHARED | MAP_FIXED;
+		break;
+	case WHOLE_FILE_THERE:
+		ASSERT_EQ(part, mmap(part, MIB, PROT_READ | PROT_WRITE,
+				     MAP_PRIVATE | MAP_FIXED, fd, 0));
+		fill_pages(part, MIB, TAG);
+		break;
+	case WHOLE_LOCKED:
+		if (mlock(part, 2 * page_size()))
+			return;
+		break;
+	case WHOLE_HOLE:
+		ASSERT_EQ(0, munmap(part, page_size()));
+		break;
+	case WHOLE_GROWSDOWN:
+		ASSERT_EQ(part, map_anon_at(part, MIB, PROT_READ | PROT_WRITE,
+					    MAP_GROWSDOWN));
+		break;
+	case WHOLE_UFFD:
+		uffd = uffd_open(0, NULL);
+		if (uffd < 0)
+			return;
+		ASSERT_EQ(0, uffd_register(uffd, part, MIB,
+					   UFFDIO_REGISTER_MODE_MISSING));
+		break;
+	default:
+		break;
+	}
+	if (what != WHOLE_FILE)
+		flags |= MAP_ANONYMOUS;
+	note_base(s);
+	ASSERT_EQ(p, mmap(p, BIG, prot, flags, what == WHOLE_FILE ? fd : -1, 0));
+	expect_whole(_metadata, s);
+	EXPECT_EQ(s->on, counted(&s->before, "atomic"));
+	if (prot == PROT_NONE)
+		expect_empty(_metadata, p, BIG);
+	else
+		EXPECT_EQ(0, old_pages(p, BIG));
+	EXPECT_EQ(0, munmap(p, BIG));
+	close(uffd);
+}
+
+TEST_F_TIMEOUT(munmap, fixed_in_one_piece, TIMEOUT)
+{
+	int fd = memfd_create("whole", MFD_CLOEXEC), what;
+
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, ftruncate(fd, BIG));
+	catch_faults();
+	for (what = 0; what < NR_WHOLE; what++)
+		whole_case(_metadata, &self->s, what, fd);
+	close(fd);
+}
+
+/* Refused: nothing is lost. */
+TEST_F_TIMEOUT(munmap, fixed_refused, TIMEOUT)
+{
+	size_t ps = page_size();
+	struct rlimit old, low;
+	int count_ret, count_errno;
+	long limit;
+	char *p;
+
+	p = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, p);
+	note_base(&self->s);
+	ASSERT_EQ(0, getrlimit(RLIMIT_AS, &old));
+	low = (struct rlimit){ BIG / 2, old.rlim_max };
+	ASSERT_EQ(0, setrlimit(RLIMIT_AS, &low));
+	EXPECT_EQ(NULL, decommit(p, BIG));
+	EXPECT_EQ(ENOMEM, errno);
+	ASSERT_EQ(0, setrlimit(RLIMIT_AS, &old));
+	EXPECT_EQ(BIG, mapped_bytes(p, BIG));
+	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+	expect_whole(_metadata, &self->s);
+
+	/* PROT_READ: no neighbour to merge with, so a separate VMA. */
+	ASSERT_EQ(0, mprotect(p, BIG, PROT_READ));
+	ASSERT_EQ(0, vm_sysctl_read("max_map_count", &limit));
+	if (!vm_sysctl_write("max_map_count", map_count())) {
+		count_ret = !!decommit(p + ps, BIG - 2 * ps);
+		count_errno = errno;
+		vm_sysctl_write("max_map_count", limit);
+		EXPECT_EQ(0, count_ret);
+		EXPECT_EQ(ENOMEM, count_errno);
+		EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+		expect_whole(_metadata, &self->s);
+	}
+	if (syscall(SYS_mseal, p + BIG - 2 * ps, ps, 0))
+		return;
+	EXPECT_EQ(NULL, decommit(p, BIG));
+	EXPECT_EQ(EPERM, errno);
+	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+	expect_whole(_metadata, &self->s);
 }
 
 /* --- errors: nothing is unmapped */
