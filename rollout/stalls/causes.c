@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Names of calls, and the switch that removes what they cause.
+ */
+#include <linux/mman.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include "report.h"
+
+/* _IOWR(0xAA, 0x06, struct uffdio_writeprotect), _IOWR('f', 16, ...) */
+#define IOCTL_WRITEPROTECT	0xc018aa06
+#define IOCTL_PAGEMAP_SCAN	0xc0606610
+
+static const struct {
+	int nr;
+	const char *name;
+} syscalls[] = {
+	/* Made from <sys/syscall.h>. */
+#include "syscalls.inc"
+};
+
+static const struct {
+	unsigned int advice;
+	const char *name;
+	const char *by;
+} advices[] = {
+	{ 3, "MADV_WILLNEED" },
+	{ 4, "MADV_DONTNEED", "vm.madvise_section_kbytes" },
+	{ 8, "MADV_FREE", "vm.madvise_section_kbytes" },
+	{ 9, "MADV_REMOVE" },
+	{ 10, "MADV_DONTFORK" },
+	{ 12, "MADV_MERGEABLE" },
+	{ 13, "MADV_UNMERGEABLE" },
+	{ 14, "MADV_HUGEPAGE" },
+	{ 15, "MADV_NOHUGEPAGE" },
+	{ 20, "MADV_COLD", "vm.madvise_section_kbytes" },
+	{ 21, "MADV_PAGEOUT", "vm.madvise_section_kbytes" },
+	{ 22, "MADV_POPULATE_READ", "vm.walk_section_kbytes" },
+	{ 23, "MADV_POPULATE_WRITE", "vm.walk_section_kbytes" },
+	{ 24, "MADV_DONTNEED_LOCKED", "vm.madvise_section_kbytes" },
+	{ 25, "MADV_COLLAPSE" },
+	{ 102, "MADV_GUARD_INSTALL" },
+};
+
+/* The files in /proc whose readers or writers the switch concerns. */
+static const char * const walked[] = {
+	"smaps", "smaps_rollup", "numa_maps", "clear_refs"
+};
+
+/* A function on the stack of a holder tells more than its system call. */
+enum place { PLACE_NONE, PLACE_NUMA, PLACE_FAULT, PLACE_COLLAPSE, PLACE_FORK,
+	     PLACE_EXIT, PLACE_EXEC, PLACE_POPULATE, PLACE_PIN, PLACE_REMOTE,
+	     PLACE_KSM };
+
+static const struct {
+	const char *symbol;
+	enum place place;
+} places[] = {
+	{ "task_numa_work", PLACE_NUMA },
+	{ "do_user_addr_fault", PLACE_FAULT },
+	{ "exc_page_fault", PLACE_FAULT },
+	{ "collapse_huge_page", PLACE_COLLAPSE },
+	{ "collapse_file", PLACE_COLLAPSE },
+	{ "collapse_pte_mapped_thp", PLACE_COLLAPSE },
+	{ "hpage_collapse_scan_pmd", PLACE_COLLAPSE },
+	{ "khugepaged_scan_mm_slot", PLACE_COLLAPSE },
+	{ "dup_mmap", PLACE_FORK },
+	{ "dup_mm", PLACE_FORK },
+	{ "exit_mmap", PLACE_EXIT },
+	{ "exit_mm", PLACE_EXIT },
+	{ "exec_mmap", PLACE_EXEC },
+	{ "begin_new_exec", PLACE_EXEC },
+	{ "setup_arg_pages", PLACE_EXEC },
+	{ "__mm_populate", PLACE_POPULATE },
+	{ "pin_user_pages", PLACE_PIN },
+	{ "__gup_longterm_locked", PLACE_PIN },
+	{ "__access_remote_vm", PLACE_REMOTE },
+	{ "access_remote_vm", PLACE_REMOTE },
+	{ "get_user_pages_remote", PLACE_REMOTE },
+	{ "pin_user_pages_remote", PLACE_REMOTE },
+	{ "ksm_do_scan", PLACE_KSM },
+	{ "scan_get_next_rmap_item", PLACE_KSM },
+};
+
+static bool same_symbol(const char *symbol, const char *name)
+{
+	size_t length = strlen(name);
+
+	/* The compiler adds .isra.0, .part.0, .cold. */
+	return !strncmp(symbol, name, length) &&
+		(!symbol[length] || symbol[length] == '.');
+}
+
+static enum place place_of(const char *const *symbols, size_t nr)
+{
+	size_t i, j;
+
+	for (i = 0; i < nr; i++)
+		for (j = 0; j < sizeof(places) / sizeof(*places); j++)
+			if (same_symbol(symbols[i], places[j].symbol))
+				return places[j].place;
+	return PLACE_NONE;
+}
+
+static const char *syscall_name(int nr)
+{
+	size_t i;
+
+	for (i = 0; i < sizeof(syscalls) / sizeof(*syscalls); i++)
+		if (syscalls[i].nr == nr)
+			return syscalls[i].name;
+	return NULL;
+}
+
+static void call_is(struct row *row, const char *call, const char *by)
+{
+	snprintf(row->call, sizeof(row->call), "%s", call);
+	row->which = by ? switch_named(by) : -1;
+}
+
+static void name_fault(struct row *row, const struct cause *cause)
+{
+	static const char * const states[] = {
+		[STATE_RUNNING]		= "page fault",
+		[STATE_PREEMPTED]	= "page fault (preempted)",
+		[STATE_THROTTLED]	= "page fault (throttled by cpu.max)",
+		[STATE_ASLEEP]		= "page fault (asleep)",
+	};
+
+	call_is(row, states[cause->state & 3], "vm.speculative_page_fault");
+}
+
+static void name_advice(struct row *row, const struct cause *cause)
+{
+	const char *call = cause->nr == SYS_madvise ? "madvise" : "process_madvise";
+	const char *by;
+	size_t i;
+
+	row->which = -1;
+	for (i = 0; i < sizeof(advices) / sizeof(*advices); i++) {
+		if (advices[i].advice != cause->arg)
+			continue;
+		snprintf(row->call, sizeof(row->call), "%s(%s)", call,
+			 advices[i].name);
+		by = advices[i].by;
+		/* Ranges of a vector are not known here. */
+		if (by && (cause->nr != SYS_madvise ||
+			   cause->flags & CAUSE_LARGE ||
+			   strstr(advices[i].name, "POPULATE")))
+			row->which = switch_named(by);
+		return;
+	}
+	snprintf(row->call, sizeof(row->call), "%s(%u)", call, cause->arg);
+}
+
+static void name_syscall(struct row *row, const struct cause *cause,
+			 enum place place)
+{
+	bool large = cause->flags & CAUSE_LARGE, reader, walks = false;
+	const char *name = syscall_name(cause->nr);
+	size_t i;
+
+	/* Who has the stack knows the place; an owner that reads populates. */
+	reader = place == PLACE_POPULATE || cause->flags & CAUSE_READER;
+	for (i = 0; i < sizeof(walked) / sizeof(*walked); i++)
+		if (!strcmp(cause->file, walked[i]))
+			walks = true;
+	row->which = -1;
+	switch (cause->nr) {
+	case SYS_munmap:
+	case SYS_mremap:
+		call_is(row, name, large ? "vm.munmap_section_kbytes" : NULL);
+		return;
+	case SYS_brk:
+	case SYS_shmdt:
+		call_is(row, name, "vm.munmap_section_kbytes");
+		return;
+	case SYS_mmap:
+		if (cause->arg & (MAP_POPULATE | MAP_LOCKED) && reader)
+			call_is(row, cause->arg & MAP_POPULATE ?
+				"mmap(MAP_POPULATE)" : "mmap(MAP_LOCKED)",
+				"vm.walk_section_kbytes");
+		else
+			call_is(row, cause->arg & MAP_FIXED ?
+				"mmap(MAP_FIXED)" : "mmap", NULL);
+		return;
+	case SYS_mlock:
+	case SYS_mlock2:
+	case SYS_mlockall:
+		call_is(row, name, reader ? "vm.walk_section_kbytes" : NULL);
+		return;
+	case SYS_madvise:
+	case SYS_process_madvise:
+		name_advice(row, cause);
+		return;
+	case SYS_fork:
+	case SYS_vfork:
+	case SYS_clone:
+	case SYS_clone3:
+		call_is(row, "fork", NULL);
+		return;
+	case SYS_ioctl:
+		if (cause->arg == IOCTL_WRITEPROTECT)
+			call_is(row, "ioctl(UFFDIO_WRITEPROTECT)",
+				"vm.walk_section_kbytes");
+		else if (cause->arg == IOCTL_PAGEMAP_SCAN)
+			call_is(row, "ioctl(PAGEMAP_SCAN)", NULL);
+		else
+			snprintf(row->call, sizeof(row->call), "ioctl(%#x)",
+				 cause->arg);
+		return;
+	case SYS_read:
+	case SYS_pread64:
+	case SYS_write:
+		if (!*cause->file)
+			break;
+		snprintf(row->call, sizeof(row->call), "%s %s",
+			 cause->nr == SYS_write ? "write" : "read",
+			 cause->file);
+		if (walks)
+			row->which = switch_named("vm.walk_section_kbytes");
+		return;
+	}
+	if (name)
+		call_is(row, name, NULL);
+	else
+		snprintf(row->call, sizeof(row->call), "system call %d",
+			 cause->nr);
+}
+
+static void name_mmap(struct row *row, const struct cause *cause, int lock,
+		      enum place place)
+{
+	switch (place) {
+	case PLACE_NUMA:
+		call_is(row, "NUMA balancing", NULL);
+		return;
+	case PLACE_FAULT:
+		name_fault(row, cause);
+		return;
+	case PLACE_COLLAPSE:
+		call_is(row, cause->flags & CAUSE_KTHREAD ? "collapse" :
+			"madvise(MADV_COLLAPSE)", NULL);
+		return;
+	case PLACE_FORK:
+		call_is(row, "fork", NULL);
+		return;
+	case PLACE_EXIT:
+		call_is(row, "exit", NULL);
+		return;
+	case PLACE_EXEC:
+		call_is(row, "execve", NULL);
+		return;
+	case PLACE_KSM:
+		call_is(row, "KSM", NULL);
+		return;
+	case PLACE_PIN:
+		call_is(row, "pinning of memory", "vm.walk_section_kbytes");
+		return;
+	case PLACE_REMOTE:
+		/* The name of the file or the system call says more. */
+		if (cause->nr < 0)
+			call_is(row, "access by another process", NULL);
+		else
+			name_syscall(row, cause, place);
+		return;
+	case PLACE_POPULATE:
+	case PLACE_NONE:
+		break;
+	}
+	if (cause->flags & CAUSE_IO_WORKER)
+		call_is(row, "io_uring", NULL);
+	else if (cause->flags & CAUSE_COMPAT)
+		call_is(row, "32-bit system call", NULL);
+	else if (cause->flags & CAUSE_KTHREAD)
+		call_is(row, "kernel thread", NULL);
+	else if (cause->nr >= 0)
+		name_syscall(row, cause, place);
+	/* No system call: user space was interrupted by a fault. */
+	else if (lock == LOCK_VMA || cause->flags & CAUSE_READER)
+		name_fault(row, cause);
+	else
+		call_is(row, "unknown", NULL);
+}
+
+void name_cause(struct row *row, const struct cause *cause, int lock,
+		const char *const *symbols, size_t nr)
+{
+	const char *by = NULL;
+
+	snprintf(row->holder, sizeof(row->holder), "%.*s", COMM_LEN,
+		 cause->comm);
+	row->kthread = cause->flags & CAUSE_KTHREAD;
+	row->lock = lock;
+	if (cause->flags & CAUSE_NO_CPU) {
+		call_is(row, "no CPU for the waiter", NULL);
+		strcpy(row->holder, "-");
+	} else if (cause->flags & CAUSE_CROWD) {
+		call_is(row, "many short holds", NULL);
+	} else if (cause->flags & CAUSE_UNKNOWN) {
+		call_is(row, "unknown", NULL);
+		strcpy(row->holder, "-");
+	} else if (lock == LOCK_EXIT) {
+		if (cause->flags & CAUSE_HUGETLB)
+			by = "vm.hugetlb_pmd_sharing";
+		call_is(row, by ? "exit (hugetlb)" : "exit", by);
+	} else {
+		name_mmap(row, cause, lock, place_of(symbols, nr));
+		if (lock != LOCK_MMAP && lock != LOCK_VMA)
+			row->which = switch_named("vm.hugetlb_pmd_sharing");
+	}
+}

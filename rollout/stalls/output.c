@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * A report as a table, as JSON (see schema.json) and as metrics.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "report.h"
+
+static const char *duration(char *text, size_t size, double ns)
+{
+	if (ns >= 1e9)
+		snprintf(text, size, "%.1f s", ns / 1e9);
+	else if (ns >= 1e6)
+		snprintf(text, size, "%.1f ms", ns / 1e6);
+	else
+		snprintf(text, size, "%.0f us", ns / 1e3);
+	return text;
+}
+
+static void list_waiters(const struct summary *sum, char *text, size_t size)
+{
+	size_t i, others = 0, names = 0, used = 0;
+	const char *last = NULL;
+
+	*text = 0;
+	for (i = 0; i < sum->nr_rows; i++) {
+		/* Readers and writers of one program are two rows. */
+		if (last && !strcmp(last, sum->rows[i]->waiter))
+			continue;
+		last = sum->rows[i]->waiter;
+		if (names == 2) {
+			others++;
+			continue;
+		}
+		used += snprintf(text + used, size - used, "%s%s",
+				 names++ ? ", " : "", last);
+	}
+	if (others)
+		snprintf(text + used, size - used, ", ...");
+}
+
+static void print_lost(const struct report *report, FILE *out)
+{
+	const uint64_t *lost = report->counters;
+	char text[32];
+
+	if (lost[LOST_GROUPS])
+		fprintf(out, "Lost: %llu waits (%s), as there were too many different ones.\n",
+			(unsigned long long)lost[LOST_GROUPS],
+			duration(text, sizeof(text), lost[LOST_GROUP_NS]));
+	if (lost[LOST_WAITERS])
+		fprintf(out, "Lost: %llu waits, as more than %u tasks waited at once.\n",
+			(unsigned long long)lost[LOST_WAITERS], MAX_WAITERS);
+	if (lost[LOST_STACKS])
+		fprintf(out, "Lost: %llu stacks of holders; their rows have the system call only.\n",
+			(unsigned long long)lost[LOST_STACKS]);
+	if (lost[LOST_SENDERS])
+		fprintf(out, "Lost: %llu broadcasts of further programs.\n",
+			(unsigned long long)lost[LOST_SENDERS]);
+}
+
+static void print_senders(const struct report *report, FILE *out)
+{
+	uint64_t total = 0;
+	size_t i, most = 0;
+	int which = switch_named("vm.pmd_clear_ipi_free");
+
+	for (i = 0; i < report->nr_senders; i++) {
+		total += report->senders[i].count;
+		if (report->senders[i].count > report->senders[most].count)
+			most = i;
+	}
+	if (!total)
+		return;
+	fprintf(out, "%.1f interrupts per second of every CPU for page tables (most by %s): ",
+		total / report->seconds, report->senders[most].program);
+	if (is_on(report, which))
+		fprintf(out, "left with %s=%ld.\n", switches[which].name,
+			report->values[which]);
+	else
+		fprintf(out, "%s=%ld sends none.\n", switches[which].name,
+			switches[which].on);
+}
+
+static void print_summary(const struct report *report, FILE *out)
+{
+	uint64_t total, waits, removed;
+	char a[32], b[32];
+	bool any = false;
+	int i;
+
+	total = waited(report, &waits);
+	if (!waits) {
+		fprintf(out, "No wait of %s or longer in %.0f s.\n",
+			duration(a, sizeof(a), report->min_ns), report->seconds);
+		return;
+	}
+	duration(b, sizeof(b), total);
+	for (i = 0; i < NR_SWITCHES; i++) {
+		if (!switched_by(report, i, &removed))
+			continue;
+		any = true;
+		duration(a, sizeof(a), removed);
+		if (is_on(report, i))
+			fprintf(out, "%s=%ld is on, and leaves %s of %s of waiting.\n",
+				switches[i].name, report->values[i], a, b);
+		else
+			fprintf(out, "%s=%ld would have removed up to %s of %s of waiting.\n",
+				switches[i].name, switches[i].on, a, b);
+	}
+	if (!any)
+		fprintf(out, "No switch would have removed any of %s of waiting.\n", b);
+}
+
+void print_table(const struct report *report, FILE *out)
+{
+	char waiters[64], total[32], p50[32], p99[32], max[32], shorter[32];
+	const struct row *row;
+	struct summary *sums;
+	size_t i, nr;
+
+	fprintf(out, "Linux %s, %.0f s, waits of %s or longer\n", report->kernel,
+		report->seconds, duration(total, sizeof(total), report->min_ns));
+	sums = summarize(report, &nr);
+	if (nr)
+		fprintf(out, "\n%-16s %-26s %-13s %-22s %7s %9s %9s %9s %9s  %s\n",
+			"HOLDER", "CALL", "LOCK", "WAITERS", "WAITS", "TOTAL",
+			"P50", "P99", "LONGEST", "SWITCH");
+	for (i = 0; i < nr; i++) {
+		row = &sums[i].sum;
+		list_waiters(&sums[i], waiters, sizeof(waiters));
+		fprintf(out, "%-16s %-26s %-13s %-22s %7llu %9s %9s %9s %9s  %s\n",
+			row->holder, row->call, lock_names[row->lock], waiters,
+			(unsigned long long)row->waits,
+			duration(total, sizeof(total), row->total),
+			duration(p50, sizeof(p50), percentile(row, 0.5)),
+			duration(p99, sizeof(p99), percentile(row, 0.99)),
+			duration(max, sizeof(max), row->max),
+			row->which < 0 ? "none" : switches[row->which].name);
+		free(sums[i].rows);
+	}
+	free(sums);
+	fputc('\n', out);
+	if (report->counters[SHORT_WAITS])
+		fprintf(out, "%llu shorter waits, %s in all.\n",
+			(unsigned long long)report->counters[SHORT_WAITS],
+			duration(shorter, sizeof(shorter),
+				 report->counters[SHORT_NS]));
+	for (i = 0; i < report->nr_notes; i++)
+		fprintf(out, "Not watched: %s.\n", report->notes[i]);
+	print_lost(report, out);
+	print_senders(report, out);
+	print_summary(report, out);
+}
+
+/* --- JSON: names have no characters to escape, see clean() and copy(). */
+
+static void json_times(const struct row *row, FILE *out)
+{
+	fprintf(out, "\"waits\": %llu, \"total_ms\": %.3f, \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"longest_ms\": %.3f",
+		(unsigned long long)row->waits, row->total / 1e6,
+		percentile(row, 0.5) / 1e6, percentile(row, 0.99) / 1e6,
+		row->max / 1e6);
+}
+
+static void json_name(int which, FILE *out)
+{
+	if (which < 0)
+		fputs("null", out);
+	else
+		fprintf(out, "\"%s\"", switches[which].name);
+}
+
+static void json_switches(const struct report *report, FILE *out)
+{
+	uint64_t removed;
+	int i;
+
+	fputs("  \"switches\": [\n", out);
+	for (i = 0; i < NR_SWITCHES; i++) {
+		switched_by(report, i, &removed);
+		fprintf(out, "    {\"name\": \"%s\", \"value\": ", switches[i].name);
+		if (report->values[i] == ABSENT)
+			fputs("null", out);
+		else
+			fprintf(out, "%ld", report->values[i]);
+		fprintf(out, ", \"on\": %ld, \"is_on\": %s, \"waited_ms\": %.3f}%s\n",
+			switches[i].on, is_on(report, i) ? "true" : "false",
+			removed / 1e6, i < NR_SWITCHES - 1 ? "," : "");
+	}
+	fputs("  ],\n", out);
+}
+
+void print_json(const struct report *report, FILE *out)
+{
+	const struct row *row;
+	struct summary *sums;
+	uint64_t total, waits;
+	size_t i, j, nr;
+
+	total = waited(report, &waits);
+	sums = summarize(report, &nr);
+	fprintf(out, "{\n  \"format\": 1,\n  \"kernel\": \"%s\",\n  \"seconds\": %.3f,\n  \"min_ms\": %.3f,\n  \"waits\": %llu,\n  \"waited_ms\": %.3f,\n",
+		report->kernel, report->seconds, report->min_ns / 1e6,
+		(unsigned long long)waits, total / 1e6);
+	json_switches(report, out);
+	fputs("  \"groups\": [", out);
+	for (i = 0; i < nr; i++) {
+		row = &sums[i].sum;
+		fprintf(out, "%s\n    {\"holder\": \"%s\", \"call\": \"%s\", \"lock\": \"%s\", ",
+			i ? "," : "", row->holder, row->call, lock_names[row->lock]);
+		json_times(row, out);
+		fputs(", \"switch\": ", out);
+		json_name(row->which, out);
+		fputs(", \"waiters\": [", out);
+		for (j = 0; j < sums[i].nr_rows; j++) {
+			fprintf(out, "%s{\"program\": \"%s\", \"writes\": %s, ",
+				j ? ", " : "", sums[i].rows[j]->waiter,
+				sums[i].rows[j]->write ? "true" : "false");
+			json_times(sums[i].rows[j], out);
+			fputc('}', out);
+		}
+		fputs("]}", out);
+		free(sums[i].rows);
+	}
+	free(sums);
+	fputs("\n  ],\n  \"broadcasts\": [", out);
+	for (i = 0; i < report->nr_senders; i++)
+		fprintf(out, "%s\n    {\"program\": \"%s\", \"count\": %llu}",
+			i ? "," : "", report->senders[i].program,
+			(unsigned long long)report->senders[i].count);
+	fputs("\n  ],\n  \"counters\": {", out);
+	for (i = 0; i < NR_COUNTERS; i++)
+		fprintf(out, "%s\"%s\": %llu", i ? ", " : "", counter_names[i],
+			(unsigned long long)report->counters[i]);
+	fputs("},\n  \"not_watched\": [", out);
+	for (i = 0; i < report->nr_notes; i++)
+		fprintf(out, "%s\"%s\"", i ? ", " : "", report->notes[i]);
+	fputs("]\n}\n", out);
+}
+
+/* --- Metrics: of a window that is over, so gauges; no names of programs. */
+
+void write_textfile(const struct report *report, const char *path)
+{
+	char *temporary;
+	FILE *out = begin_file(path, &temporary);
+	const struct row *row, *first;
+	uint64_t total, waits, sent = 0;
+	size_t i, j;
+	int pass;
+
+	fprintf(out, "# HELP faultline_stalls_window_seconds Time that faultline-stalls has watched.\n"
+		"# TYPE faultline_stalls_window_seconds gauge\n"
+		"faultline_stalls_window_seconds %.3f\n", report->seconds);
+	for (pass = 0; pass < 3; pass++) {
+		static const char * const names[] = {
+			"waits", "waited_seconds", "longest_wait_seconds"
+		};
+		static const char * const help[] = {
+			"Waits for locks of the memory manager in the window.",
+			"Time that threads waited in the window.",
+			"Longest wait in the window."
+		};
+
+		fprintf(out, "# HELP faultline_stalls_%s %s\n"
+			"# TYPE faultline_stalls_%s gauge\n", names[pass],
+			help[pass], names[pass]);
+		for (i = 0; i < report->nr_rows; i++) {
+			uint64_t count = 0, time = 0, max = 0;
+
+			first = &report->rows[i];
+			for (j = 0; j < report->nr_rows; j++) {
+				row = &report->rows[j];
+				if (row->lock != first->lock ||
+				    row->which != first->which ||
+				    strcmp(row->call, first->call))
+					continue;
+				if (j < i)
+					break;
+				count += row->waits;
+				time += row->total;
+				if (row->max > max)
+					max = row->max;
+			}
+			/* Earlier rows had it. */
+			if (j < report->nr_rows)
+				continue;
+			fprintf(out, "faultline_stalls_%s{call=\"%s\",lock=\"%s\",switch=\"%s\"} ",
+				names[pass], first->call, lock_names[first->lock],
+				first->which < 0 ? "none" :
+				switches[first->which].name);
+			if (pass == 0)
+				fprintf(out, "%llu\n", (unsigned long long)count);
+			else
+				fprintf(out, "%.6f\n",
+					(pass == 1 ? time : max) / 1e9);
+		}
+	}
+	total = waited(report, &waits);
+	for (i = 0; i < report->nr_senders; i++)
+		sent += report->senders[i].count;
+	fprintf(out, "# HELP faultline_stalls_all_waited_seconds Time that threads waited in the window, for all causes.\n"
+		"# TYPE faultline_stalls_all_waited_seconds gauge\n"
+		"faultline_stalls_all_waited_seconds %.6f\n"
+		"# HELP faultline_stalls_broadcasts Interrupts of every CPU for page tables in the window.\n"
+		"# TYPE faultline_stalls_broadcasts gauge\n"
+		"faultline_stalls_broadcasts %llu\n"
+		"# HELP faultline_stalls_lost_waits Waits in the window that are in no other metric.\n"
+		"# TYPE faultline_stalls_lost_waits gauge\n"
+		"faultline_stalls_lost_waits %llu\n",
+		total / 1e9, (unsigned long long)sent,
+		(unsigned long long)(report->counters[LOST_GROUPS] +
+				     report->counters[LOST_WAITERS]));
+	finish_file(out, path, temporary);
+}

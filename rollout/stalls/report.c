@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Rows of a report: find, add, sort, sum up.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "report.h"
+
+/* Made from sysctl/switches. */
+const struct a_switch switches[NR_SWITCHES] = {
+#include "switches.inc"
+};
+
+const char * const counter_names[NR_COUNTERS] = {
+	[SHORT_WAITS]	= "shorter_waits",
+	[SHORT_NS]	= "shorter_ns",
+	[LOST_WAITERS]	= "lost_waiters",
+	[LOST_GROUPS]	= "lost_waits",
+	[LOST_GROUP_NS]	= "lost_ns",
+	[LOST_STACKS]	= "lost_stacks",
+	[LOST_SENDERS]	= "lost_broadcasts",
+};
+
+const char * const lock_names[LOCK_KINDS] = {
+	[LOCK_NONE]	= "none",
+	[LOCK_MMAP]	= "mmap_lock",
+	[LOCK_VMA]	= "vma",
+	[LOCK_HUGE_FILE] = "hugetlb-file",
+	[LOCK_HUGE_VMA]	= "hugetlb-vma",
+	[LOCK_HUGE_FAULT] = "hugetlb-fault",
+	[LOCK_EXIT]	= "exit",
+};
+
+void *grow(void *array, size_t nr, size_t size)
+{
+	/* Powers of two: an allocation for each doubling. */
+	if (nr & (nr - 1))
+		return array;
+	array = reallocarray(array, nr ? nr * 2 : 1, size);
+	if (!array)
+		fail("out of memory");
+	return array;
+}
+
+struct row *find_row(struct report *report, const struct row *like)
+{
+	struct row *row;
+	size_t i;
+
+	for (i = 0; i < report->nr_rows; i++) {
+		row = &report->rows[i];
+		if (row->lock == like->lock && row->write == like->write &&
+		    row->which == like->which &&
+		    !strcmp(row->holder, like->holder) &&
+		    !strcmp(row->call, like->call) &&
+		    !strcmp(row->waiter, like->waiter))
+			return row;
+	}
+	report->rows = grow(report->rows, report->nr_rows, sizeof(*row));
+	row = &report->rows[report->nr_rows++];
+	*row = *like;
+	row->waits = row->total = row->max = 0;
+	memset(row->slots, 0, sizeof(row->slots));
+	return row;
+}
+
+void add_slots(struct row *to, const struct row *from)
+{
+	size_t i;
+
+	to->waits += from->waits;
+	to->total += from->total;
+	if (from->max > to->max)
+		to->max = from->max;
+	for (i = 0; i < SLOTS; i++)
+		to->slots[i] += from->slots[i];
+}
+
+static int longer(const void *a, const void *b)
+{
+	const struct row *x = a, *y = b;
+
+	return x->total < y->total ? 1 : x->total > y->total ? -1 :
+		strcmp(x->holder, y->holder);
+}
+
+void sort_rows(struct report *report)
+{
+	if (report->nr_rows)
+		qsort(report->rows, report->nr_rows, sizeof(*report->rows),
+		      longer);
+}
+
+/* --- Names of programs */
+
+struct names {
+	char (*known)[NAME_LEN];
+	size_t nr;
+};
+
+static void number(struct names *names, char *name)
+{
+	size_t i;
+
+	/* "-" is nobody. */
+	if (!strcmp(name, "-"))
+		return;
+	for (i = 0; i < names->nr; i++)
+		if (!strcmp(names->known[i], name))
+			break;
+	if (i == names->nr) {
+		names->known = grow(names->known, names->nr,
+				    sizeof(*names->known));
+		memcpy(names->known[names->nr++], name, NAME_LEN);
+	}
+	snprintf(name, NAME_LEN, "program-%zu", i + 1);
+}
+
+void anonymize(struct report *report)
+{
+	struct names names = {};
+	size_t i;
+
+	for (i = 0; i < report->nr_rows; i++) {
+		if (!report->rows[i].kthread)
+			number(&names, report->rows[i].holder);
+		number(&names, report->rows[i].waiter);
+	}
+	for (i = 0; i < report->nr_senders; i++)
+		if (!report->senders[i].kthread)
+			number(&names, report->senders[i].program);
+	free(names.known);
+}
+
+/* --- Sums */
+
+static int longer_sum(const void *a, const void *b)
+{
+	return longer(&((const struct summary *)a)->sum,
+		      &((const struct summary *)b)->sum);
+}
+
+struct summary *summarize(const struct report *report, size_t *nr)
+{
+	struct summary *sums = NULL, *sum;
+	const struct row *row;
+	size_t i, j;
+
+	*nr = 0;
+	for (i = 0; i < report->nr_rows; i++) {
+		row = &report->rows[i];
+		for (j = 0; j < *nr; j++) {
+			sum = &sums[j];
+			if (sum->sum.lock == row->lock &&
+			    sum->sum.which == row->which &&
+			    !strcmp(sum->sum.holder, row->holder) &&
+			    !strcmp(sum->sum.call, row->call))
+				break;
+		}
+		if (j == *nr) {
+			sums = grow(sums, *nr, sizeof(*sums));
+			sum = &sums[(*nr)++];
+			memset(sum, 0, sizeof(*sum));
+			sum->sum = *row;
+			sum->sum.waits = sum->sum.total = sum->sum.max = 0;
+			memset(sum->sum.slots, 0, sizeof(sum->sum.slots));
+		}
+		sum = &sums[j];
+		add_slots(&sum->sum, row);
+		sum->rows = grow(sum->rows, sum->nr_rows, sizeof(*sum->rows));
+		sum->rows[sum->nr_rows++] = row;
+	}
+	if (*nr)
+		qsort(sums, *nr, sizeof(*sums), longer_sum);
+	return sums;
+}
+
+uint64_t slot_end(unsigned int slot)
+{
+	unsigned int power = slot / 4, quarter = slot % 4;
+
+	return ((4ULL + quarter + 1) << power) * 1024 / 4;
+}
+
+uint64_t percentile(const struct row *row, double part)
+{
+	uint64_t seen = 0;
+	unsigned int i;
+
+	for (i = 0; i < SLOTS; i++) {
+		seen += row->slots[i];
+		if (seen && seen >= part * row->waits)
+			return slot_end(i) < row->max ? slot_end(i) : row->max;
+	}
+	return row->max;
+}
+
+/* --- Switches */
+
+int switch_named(const char *name)
+{
+	int i;
+
+	for (i = 0; i < NR_SWITCHES; i++)
+		if (!strcmp(switches[i].name, name))
+			return i;
+	return -1;
+}
+
+void read_switches(struct report *report)
+{
+	char path[128], *dot;
+	FILE *file;
+	int i;
+
+	for (i = 0; i < NR_SWITCHES; i++) {
+		snprintf(path, sizeof(path), "/proc/sys/%s", switches[i].name);
+		for (dot = path; (dot = strchr(dot, '.')); )
+			*dot = '/';
+		report->values[i] = ABSENT;
+		file = fopen(path, "re");
+		if (!file)
+			continue;
+		if (fscanf(file, "%ld", &report->values[i]) != 1)
+			report->values[i] = ABSENT;
+		fclose(file);
+	}
+}
+
+bool is_on(const struct report *report, int which)
+{
+	return report->values[which] != ABSENT &&
+		report->values[which] != switches[which].stock;
+}
+
+bool switched_by(const struct report *report, int which, uint64_t *total)
+{
+	size_t i;
+
+	*total = 0;
+	for (i = 0; i < report->nr_rows; i++)
+		if (report->rows[i].which == which &&
+		    report->rows[i].lock != LOCK_EXIT)
+			*total += report->rows[i].total;
+	return *total > 0;
+}
+
+uint64_t waited(const struct report *report, uint64_t *waits)
+{
+	uint64_t total = 0;
+	size_t i;
+
+	*waits = 0;
+	for (i = 0; i < report->nr_rows; i++) {
+		/* Nobody waits for an exit, as far as we know. */
+		if (report->rows[i].lock == LOCK_EXIT)
+			continue;
+		total += report->rows[i].total;
+		*waits += report->rows[i].waits;
+	}
+	return total;
+}

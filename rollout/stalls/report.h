@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A report: what was seen in a window of time, from the kernel or from a file.
+ */
+#ifndef FAULTLINE_REPORT_H
+#define FAULTLINE_REPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "stalls.h"
+
+#define PROGRAM "faultline-stalls"
+#define NAME_LEN 24
+#define CALL_LEN 64
+#define NR_SWITCHES 6
+#define MAX_NOTES 8
+
+/* A row of sysctl/switches. */
+struct a_switch {
+	const char *name;
+	long stock;
+	long on;
+};
+
+extern const struct a_switch switches[NR_SWITCHES];
+
+/* The values of this host; ABSENT on other kernels. */
+#define ABSENT (-1)
+
+/* All waits for a kind of lock by one program, while one call held it. */
+struct row {
+	char holder[NAME_LEN];
+	char call[CALL_LEN];
+	char waiter[NAME_LEN];
+	/* An index of switches, or -1. */
+	int which;
+	int lock;
+	bool write;
+	bool kthread;
+	uint64_t waits;
+	uint64_t total;
+	uint64_t max;
+	uint64_t slots[SLOTS];
+};
+
+struct broadcaster {
+	char program[NAME_LEN];
+	bool kthread;
+	uint64_t count;
+};
+
+enum counter {
+	SHORT_WAITS, SHORT_NS, LOST_WAITERS, LOST_GROUPS, LOST_GROUP_NS,
+	LOST_STACKS, LOST_SENDERS, NR_COUNTERS
+};
+
+extern const char * const counter_names[NR_COUNTERS];
+extern const char * const lock_names[LOCK_KINDS];
+
+struct report {
+	char kernel[96];
+	double seconds;
+	uint64_t min_ns;
+	long values[NR_SWITCHES];
+	uint64_t counters[NR_COUNTERS];
+	/* What this kernel does not show. */
+	char notes[MAX_NOTES][160];
+	size_t nr_notes;
+	struct row *rows;
+	size_t nr_rows;
+	struct broadcaster *senders;
+	size_t nr_senders;
+};
+
+/* A row of output: the rows of all waiters of a holder. */
+struct summary {
+	struct row sum;
+	const struct row **rows;
+	size_t nr_rows;
+};
+
+void fail(const char *format, ...)
+	__attribute__((format(printf, 1, 2), noreturn));
+void *grow(void *array, size_t nr, size_t size);
+
+/* report.c */
+struct row *find_row(struct report *report, const struct row *like);
+void add_slots(struct row *to, const struct row *from);
+void sort_rows(struct report *report);
+void anonymize(struct report *report);
+struct summary *summarize(const struct report *report, size_t *nr);
+uint64_t percentile(const struct row *row, double part);
+uint64_t slot_end(unsigned int slot);
+int switch_named(const char *name);
+void read_switches(struct report *report);
+bool is_on(const struct report *report, int which);
+bool switched_by(const struct report *report, int which, uint64_t *total);
+uint64_t waited(const struct report *report, uint64_t *waits);
+
+/* causes.c */
+void name_cause(struct row *row, const struct cause *cause, int lock,
+		const char *const *symbols, size_t nr);
+
+/* record.c */
+void write_record(const struct report *report, const char *path);
+void read_record(struct report *report, const char *path);
+
+/* output.c */
+void print_table(const struct report *report, FILE *out);
+void print_json(const struct report *report, FILE *out);
+void write_textfile(const struct report *report, const char *path);
+
+/* A file that is there as a whole or not at all. */
+FILE *begin_file(const char *path, char **temporary);
+void finish_file(FILE *file, const char *path, char *temporary);
+
+/* watch.c */
+struct wish {
+	double seconds;
+	uint64_t min_ns;
+	unsigned int tgid;
+	const char *cgroup;
+	bool verbose;
+};
+
+void watch(struct report *report, const struct wish *wish);
+
+#endif

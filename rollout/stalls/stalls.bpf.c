@@ -1,0 +1,809 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Waits for mmap_lock, the locks of VMAs and those of hugetlb, and who holds
+ * the lock meanwhile.
+ *
+ * A wait is what lies between contention_begin and contention_end.  There are
+ * two sources for the holder.  The task that releases the lock wakes a waiter,
+ * so in sched_waking it is current: its stack and its call are exact, and each
+ * release ends one segment of the history of the lock.  A waiter that nobody
+ * has woken, because it was spinning, has the owner word, which names the
+ * writer; for a lock that readers hold it names the last of them that came,
+ * which may have left.
+ *
+ * The history of a lock is changed without a lock, by the tasks that release
+ * it.  Two readers that leave at the same time can mix up one entry: a group
+ * then has one wait too many, and another one too few.
+ */
+#include <linux/bpf.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+#include "stalls.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+/* --- The kernel's types: only the fields that are read here. */
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+typedef struct {
+	long counter;
+} atomic_long_t;
+
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct rw_semaphore {
+	atomic_long_t owner;
+};
+
+struct mutex {
+	atomic_long_t owner;
+};
+
+struct task_struct;
+
+struct mm_struct {
+	struct rw_semaphore mmap_lock;
+	struct task_struct *owner;
+	atomic_long_t hugetlb_usage;
+};
+
+struct super_block {
+	unsigned long s_magic;
+};
+
+struct address_space {
+	void *host;
+	struct rw_semaphore i_mmap_rwsem;
+};
+
+struct inode {
+	struct super_block *i_sb;
+	struct address_space i_data;
+};
+
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+	struct super_block *d_sb;
+};
+
+struct path {
+	struct dentry *dentry;
+};
+
+struct file {
+	struct path f_path;
+};
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+};
+
+struct files_struct {
+	struct fdtable *fdt;
+};
+
+struct cfs_rq {
+	int throttle_count;
+};
+
+struct sched_entity {
+	struct cfs_rq *cfs_rq;
+};
+
+struct thread_info {
+	u32 status;
+};
+
+struct task_struct {
+	struct thread_info thread_info;
+	unsigned int __state;
+	void *stack;
+	unsigned int flags;
+	int on_cpu;
+	struct sched_entity se;
+	struct mm_struct *mm;
+	int pid;
+	int tgid;
+	char comm[COMM_LEN];
+	struct files_struct *files;
+};
+
+struct pt_regs {
+	unsigned long r10;
+	unsigned long dx;
+	unsigned long si;
+	unsigned long di;
+	unsigned long orig_ax;
+};
+
+struct anon_vma {
+	struct anon_vma *root;
+	struct rw_semaphore rwsem;
+};
+
+struct vm_area_struct {
+	void *vm_private_data;
+};
+
+struct hugetlb_vma_lock {
+	struct rw_semaphore rw_sema;
+	struct vm_area_struct *vma;
+};
+
+/* 6.4 to 6.14; later kernels have a reference count, without these events. */
+struct vma_lock {
+	struct rw_semaphore lock;
+};
+
+#pragma clang attribute pop
+
+/* include/trace/events/lock.h */
+#define LCB_F_SPIN	(1U << 0)
+#define LCB_F_READ	(1U << 1)
+#define LCB_F_WRITE	(1U << 2)
+#define LCB_F_RT	(1U << 3)
+#define LCB_F_PERCPU	(1U << 4)
+#define LCB_F_MUTEX	(1U << 5)
+
+#define PF_IO_WORKER	0x00000010
+#define PF_KTHREAD	0x00200000
+#define TS_COMPAT	0x0002
+#define HUGETLBFS_MAGIC	0x958458f6
+#define PROC_SUPER_MAGIC 0x9fa0
+/* The low bits of an owner word are flags, of which bit 0 says: a reader. */
+#define OWNER_FLAGS	7UL
+#define OWNER_READER	1UL
+
+#define NR_READ		0
+#define NR_WRITE	1
+#define NR_MMAP		9
+#define NR_MUNMAP	11
+#define NR_IOCTL	16
+#define NR_PREAD64	17
+#define NR_MADVISE	28
+#define NR_PROCESS_MADVISE 440
+
+const volatile u64 min_ns = 1000000;
+/* Exits that are not long are no news. */
+const volatile u64 min_exit_ns = 100000000;
+const volatile u64 large_bytes = 64 << 20;
+const volatile u32 only_tgid;
+const volatile u64 only_cgroup;
+const volatile u32 cgroup_level;
+/* The variable that points to the mutexes of hugetlb page faults; their number. */
+const volatile u64 fault_mutex_table;
+const volatile u64 fault_mutexes;
+
+/* Counters for what is not in a group. */
+u64 short_waits, short_ns;
+u64 lost_waiters, lost_groups, lost_group_ns, lost_stacks, lost_senders;
+/* Tasks that wait now: with none, a wakeup costs one read. */
+int waiting;
+
+struct segment {
+	u64 start;
+	u64 end;
+	struct cause cause;
+};
+
+#define SEGMENTS 4
+
+/* One lock that somebody waits for. */
+struct history {
+	/* The end of the last segment. */
+	u64 since;
+	u64 releases;
+	int waiters;
+	int pad;
+	struct segment segments[SEGMENTS];
+};
+
+struct waiter {
+	u64 begin;
+	u64 lock;
+	u64 woken;
+	u64 releases;
+	struct cause owner;
+	u8 kind;
+	u8 write;
+	/* From the function, not from the tracepoint. */
+	u8 whole;
+	u8 pad[5];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_WAITERS);
+	__type(key, u32);
+	__type(value, struct waiter);
+} waiters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u64);
+	__type(value, struct history);
+} histories SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_GROUPS);
+	__type(key, struct group_key);
+	__type(value, struct group);
+} groups SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_STACK_TRACE);
+	__uint(max_entries, MAX_STACKS);
+	__uint(key_size, sizeof(u32));
+	__uint(value_size, STACK_DEPTH * sizeof(u64));
+} stacks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, u64);
+} exits SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 512);
+	__type(key, struct sender);
+	__type(value, u64);
+} senders SEC(".maps");
+
+static struct group no_group;
+static struct history no_history;
+
+/* --- Holders */
+
+static __always_inline u8 state_of(struct task_struct *task)
+{
+	struct cfs_rq *queue;
+
+	if (BPF_CORE_READ(task, __state))
+		return STATE_ASLEEP;
+	if (bpf_core_field_exists(task->on_cpu) && BPF_CORE_READ(task, on_cpu))
+		return STATE_RUNNING;
+	if (bpf_core_field_exists(task->se.cfs_rq) &&
+	    bpf_core_field_exists(struct cfs_rq, throttle_count)) {
+		queue = BPF_CORE_READ(task, se.cfs_rq);
+		if (queue && BPF_CORE_READ(queue, throttle_count) > 0)
+			return STATE_THROTTLED;
+	}
+	return STATE_PREEMPTED;
+}
+
+/* The name of a file in /proc; names of other files are nobody's business. */
+static __always_inline void name_file(struct cause *cause,
+				      struct task_struct *task, unsigned long fd)
+{
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct dentry *dentry;
+	struct file **slot, *file = NULL;
+
+	if (!table || fd >= BPF_CORE_READ(table, max_fds))
+		return;
+	slot = BPF_CORE_READ(table, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), slot + fd);
+	if (!file)
+		return;
+	dentry = BPF_CORE_READ(file, f_path.dentry);
+	if (!dentry || BPF_CORE_READ(dentry, d_sb, s_magic) != PROC_SUPER_MAGIC)
+		return;
+	bpf_probe_read_kernel_str(cause->file, sizeof(cause->file),
+				  BPF_CORE_READ(dentry, d_name.name));
+}
+
+/* A system call's registers stay at the top of the task's stack. */
+static __always_inline void describe(struct cause *cause,
+				     struct task_struct *task,
+				     struct pt_regs *regs)
+{
+	u32 flags = BPF_CORE_READ(task, flags);
+	u64 length = 0;
+	int nr;
+
+	BPF_CORE_READ_INTO(&cause->comm, task, comm);
+	cause->pid = BPF_CORE_READ(task, pid);
+	cause->nr = -1;
+	cause->stack = -1;
+	if (flags & PF_KTHREAD) {
+		cause->flags |= CAUSE_KTHREAD;
+		return;
+	}
+	if (flags & PF_IO_WORKER) {
+		cause->flags |= CAUSE_IO_WORKER;
+		return;
+	}
+	if (BPF_CORE_READ(task, thread_info.status) & TS_COMPAT) {
+		cause->flags |= CAUSE_COMPAT;
+		return;
+	}
+	nr = BPF_CORE_READ(regs, orig_ax);
+	cause->nr = nr;
+	switch (nr) {
+	case NR_MUNMAP:
+		length = BPF_CORE_READ(regs, si);
+		break;
+	case NR_MMAP:
+		length = BPF_CORE_READ(regs, si);
+		cause->arg = BPF_CORE_READ(regs, r10);
+		break;
+	case NR_MADVISE:
+		length = BPF_CORE_READ(regs, si);
+		cause->arg = BPF_CORE_READ(regs, dx);
+		break;
+	case NR_PROCESS_MADVISE:
+		cause->arg = BPF_CORE_READ(regs, r10);
+		break;
+	case NR_IOCTL:
+		cause->arg = BPF_CORE_READ(regs, si);
+		name_file(cause, task, BPF_CORE_READ(regs, di));
+		break;
+	case NR_READ:
+	case NR_WRITE:
+	case NR_PREAD64:
+		name_file(cause, task, BPF_CORE_READ(regs, di));
+		break;
+	}
+	if (length >= large_bytes)
+		cause->flags |= CAUSE_LARGE;
+}
+
+/* Where this kernel keeps the registers, as an offset from the stack. */
+static __always_inline struct pt_regs *regs_of(struct task_struct *task)
+{
+	struct task_struct *self = bpf_get_current_task_btf();
+	void *volatile here = (void *)bpf_task_pt_regs(self);
+	u64 regs = 0;
+
+	/* A number: the verifier does not subtract from a pointer. */
+	bpf_probe_read_kernel(&regs, sizeof(regs), (void *)&here);
+	return (struct pt_regs *)((u64)BPF_CORE_READ(task, stack) + regs -
+				  (u64)BPF_CORE_READ(self, stack));
+}
+
+static __always_inline void describe_owner(struct cause *cause, u64 word)
+{
+	struct task_struct *task = (struct task_struct *)(word & ~OWNER_FLAGS);
+
+	cause->stack = -1;
+	cause->nr = -1;
+	/* A pointer to a task that has gone reads as zeros or as garbage. */
+	if (!task || BPF_CORE_READ(task, pid) <= 0) {
+		cause->flags = CAUSE_UNKNOWN;
+		return;
+	}
+	cause->flags = CAUSE_OWNER;
+	if (word & OWNER_READER)
+		cause->flags |= CAUSE_READER;
+	describe(cause, task, regs_of(task));
+	cause->state = state_of(task);
+}
+
+/* --- Locks */
+
+static __always_inline u8 kind_of_rwsem(u64 lock, bool write,
+					struct task_struct *self)
+{
+	struct mm_struct *mm = BPF_CORE_READ(self, mm), *other;
+	u64 offset = bpf_core_field_offset(struct mm_struct, mmap_lock);
+	struct address_space *mapping;
+	struct hugetlb_vma_lock *huge;
+	struct task_struct *owner;
+	struct vm_area_struct *vma;
+	struct anon_vma *anon;
+	u64 inode;
+
+	if (mm && lock == (u64)mm + offset)
+		return LOCK_MMAP;
+	/* A lock is that of another process if what would be its mm is one. */
+	other = (struct mm_struct *)(lock - offset);
+	if (bpf_core_field_exists(other->owner)) {
+		owner = BPF_CORE_READ(other, owner);
+		if (owner && BPF_CORE_READ(owner, mm) == other)
+			return LOCK_MMAP;
+	}
+	/* Likewise a file. */
+	mapping = (struct address_space *)
+		(lock - bpf_core_field_offset(struct address_space, i_mmap_rwsem));
+	inode = (u64)BPF_CORE_READ(mapping, host);
+	if (inode && inode + bpf_core_field_offset(struct inode, i_data) ==
+	    (u64)mapping) {
+		if (BPF_CORE_READ((struct inode *)inode, i_sb, s_magic) ==
+		    HUGETLBFS_MAGIC)
+			return LOCK_HUGE_FILE;
+		return LOCK_NONE;
+	}
+	if (bpf_core_type_exists(struct hugetlb_vma_lock)) {
+		huge = (struct hugetlb_vma_lock *)
+			(lock - bpf_core_field_offset(struct hugetlb_vma_lock, rw_sema));
+		vma = BPF_CORE_READ(huge, vma);
+		if (vma && ((u64)BPF_CORE_READ(vma, vm_private_data) & ~3UL) ==
+		    (u64)huge)
+			return LOCK_HUGE_VMA;
+	}
+	/*
+	 * What is left, and is taken for writing by a task that has its
+	 * mmap_lock for writing, is the lock of a VMA, or an anon_vma.
+	 */
+	if (!bpf_core_type_exists(struct vma_lock) || !write || !mm ||
+	    (BPF_CORE_READ(mm, mmap_lock.owner.counter) & ~OWNER_FLAGS) !=
+	    (u64)self)
+		return LOCK_NONE;
+	anon = (struct anon_vma *)
+		(lock - bpf_core_field_offset(struct anon_vma, rwsem));
+	if (BPF_CORE_READ(anon, root) == anon)
+		return LOCK_NONE;
+	return LOCK_VMA;
+}
+
+static __always_inline bool is_fault_mutex(u64 lock)
+{
+	u64 table = 0;
+
+	if (!fault_mutexes)
+		return false;
+	bpf_probe_read_kernel(&table, sizeof(table), (void *)fault_mutex_table);
+	return table && lock >= table &&
+		lock < table + fault_mutexes * bpf_core_type_size(struct mutex);
+}
+
+static __always_inline bool wanted(u64 lock, u8 kind, struct task_struct *self)
+{
+	struct task_struct *owner;
+	struct mm_struct *mm;
+
+	if (only_cgroup &&
+	    bpf_get_current_ancestor_cgroup_id(cgroup_level) != only_cgroup)
+		return false;
+	if (!only_tgid || BPF_CORE_READ(self, tgid) == only_tgid)
+		return true;
+	/* Others that wait for this process. */
+	mm = (struct mm_struct *)
+		(lock - bpf_core_field_offset(struct mm_struct, mmap_lock));
+	if (kind != LOCK_MMAP || !bpf_core_field_exists(mm->owner))
+		return false;
+	owner = BPF_CORE_READ(mm, owner);
+	return owner && BPF_CORE_READ(owner, tgid) == only_tgid;
+}
+
+static __always_inline struct history *history_of(u64 lock)
+{
+	struct history *history = bpf_map_lookup_elem(&histories, &lock);
+
+	if (history)
+		return history;
+	bpf_map_update_elem(&histories, &lock, &no_history, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&histories, &lock);
+}
+
+/* --- Waits */
+
+static __always_inline int wait_begins(u64 lock, unsigned int flags, bool whole)
+{
+	struct task_struct *self = bpf_get_current_task_btf();
+	u32 pid = bpf_get_current_pid_tgid();
+	struct waiter waiter = {}, *known;
+	struct history *history;
+	u64 word;
+	int i;
+
+	if (flags & LCB_F_MUTEX || !flags) {
+		if (!is_fault_mutex(lock))
+			return 0;
+		waiter.kind = LOCK_HUGE_FAULT;
+		waiter.write = 1;
+		word = BPF_CORE_READ((struct mutex *)lock, owner.counter) &
+			~OWNER_FLAGS;
+	} else if (!(flags & (LCB_F_READ | LCB_F_WRITE)) ||
+		   flags & (LCB_F_SPIN | LCB_F_RT | LCB_F_PERCPU)) {
+		return 0;
+	} else {
+		known = bpf_map_lookup_elem(&waiters, &pid);
+		if (known && known->whole && known->lock == lock)
+			return 0;
+		waiter.write = !!(flags & LCB_F_WRITE);
+		waiter.kind = kind_of_rwsem(lock, waiter.write, self);
+		if (waiter.kind == LOCK_NONE)
+			return 0;
+		word = BPF_CORE_READ((struct rw_semaphore *)lock, owner.counter);
+	}
+	if (!wanted(lock, waiter.kind, self))
+		return 0;
+
+	waiter.whole = whole;
+	waiter.lock = lock;
+	waiter.begin = bpf_ktime_get_ns();
+	describe_owner(&waiter.owner, word);
+	history = history_of(lock);
+	if (history) {
+		if (__sync_fetch_and_add(&history->waiters, 1) <= 0) {
+			history->waiters = 1;
+			history->since = waiter.begin;
+			for (i = 0; i < SEGMENTS; i++)
+				history->segments[i].end =
+					history->segments[i].start = 0;
+		}
+		waiter.releases = history->releases;
+	}
+	if (bpf_map_update_elem(&waiters, &pid, &waiter, BPF_ANY)) {
+		__sync_fetch_and_add(&lost_waiters, 1);
+		if (history)
+			__sync_fetch_and_add(&history->waiters, -1);
+		return 0;
+	}
+	__sync_fetch_and_add(&waiting, 1);
+	return 0;
+}
+
+static __always_inline u32 slot_of(u64 ns)
+{
+	u64 units = ns >> 10, rest;
+	u32 power = 0, slot;
+
+	rest = units;
+	if (rest >> 16) { power += 16; rest >>= 16; }
+	if (rest >> 8) { power += 8; rest >>= 8; }
+	if (rest >> 4) { power += 4; rest >>= 4; }
+	if (rest >> 2) { power += 2; rest >>= 2; }
+	if (rest >> 1) power += 1;
+	slot = power * 4 + (power >= 2 ? (units >> (power - 2)) & 3 :
+			    (units << (2 - power)) & 3);
+	return slot < SLOTS ? slot : SLOTS - 1;
+}
+
+static __always_inline void count(struct group_key *key, u64 ns)
+{
+	struct group *group = bpf_map_lookup_elem(&groups, key);
+	u32 slot = slot_of(ns);
+
+	if (!group) {
+		bpf_map_update_elem(&groups, key, &no_group, BPF_NOEXIST);
+		group = bpf_map_lookup_elem(&groups, key);
+	}
+	if (!group) {
+		__sync_fetch_and_add(&lost_groups, 1);
+		__sync_fetch_and_add(&lost_group_ns, ns);
+		return;
+	}
+	__sync_fetch_and_add(&group->waits, 1);
+	__sync_fetch_and_add(&group->total, ns);
+	if (slot < SLOTS)
+		__sync_fetch_and_add(&group->slots[slot], 1);
+	if (ns > group->max)
+		group->max = ns;
+}
+
+static __always_inline void choose(struct group_key *key, struct waiter *waiter,
+				   struct history *history, u64 now)
+{
+	u64 length = now - waiter->begin, best = 0, start, end;
+	struct segment *segment;
+	int i, chosen = -1;
+
+	if (waiter->woken > waiter->begin && (now - waiter->woken) * 2 > length) {
+		key->cause.flags = CAUSE_NO_CPU;
+		key->cause.nr = -1;
+		key->cause.stack = -1;
+		return;
+	}
+	if (history) {
+		for (i = 0; i < SEGMENTS; i++) {
+			segment = &history->segments[i];
+			start = segment->start > waiter->begin ?
+				segment->start : waiter->begin;
+			end = segment->end;
+			if (end > start && end - start > best) {
+				best = end - start;
+				chosen = i;
+			}
+		}
+	}
+	if (chosen >= 0 && chosen < SEGMENTS && best * 4 >= length) {
+		key->cause = history->segments[chosen].cause;
+		/* It runs when it wakes others. */
+		if (waiter->owner.pid == key->cause.pid)
+			key->cause.state = waiter->owner.state;
+	} else {
+		key->cause = waiter->owner;
+		if (history && history->releases - waiter->releases > SEGMENTS)
+			key->cause.flags = CAUSE_CROWD;
+	}
+	key->cause.pid = 0;
+}
+
+static __always_inline int wait_ends(u64 lock, bool whole)
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	struct waiter *waiter = bpf_map_lookup_elem(&waiters, &pid);
+	struct group_key key = {};
+	struct history *history;
+	u64 now, length;
+
+	if (!waiter || waiter->lock != lock || (waiter->whole && !whole))
+		return 0;
+	now = bpf_ktime_get_ns();
+	length = now - waiter->begin;
+	history = bpf_map_lookup_elem(&histories, &lock);
+	if (history)
+		__sync_fetch_and_add(&history->waiters, -1);
+	if (length < min_ns) {
+		__sync_fetch_and_add(&short_waits, 1);
+		__sync_fetch_and_add(&short_ns, length);
+	} else {
+		choose(&key, waiter, history, now);
+		key.lock = waiter->kind;
+		key.write = waiter->write;
+		bpf_get_current_comm(key.waiter, sizeof(key.waiter));
+		count(&key, length);
+	}
+	bpf_map_delete_elem(&waiters, &pid);
+	__sync_fetch_and_add(&waiting, -1);
+	return 0;
+}
+
+SEC("tp_btf/contention_begin")
+int BPF_PROG(contention_begin, void *lock, unsigned int flags)
+{
+	return wait_begins((u64)lock, flags, false);
+}
+
+SEC("tp_btf/contention_end")
+int BPF_PROG(contention_end, void *lock, int ret)
+{
+	return wait_ends((u64)lock, false);
+}
+
+/* A writer spins while the holder runs, before it is said to wait. */
+SEC("fentry/rwsem_down_write_slowpath")
+int BPF_PROG(write_begin, struct rw_semaphore *lock)
+{
+	return wait_begins((u64)lock, LCB_F_WRITE, true);
+}
+
+SEC("fexit/rwsem_down_write_slowpath")
+int BPF_PROG(write_end, struct rw_semaphore *lock)
+{
+	return wait_ends((u64)lock, true);
+}
+
+SEC("tp_btf/sched_waking")
+int BPF_PROG(waking, struct task_struct *task)
+{
+	struct task_struct *self;
+	struct segment *segment;
+	struct history *history;
+	struct waiter *waiter;
+	u64 now, length, shortest = ~0ULL, old;
+	int i, chosen = -1;
+	u32 pid;
+
+	if (waiting <= 0)
+		return 0;
+	pid = BPF_CORE_READ(task, pid);
+	waiter = bpf_map_lookup_elem(&waiters, &pid);
+	if (!waiter)
+		return 0;
+	now = bpf_ktime_get_ns();
+	waiter->woken = now;
+	history = bpf_map_lookup_elem(&histories, &waiter->lock);
+	if (!history)
+		return 0;
+	length = now - history->since;
+	/* The others of one release. */
+	if (length < min_ns / 64 && length < 10000)
+		return 0;
+	__sync_fetch_and_add(&history->releases, 1);
+	/* Too short for any wait that is counted, see choose(). */
+	if (length < min_ns / 4) {
+		history->since = now;
+		return 0;
+	}
+	for (i = 0; i < SEGMENTS; i++) {
+		segment = &history->segments[i];
+		old = segment->end - segment->start;
+		/* A wait that is not over has four times its length. */
+		if (now - segment->end > old * 4)
+			old = 0;
+		if (old < shortest) {
+			shortest = old;
+			chosen = i;
+		}
+	}
+	if (chosen < 0 || chosen >= SEGMENTS || shortest >= length) {
+		history->since = now;
+		return 0;
+	}
+	segment = &history->segments[chosen];
+	__builtin_memset(&segment->cause, 0, sizeof(segment->cause));
+	self = bpf_get_current_task_btf();
+	describe(&segment->cause, self,
+		 (struct pt_regs *)bpf_task_pt_regs(self));
+	segment->cause.stack = bpf_get_stackid(ctx, &stacks, 0);
+	if (segment->cause.stack < 0) {
+		__sync_fetch_and_add(&lost_stacks, 1);
+		segment->cause.stack = -1;
+	}
+	segment->start = history->since;
+	segment->end = now;
+	history->since = now;
+	return 0;
+}
+
+/* --- Exits, and broadcasts for page tables */
+
+SEC("fentry/exit_mmap")
+int BPF_PROG(exit_begin, struct mm_struct *mm)
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	u64 now = bpf_ktime_get_ns();
+
+	if (only_cgroup &&
+	    bpf_get_current_ancestor_cgroup_id(cgroup_level) != only_cgroup)
+		return 0;
+	if (only_tgid && bpf_get_current_pid_tgid() >> 32 != only_tgid)
+		return 0;
+	/* Bit 0: there are pages of hugetlb. */
+	now &= ~1ULL;
+	if (bpf_core_field_exists(mm->hugetlb_usage) &&
+	    BPF_CORE_READ(mm, hugetlb_usage.counter) > 0)
+		now |= 1;
+	if (bpf_map_update_elem(&exits, &pid, &now, BPF_ANY))
+		__sync_fetch_and_add(&lost_waiters, 1);
+	return 0;
+}
+
+SEC("fexit/exit_mmap")
+int BPF_PROG(exit_end, struct mm_struct *mm)
+{
+	u32 pid = bpf_get_current_pid_tgid();
+	u64 *begin = bpf_map_lookup_elem(&exits, &pid);
+	struct group_key key = {};
+	u64 length;
+
+	if (!begin)
+		return 0;
+	length = bpf_ktime_get_ns() - *begin;
+	if (length >= min_ns && length >= min_exit_ns) {
+		bpf_get_current_comm(key.cause.comm, sizeof(key.cause.comm));
+		__builtin_memcpy(key.waiter, key.cause.comm, COMM_LEN);
+		key.cause.stack = -1;
+		key.cause.nr = -1;
+		if (*begin & 1)
+			key.cause.flags = CAUSE_HUGETLB;
+		key.lock = LOCK_EXIT;
+		count(&key, length);
+	}
+	bpf_map_delete_elem(&exits, &pid);
+	return 0;
+}
+
+SEC("fentry/tlb_remove_table_sync_one")
+int BPF_PROG(broadcast)
+{
+	struct task_struct *self = bpf_get_current_task_btf();
+	struct sender key = {};
+	u64 *sent, one = 1;
+
+	bpf_get_current_comm(key.comm, sizeof(key.comm));
+	key.kthread = !!(BPF_CORE_READ(self, flags) & PF_KTHREAD);
+	sent = bpf_map_lookup_elem(&senders, &key);
+	if (sent)
+		__sync_fetch_and_add(sent, 1);
+	else if (bpf_map_update_elem(&senders, &key, &one, BPF_NOEXIST))
+		__sync_fetch_and_add(&lost_senders, 1);
+	return 0;
+}

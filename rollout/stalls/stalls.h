@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What the BPF programs and the program that reads their maps share.
+ */
+#ifndef FAULTLINE_STALLS_H
+#define FAULTLINE_STALLS_H
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define COMM_LEN 16
+#define FILE_LEN 16
+#define STACK_DEPTH 24
+/* Four buckets for each power of two of 1.024 us: up to 137 s. */
+#define SLOTS 108
+#define MAX_GROUPS 8192
+#define MAX_STACKS 4096
+#define MAX_WAITERS 32768
+
+/* The kinds of locks, and what has a duration without one. */
+enum lock_kind {
+	LOCK_NONE,
+	LOCK_MMAP,
+	LOCK_VMA,
+	LOCK_HUGE_FILE,
+	LOCK_HUGE_VMA,
+	LOCK_HUGE_FAULT,
+	LOCK_EXIT,
+	LOCK_KINDS
+};
+
+enum {
+	CAUSE_READER	= 1 << 0,
+	CAUSE_KTHREAD	= 1 << 1,
+	/* The range of the call is at least large_bytes long. */
+	CAUSE_LARGE	= 1 << 2,
+	/* No holder had the lock for a quarter of the wait. */
+	CAUSE_CROWD	= 1 << 3,
+	/* The waiter had been woken for half of the wait, without a CPU. */
+	CAUSE_NO_CPU	= 1 << 4,
+	CAUSE_UNKNOWN	= 1 << 5,
+	/* From the owner word: for a reader this is a hint. */
+	CAUSE_OWNER	= 1 << 6,
+	CAUSE_COMPAT	= 1 << 7,
+	CAUSE_HUGETLB	= 1 << 8,
+	CAUSE_IO_WORKER	= 1 << 9,
+};
+
+/* The state of a holder when the waiter came. */
+enum holder_state { STATE_RUNNING, STATE_PREEMPTED, STATE_THROTTLED, STATE_ASLEEP };
+
+/* A holder and its call. */
+struct cause {
+	char comm[COMM_LEN];
+	/* The name of a file in /proc that it reads or writes. */
+	char file[FILE_LEN];
+	int nr;
+	unsigned int arg;
+	int stack;
+	unsigned int pid;
+	unsigned short flags;
+	unsigned char state;
+	unsigned char pad;
+};
+
+struct group_key {
+	struct cause cause;
+	char waiter[COMM_LEN];
+	unsigned char lock;
+	unsigned char write;
+	unsigned char pad[2];
+};
+
+struct group {
+	unsigned long long waits;
+	unsigned long long total;
+	unsigned long long max;
+	unsigned int slots[SLOTS];
+};
+
+struct sender {
+	char comm[COMM_LEN];
+	unsigned int kthread;
+};
+
+#endif

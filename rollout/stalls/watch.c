@@ -1,0 +1,446 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Load the BPF programs, wait, and make a report of their maps.
+ */
+#include <bpf/bpf.h>
+#include <bpf/btf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "report.h"
+#include "stalls.skel.h"
+
+#define BTF_FILE "/sys/kernel/btf/vmlinux"
+/* proc.5: the first PID namespace has this number. */
+#define FIRST_PID_NAMESPACE "pid:[4026531836]"
+#define ONE_SECOND 1000000000LL
+
+/* --- Symbols of the kernel */
+
+struct symbol {
+	unsigned long address;
+	char *name;
+};
+
+static struct symbol *symbols;
+static size_t nr_symbols;
+
+static int by_address(const void *a, const void *b)
+{
+	const struct symbol *x = a, *y = b;
+
+	return x->address < y->address ? -1 : x->address > y->address;
+}
+
+/* Functions by address, and the variable that is looked for. */
+static bool read_symbols(const char *variable, unsigned long *found)
+{
+	FILE *file = fopen("/proc/kallsyms", "re");
+	char *line = NULL, *type, *name;
+	unsigned long address;
+	size_t size = 0;
+
+	if (!file)
+		return false;
+	while (getline(&line, &size, file) > 0) {
+		address = strtoul(line, &type, 16);
+		if (!address || strlen(type) < 4)
+			continue;
+		name = type + 3;
+		name[strcspn(name, "\t\n")] = 0;
+		if (!strcmp(name, variable))
+			*found = address;
+		if (!strchr("tTwW", type[1]))
+			continue;
+		symbols = grow(symbols, nr_symbols, sizeof(*symbols));
+		symbols[nr_symbols].address = address;
+		symbols[nr_symbols].name = strdup(name);
+		if (!symbols[nr_symbols++].name)
+			fail("out of memory");
+	}
+	free(line);
+	fclose(file);
+	if (nr_symbols)
+		qsort(symbols, nr_symbols, sizeof(*symbols), by_address);
+	return nr_symbols > 0;
+}
+
+static const char *symbol_at(unsigned long address)
+{
+	size_t low = 0, high = nr_symbols, middle;
+
+	while (low < high) {
+		middle = (low + high) / 2;
+		if (symbols[middle].address <= address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low ? symbols[low - 1].name : "?";
+}
+
+/* --- Reasons why it cannot work here */
+
+static void check_host(const struct wish *wish)
+{
+	char text[256] = "", path[64];
+	ssize_t length;
+	FILE *file;
+
+	if (geteuid())
+		fail("watching the kernel needs root: run it with sudo, or look at a record with '" PROGRAM " show FILE'");
+	file = fopen("/sys/kernel/security/lockdown", "re");
+	if (file) {
+		if (fgets(text, sizeof(text), file) &&
+		    strstr(text, "[confidentiality]"))
+			fail("this kernel is locked down (confidentiality), so that nobody can read its memory: boot with lockdown=integrity to use " PROGRAM);
+		fclose(file);
+	}
+	if (access(BTF_FILE, R_OK))
+		fail("there is no " BTF_FILE ": mount /sys, in a container run it on the host; else this kernel was built without type information (CONFIG_DEBUG_INFO_BTF), which kernels of distributions have");
+	if (!wish->tgid)
+		return;
+	length = readlink("/proc/self/ns/pid", text, sizeof(text) - 1);
+	text[length > 0 ? length : 0] = 0;
+	if (strcmp(text, FIRST_PID_NAMESPACE))
+		fail("--pid in a container does not mean what the kernel calls this process: run it on the host");
+	snprintf(path, sizeof(path), "/proc/%u", wish->tgid);
+	if (access(path, F_OK))
+		fail("there is no process %u", wish->tgid);
+}
+
+static void check_kernel(struct btf *btf)
+{
+	struct utsname name;
+
+	uname(&name);
+	if (btf__find_by_name_kind(btf, "btf_trace_contention_begin",
+				   BTF_KIND_TYPEDEF) < 0)
+		fail("Linux %s has no tracepoint lock:contention_begin, which came with 5.19: boot a newer kernel",
+		     name.release);
+}
+
+static void __attribute__((noreturn)) refused(int error)
+{
+	switch (error) {
+	case EPERM:
+	case EACCES:
+		fail("the kernel refuses BPF programs: in a container run it on the host, or give it CAP_BPF and CAP_PERFMON (--verbose shows what libbpf says)");
+	case ENOSYS:
+		fail("this kernel has no bpf(2): it was built without CONFIG_BPF_SYSCALL");
+	default:
+		fail("the kernel does not take the BPF programs: %s (--verbose shows what libbpf says)",
+		     strerror(error));
+	}
+}
+
+/* The ID and the depth of a control group. */
+static uint64_t find_cgroup(const char *name, uint32_t *level)
+{
+	char path[4096], *part;
+	struct statfs type;
+	struct stat status;
+
+	if (strncmp(name, "/sys/fs/cgroup/", 15))
+		snprintf(path, sizeof(path), "/sys/fs/cgroup/%s",
+			 name + (*name == '/'));
+	else
+		snprintf(path, sizeof(path), "%s", name);
+	if (stat(path, &status) || !S_ISDIR(status.st_mode))
+		fail("there is no control group %s: give its folder below /sys/fs/cgroup",
+		     path);
+	if (statfs(path, &type) || type.f_type != CGROUP2_SUPER_MAGIC)
+		fail("%s is not a control group of version 2, which --cgroup needs", path);
+	*level = 0;
+	for (part = strtok(path + 15, "/"); part; part = strtok(NULL, "/"))
+		++*level;
+	if (!*level)
+		fail("that is the whole host: leave out --cgroup");
+	return status.st_ino;
+}
+
+/* --- The report */
+
+/* Names go to terminals, JSON and metrics, as they are. */
+static void clean(char *name)
+{
+	for (; *name; name++)
+		if (*name < ' ' || *name > '~' || *name == '"' || *name == '\\')
+			*name = '?';
+}
+
+static void note(struct report *report, const char *text)
+{
+	if (report->nr_notes == MAX_NOTES)
+		return;
+	snprintf(report->notes[report->nr_notes++], sizeof(report->notes[0]),
+		 "%s", text);
+}
+
+static void add_group(struct report *report, struct stalls_bpf *bpf,
+		      const struct group_key *key, const struct group *group)
+{
+	const char *frames[STACK_DEPTH];
+	unsigned long stack[STACK_DEPTH] = {};
+	struct row row = { .which = -1, .write = key->write };
+	size_t nr = 0;
+	int i;
+
+	if (key->cause.stack >= 0 &&
+	    !bpf_map_lookup_elem(bpf_map__fd(bpf->maps.stacks),
+				 &key->cause.stack, stack))
+		for (; nr < STACK_DEPTH && stack[nr]; nr++)
+			frames[nr] = symbol_at(stack[nr]);
+	name_cause(&row, &key->cause, key->lock, frames, nr);
+	snprintf(row.waiter, sizeof(row.waiter), "%.*s", COMM_LEN, key->waiter);
+	clean(row.holder);
+	clean(row.call);
+	clean(row.waiter);
+	if (!*row.holder)
+		strcpy(row.holder, "-");
+	if (!*row.waiter)
+		strcpy(row.waiter, "-");
+	row.waits = group->waits;
+	row.total = group->total;
+	row.max = group->max;
+	for (i = 0; i < SLOTS; i++)
+		row.slots[i] = group->slots[i];
+	add_slots(find_row(report, &row), &row);
+}
+
+static void read_groups(struct report *report, struct stalls_bpf *bpf)
+{
+	int fd = bpf_map__fd(bpf->maps.groups);
+	struct group_key key, next, *last = NULL;
+	struct group group;
+
+	while (!bpf_map_get_next_key(fd, last, &next)) {
+		key = next;
+		last = &key;
+		if (!bpf_map_lookup_elem(fd, &key, &group))
+			add_group(report, bpf, &key, &group);
+	}
+}
+
+static void read_senders(struct report *report, struct stalls_bpf *bpf)
+{
+	int fd = bpf_map__fd(bpf->maps.senders);
+	struct sender key, next, *last = NULL;
+	struct broadcaster *sender;
+	uint64_t count;
+
+	while (!bpf_map_get_next_key(fd, last, &next)) {
+		key = next;
+		last = &key;
+		if (bpf_map_lookup_elem(fd, &key, &count))
+			continue;
+		report->senders = grow(report->senders, report->nr_senders,
+				       sizeof(*sender));
+		sender = &report->senders[report->nr_senders++];
+		snprintf(sender->program, sizeof(sender->program), "%.*s",
+			 COMM_LEN, key.comm);
+		clean(sender->program);
+		sender->kthread = key.kthread;
+		sender->count = count;
+	}
+}
+
+/* --- Watching */
+
+static bool verbose;
+
+static int say_libbpf(enum libbpf_print_level level, const char *format,
+		      va_list arguments)
+{
+	if (!verbose || level == LIBBPF_DEBUG)
+		return 0;
+	return vfprintf(stderr, format, arguments);
+}
+
+static void not_here(struct report *report, struct btf *btf,
+		     struct bpf_program *first, struct bpf_program *second,
+		     const char *function, const char *text)
+{
+	if (btf__find_by_name_kind(btf, function, BTF_KIND_FUNC) >= 0)
+		return;
+	bpf_program__set_autoload(first, false);
+	if (second)
+		bpf_program__set_autoload(second, false);
+	note(report, text);
+}
+
+static void configure(struct stalls_bpf *bpf, const struct wish *wish,
+		      unsigned long table)
+{
+	long cpus = sysconf(_SC_NPROCESSORS_CONF), nr = 8;
+
+	bpf->rodata->min_ns = wish->min_ns;
+	bpf->rodata->large_bytes =
+		switches[switch_named("vm.munmap_section_kbytes")].on * 1024ULL;
+	bpf->rodata->only_tgid = wish->tgid;
+	if (wish->cgroup)
+		bpf->rodata->only_cgroup =
+			find_cgroup(wish->cgroup, &bpf->rodata->cgroup_level);
+	/* A pointer: the programs read it, and where the table ends. */
+	while (nr < 8 * cpus)
+		nr *= 2;
+	bpf->rodata->fault_mutex_table = table;
+	bpf->rodata->fault_mutexes = table ? nr : 0;
+}
+
+static void show_progress(struct stalls_bpf *bpf, long long done,
+			  const struct wish *wish)
+{
+	int fd = bpf_map__fd(bpf->maps.groups);
+	struct group_key key, next, *last = NULL;
+	unsigned long long waits = 0, total = 0;
+	struct group group;
+
+	while (!bpf_map_get_next_key(fd, last, &next)) {
+		key = next;
+		last = &key;
+		if (!bpf_map_lookup_elem(fd, &key, &group)) {
+			waits += group.waits;
+			total += group.total;
+		}
+	}
+	fprintf(stderr, "\r" PROGRAM ": %.0f of %.0f s, %llu waits, %.1f s in all ",
+		done / 1e9, wish->seconds, waits, total / 1e9);
+}
+
+static long long now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * ONE_SECOND + time.tv_nsec;
+}
+
+/* Wait for the end of the window, or for a signal to end it early. */
+static long long wait_window(struct stalls_bpf *bpf, const struct wish *wish)
+{
+	long long begin = now(), end = begin + wish->seconds * ONE_SECOND, left;
+	bool terminal = isatty(STDERR_FILENO);
+	struct timespec step;
+	sigset_t signals;
+
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGHUP);
+	fprintf(stderr, PROGRAM ": watching for %g s; Ctrl-C ends it early\n",
+		wish->seconds);
+	while ((left = end - now()) > 0) {
+		if (left > ONE_SECOND)
+			left = ONE_SECOND;
+		step.tv_sec = left / ONE_SECOND;
+		step.tv_nsec = left % ONE_SECOND;
+		if (sigtimedwait(&signals, NULL, &step) > 0)
+			break;
+		if (terminal)
+			show_progress(bpf, now() - begin, wish);
+	}
+	if (terminal)
+		fputc('\n', stderr);
+	return now() - begin;
+}
+
+static void attach(struct report *report, struct bpf_program *program,
+		   const char *missing)
+{
+	struct bpf_link *link;
+
+	if (!bpf_program__autoload(program))
+		return;
+	link = bpf_program__attach(program);
+	/* The links stay until this process ends. */
+	if (link)
+		return;
+	if (!missing)
+		refused(errno);
+	note(report, missing);
+}
+
+void watch(struct report *report, const struct wish *wish)
+{
+	static const char spinning[] = "writers that spin while the holder runs";
+	static const char exits[] = "exits";
+	static const char broadcasts[] = "interrupts of every CPU for page tables";
+	unsigned long table = 0;
+	struct stalls_bpf *bpf;
+	struct utsname name;
+	struct btf *btf;
+	sigset_t signals;
+	int error;
+
+	check_host(wish);
+	verbose = wish->verbose;
+	libbpf_set_print(say_libbpf);
+	btf = btf__load_vmlinux_btf();
+	if (!btf)
+		fail("cannot read " BTF_FILE ": %s", strerror(errno));
+	check_kernel(btf);
+	bpf = stalls_bpf__open();
+	if (!bpf)
+		refused(errno);
+	if (!read_symbols("hugetlb_fault_mutex_table", &table))
+		note(report, "page faults in system calls, khugepaged and NUMA balancing: kernel.kptr_restrict hides the names of functions");
+	configure(bpf, wish, table);
+	not_here(report, btf, bpf->progs.write_begin, bpf->progs.write_end,
+		 "rwsem_down_write_slowpath", spinning);
+	not_here(report, btf, bpf->progs.exit_begin, bpf->progs.exit_end,
+		 "exit_mmap", exits);
+	not_here(report, btf, bpf->progs.broadcast, NULL,
+		 "tlb_remove_table_sync_one", broadcasts);
+	if (btf__find_by_name_kind(btf, "vma_lock", BTF_KIND_STRUCT) < 0 &&
+	    btf__find_by_name_kind(btf, "__vma_enter_locked", BTF_KIND_FUNC) >= 0)
+		note(report, "locks of VMAs, for which this kernel has no event");
+	error = stalls_bpf__load(bpf);
+	if (error)
+		refused(-error);
+
+	/* Not before: nothing has to be told while it loads. */
+	sigemptyset(&signals);
+	sigaddset(&signals, SIGINT);
+	sigaddset(&signals, SIGTERM);
+	sigaddset(&signals, SIGHUP);
+	sigprocmask(SIG_BLOCK, &signals, NULL);
+
+	/* Ends first: a wait whose end nobody sees would stay in the map. */
+	attach(report, bpf->progs.contention_end, NULL);
+	attach(report, bpf->progs.waking, NULL);
+	attach(report, bpf->progs.write_end, spinning);
+	attach(report, bpf->progs.write_begin, NULL);
+	attach(report, bpf->progs.contention_begin, NULL);
+	attach(report, bpf->progs.exit_end, exits);
+	attach(report, bpf->progs.exit_begin, NULL);
+	attach(report, bpf->progs.broadcast, broadcasts);
+
+	report->seconds = wait_window(bpf, wish) / 1e9;
+	uname(&name);
+	snprintf(report->kernel, sizeof(report->kernel), "%s", name.release);
+	clean(report->kernel);
+	report->min_ns = wish->min_ns;
+	read_switches(report);
+	read_groups(report, bpf);
+	read_senders(report, bpf);
+	report->counters[SHORT_WAITS] = bpf->bss->short_waits;
+	report->counters[SHORT_NS] = bpf->bss->short_ns;
+	report->counters[LOST_WAITERS] = bpf->bss->lost_waiters;
+	report->counters[LOST_GROUPS] = bpf->bss->lost_groups;
+	report->counters[LOST_GROUP_NS] = bpf->bss->lost_group_ns;
+	report->counters[LOST_STACKS] = bpf->bss->lost_stacks;
+	report->counters[LOST_SENDERS] = bpf->bss->lost_senders;
+	sort_rows(report);
+	btf__free(btf);
+}
