@@ -68,7 +68,7 @@ check 'the rules build the flavour generic by default' like "$(rules)" "tools/fl
 check 'debian/control has packages with debug information' grep -q '^Package: linux-image-.*-dbg$' \
 	"$tree/debian/control"
 check_empty 'the source package has the programs and files of this commit' "$(
-	for file in $(our_files tools kernel/config kernel/patches sysctl 'rollout/bench/*.[ch]'); do
+	for file in $(our_files tools kernel/config kernel/patches sysctl 'rollout/bench/*.[ch]' rollout/stalls); do
 		cmp "$file" "$tree/debian/faultline/$file"
 	done 2>&1)"
 check 'the source package has the base configuration' grep -q CONFIG_MODULES=y \

@@ -137,8 +137,8 @@ check 'a failed build leaves the folder unchanged' \
 
 wait $builds
 jobs_running=()
-check "the packages of $kver are made" grep -q ', 12 packages$' "$work/log1"
-check "the packages of $kver2 are made" grep -q ', 13 packages$' "$work/log2"
+check "the packages of $kver are made" grep -q ', 13 packages$' "$work/log1"
+check "the packages of $kver2 are made" grep -q ', 14 packages$' "$work/log2"
 [ $tap_failed -eq 0 ] || { cat "$work/log1" "$work/log2" >&2; done_testing; }
 
 # These two take long and run in the background.
@@ -167,6 +167,7 @@ declare -A allowed=(
 	[linux-tools-faultline-microvm]='-'
 	[faultline-host]='usr/sbin/faultline-(ab|boot)|usr/lib/(faultline|systemd|tmpfiles\.d)/.*|usr/share/(bash-completion|man/man8)/.*faultline-(ab|boot).*'
 	[faultline-bench]='usr/sbin/faultline-bench|usr/libexec/faultline-bench/(micro|munmap)|usr/share/bash-completion/completions/faultline-bench|usr/share/man/man8/faultline-bench\.8\.gz'
+	[faultline-stalls]='usr/sbin/faultline-stalls|usr/share/faultline-stalls/schema\.json|usr/share/bash-completion/completions/faultline-stalls|usr/share/man/man8/faultline-stalls\.8\.gz'
 	[faultline-rollout]='usr/bin/faultline-rollout|usr/share/faultline-rollout/(faultline-rollout|simulate|faultline_rollout/[a-z_]+\.py|monitoring/[A-Za-z_]+\.(args|json|md|yml)|ansible/(([a-z]+|roles/[a-z]+/[a-z]+/main)\.yml|roles/ab/filter_plugins/node_exporter\.py))|usr/share/bash-completion/completions/faultline-rollout|usr/share/man/man1/faultline-rollout\.1\.gz|usr/share/man/man5/faultline-experiment\.5\.gz'
 	[faultline-profiles]='usr/lib/sysctl\.d/60-faultline\.conf|usr/share/faultline/(switches|profiles/.*)|usr/lib/tuned/.*|usr/share/man/man7/faultline-profiles\.7\.gz'
 )
@@ -326,6 +327,13 @@ for program in micro munmap; do
 done
 check 'faultline-bench depends on Python and the C library' \
 	like "$(field faultline-bench Depends)" 'python3 \(>= 3\.11\).*libc6 '
+mkdir "$work/stalls"
+dpkg-deb -x "$(deb faultline-stalls)" "$work/stalls"
+check 'faultline-stalls is as staged' diff -r "$stage/stalls" "$work/stalls/usr/sbin"
+check 'faultline-stalls is hardened' hardened "$work/stalls/usr/sbin/faultline-stalls"
+check 'faultline-stalls starts as it is installed' quiet "$work/stalls/usr/sbin/faultline-stalls" --help
+check 'faultline-stalls depends on libraries only' \
+	like "$(field faultline-stalls Depends)" '^libbpf1 \([^)]*\), libc6 \([^)]*\)$'
 for package in faultline-bench faultline-host faultline-rollout; do
 	check "$package depends on the table of switches" \
 		like "$(field $package Depends)" "faultline-profiles \(>= $version\)"
@@ -404,7 +412,7 @@ check_empty 'building leaves the headers unchanged' \
 
 wait $again
 check_empty 'the second build is identical byte for byte' "$(
-	grep -v ', 12 packages$' "$work/log3"
+	grep -v ', 13 packages$' "$work/log3"
 	cd "$work/a folder with another name" && for file in *; do
 		cmp "$file" "$out/$file" || {
 			# diffoscope, if available, explains the difference.

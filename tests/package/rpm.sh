@@ -39,7 +39,7 @@ kernel='kernel-faultline-microvm'
 expected=$(for part in '' $parts; do
 	echo "$kernel${part:+-$part}-$version.$arch.rpm"
 done; printf '%s\n' faultline-{host,perf,profiles,rollout}-"$version.noarch.rpm" \
-	"faultline-bench-$version.$arch.rpm")
+	"faultline-bench-$version.$arch.rpm" "faultline-stalls-$version.$arch.rpm")
 check_empty 'exactly the expected packages are made' \
 	"$(diff <(sort <<<"$expected") <(find "$work/one" -mindepth 1 -printf '%f\n' | sort))"
 if [ $tap_failed -gt 0 ]; then
@@ -49,7 +49,7 @@ fi
 # The file name of a package: core, modules, ...; empty for the meta package.
 package() {
 	case ${1-} in
-	bench) echo "$work/one/faultline-$1-$version.$arch.rpm" ;;
+	bench | stalls) echo "$work/one/faultline-$1-$version.$arch.rpm" ;;
 	host | perf | profiles | rollout) echo "$work/one/faultline-$1-$version.noarch.rpm" ;;
 	*) echo "$work/one/$kernel${1:+-$1}-$version.$arch.rpm" ;;
 	esac
@@ -93,7 +93,7 @@ lint_all=$!
 # --- Contents
 
 mkdir "$work/root"
-for part in '' $parts bench host perf profiles rollout; do
+for part in '' $parts bench host perf profiles rollout stalls; do
 	(cd "$work/root" && rpm2cpio "$(package "$part")" | cpio -idm --quiet 2>&1)
 done >"$work/unpacked"
 check_empty 'the packages unpack' "$(cat "$work/unpacked")"
@@ -139,7 +139,7 @@ check_empty 'the host package has no files but those of rollout/host' "$(diff <(
 			rpm2cpio "$(package host)" | cpio -idm --quiet && find . ! -type d -exec md5sum {} + | sort -k 2))"
 
 # Owner, time, mode and name of each file in all packages.
-listing=$(for part in '' $parts bench host perf profiles rollout; do
+listing=$(for part in '' $parts bench host perf profiles rollout stalls; do
 	rpm -qp --qf '[%{FILEUSERNAME}:%{FILEGROUPNAME} %{FILEMTIMES} %{FILEMODES:perms} %{FILENAMES}\n]' \
 		"$(package "$part")"
 done)
@@ -172,7 +172,7 @@ offers() {
 	shift
 	diff <(printf '%s\n' "$@" | grep . | sort) \
 		<(rpm -qp --provides "$(package "$part")" |
-			grep -vE '^(kernel-faultline|faultline-(bench|host|perf|profiles|rollout))[^ ]* = ' | sort)
+			grep -vE '^(kernel-faultline|faultline-(bench|host|perf|profiles|rollout|stalls))[^ ]* = ' | sort)
 }
 check 'the metapackage offers' offers '' "config($kernel) = $version" 'installonlypkg(kernel)'
 check 'core offers' offers core 'installonlypkg(kernel)' "kernel-uname-r = $kver" \
@@ -188,6 +188,7 @@ check 'perf offers' offers perf ''
 check 'host offers' offers host ''
 check 'profiles offers' offers profiles ''
 check 'rollout offers' offers rollout ''
+check 'stalls offers' offers stalls ''
 
 # needs PART LINE...: its requires, except rpm features.
 needs() {
@@ -218,6 +219,14 @@ check_empty 'the bench package has the files of rollout/bench and the programs o
 	rollout/bench/install.sh "$work/bench" "$stage/bench" && gzip -9n "$work"/bench/usr/share/man/man8/*.8
 	mkdir "$work/bench.is" && cd "$work/bench.is" && rpm2cpio "$(package bench)" | cpio -idm --quiet
 	diff -r "$work/bench" "$work/bench.is" 2>&1)"
+check_empty 'stalls needs only libraries' "$(
+	rpm -qp --requires "$(package stalls)" | grep -vE '^(rpmlib\(|lib[^ ]+\.so\.[0-9]+\(|ld-|rtld\()')"
+check 'stalls needs libbpf' grep -q '^libbpf\.so\.1(' <(rpm -qp --requires "$(package stalls)")
+check_empty 'the stalls package has the files of rollout/stalls and the program of the stage' "$(
+	rollout/stalls/install.sh "$work/stalls" "$stage/stalls" && gzip -9n "$work"/stalls/usr/share/man/man8/*.8
+	mkdir "$work/stalls.is" && cd "$work/stalls.is" && rpm2cpio "$(package stalls)" | cpio -idm --quiet
+	diff -r "$work/stalls" "$work/stalls.is" 2>&1)"
+check 'faultline-stalls starts as it is installed' "$root/usr/sbin/faultline-stalls" --help
 check 'faultline-bench starts as it is installed' "$root/usr/sbin/faultline-bench" --help
 # perf's requires depend on the build machine; all of them must be libraries.
 libraries=$(rpm -qp --requires "$(package tools)" | grep -v '^rpmlib(')
@@ -238,7 +247,7 @@ check 'the metapackage: posttrans' [ "$(scriptlets '')" = 'posttrans ' ]
 check 'core: post, preun, posttrans' [ "$(scriptlets core)" = 'post preun posttrans ' ]
 check 'modules: post, postun, posttrans' [ "$(scriptlets modules)" = 'post postun posttrans ' ]
 check 'host: preun' [ "$(scriptlets host)" = 'preun ' ]
-for part in devel devel-matched tools selftests bench perf profiles rollout; do
+for part in devel devel-matched tools selftests bench perf profiles rollout stalls; do
 	check "$part: none" [ -z "$(scriptlets $part)" ]
 done
 for part in '' core modules host; do

@@ -10,6 +10,7 @@ The result, build/stage/FLAVOUR, serves both DEB and RPM:
   tools/             perf, unless it would have to be cross-compiled
   selftests/         the selftests of the features
   bench/             the guest programs of faultline-bench
+  stalls/            faultline-stalls, where there is perf
   debug/             vmlinux and modules with debug information, if the flavour has it
   doc/               pin, patches, configuration, CHANGELOG, bill of materials
 
@@ -44,6 +45,7 @@ SELFTESTS = "tools/testing/selftests/mm/faultline"
 BENCH = ("micro", "munmap")
 BENCH_SELFTESTS = PATHS.kernel / "overlay" / SELFTESTS
 BENCH_SOURCES = ROOT / "rollout/bench"
+STALLS = ROOT / "rollout/stalls"
 BENCH_COMMON = (BENCH_SOURCES / "bench_util.c", BENCH_SELFTESTS / "faultline_util.c")
 # Warnings are errors where the programs are tested, not with every compiler.
 BENCH_FLAGS = ("-D_GNU_SOURCE", "-D_FORTIFY_SOURCE=2", "-O2", "-Wall", "-fPIE", "-pie", "-pthread",
@@ -272,6 +274,21 @@ def install_bench(flavour: Flavour, stage: pathlib.Path, log: pathlib.Path) -> N
             "--strip-unneeded", "--remove-section=.comment", "--remove-section=.note", bench / name)
 
 
+def install_stalls(flavour: Flavour, stage: pathlib.Path, log: pathlib.Path) -> None:
+    """Install faultline-stalls, which reads registers of x86-64."""
+    stalls = stage / "stalls"
+    stalls.mkdir()
+    scratch = stage / "scratch"
+    flags, linker = BENCH_FLAGS[:-1], BENCH_FLAGS[-1]
+    run("faultline-stalls", log, "env", f"CC={cc(flavour)}",
+        f"CFLAGS={' '.join(flag for flag in flags if flag != '-pthread')}", f"LDFLAGS={linker}",
+        STALLS / "build.sh", scratch)
+    run("faultline-stalls", log, tool(flavour, "strip"), "--strip-unneeded",
+        "--remove-section=.comment", "--remove-section=.note", "-o", stalls / "faultline-stalls",
+        scratch / "faultline-stalls")
+    shutil.rmtree(scratch)
+
+
 def install_doc(flavour: Flavour, stage: pathlib.Path, env: dict[str, str]) -> None:
     """Install the exact inputs of the kernel."""
     doc = stage / "doc"
@@ -298,6 +315,7 @@ def inputs(flavour: Flavour, env: dict[str, str]) -> str:
     files = [flavour.config, flavour.image, pathlib.Path(__file__), ROOT / "CHANGELOG",
              *sorted((ROOT / "packaging/share").iterdir()),
              *sorted(BENCH_SOURCES.glob("*.[ch]")),
+             STALLS / "build.sh", *sorted(STALLS.glob("*.[ch]")), ROOT / "sysctl/switches",
              pathlib.Path(sbom.__file__), PATHS.kernel / "upstream",
              flavour.out / "Module.symvers", flavour.out / "modules.order",
              *(path for folder in folders for path in sorted(folder.rglob("*"))
@@ -340,6 +358,8 @@ def make_stage(flavour: Flavour) -> pathlib.Path:
         install_headers(flavour, stage, log)
         install_tools(flavour, stage, env["PERF"] == "yes", log)
         install_bench(flavour, stage, log)
+        if env["PERF"] == "yes":
+            install_stalls(flavour, stage, log)
         if env["DEBUG"] == "yes":
             install_debug(flavour, stage, log)
         install_doc(flavour, stage, env)

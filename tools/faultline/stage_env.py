@@ -18,10 +18,13 @@ FORMS = {
     "ARCH": r"[a-z0-9][a-z0-9-]*",
     "RPMARCH": r"[a-z0-9_]+",
     "SOURCE_DATE_EPOCH": r"\d+",
-    # Whether there are packages with debug information, and with perf.
+    # Whether there are packages with debug information, and with perf and faultline-stalls,
+    # which are not cross-compiled.
     "DEBUG": r"yes|no",
     "PERF": r"yes|no",
 }
+# Where PERF is yes.
+NATIVE = ("tools/perf", "stalls/faultline-stalls")
 PARTS = ("config", "System.map", "headers/Module.symvers",
          "tools/faultline-perf", "tools/faultline-perf.1", "selftests/run",
          "bench/micro", "bench/munmap", "doc/sbom.spdx.json")
@@ -80,7 +83,7 @@ def check_stage(stage: Path) -> dict[str, str]:
     if next((stage / "modules").rglob("*.ko*"), None) is None:
         raise Fail(f"flavour {env['FLAVOUR']} has no modules, so it cannot be packaged: use a "
                    "flavour with CONFIG_MODULES=y, such as generic or cloud")
-    for part in (image_name(env), *PARTS, *(["tools/perf"] if env["PERF"] == "yes" else [])):
+    for part in (image_name(env), *PARTS, *(NATIVE if env["PERF"] == "yes" else ())):
         if not (stage / part).exists():
             raise Fail(f"{shown(stage)} has no {part}: {AGAIN}")
     if env["DEBUG"] == "yes" and not (stage / "debug/vmlinux").exists():

@@ -26,9 +26,10 @@ STAGE_PROFILE = f"pkg.{SOURCE}.stage"
 # compile cheap, then those that every Debian build environment has by policy.
 NOT_FOR_SOURCE = {"git", "debian-archive-keyring", "ccache",
                   "gcc", "make", "libc6-dev", "perl", "gzip"}
-# Members of the package group for perf and type information; the rest handles
-# finished packages.
-FOR_STAGE = {"pkg-config", "libtraceevent-dev", "libdw-dev", "dwarves"}
+# Members of the package group for perf, faultline-stalls and type information; the rest
+# handles finished packages.
+FOR_STAGE = {"pkg-config", "libtraceevent-dev", "libdw-dev", "dwarves", "clang", "bpftool",
+             "libbpf-dev"}
 FIRST_RELEASE = """\
 # A first upload to Debian closes the bug that requests the package; this one is
 # not uploaded to Debian.
@@ -102,7 +103,7 @@ def fill(text: str, values: dict[str, str], where: str) -> str:
 
 def without_missing(control: str, env: dict[str, str]) -> str:
     """debian/control without the packages whose contents the stage does not have."""
-    for part, packages in (("DEBUG", r"\S+-dbg"), ("PERF", r"linux-tools-\S+")):
+    for part, packages in (("DEBUG", r"\S+-dbg"), ("PERF", r"(?:linux-tools-\S+|faultline-stalls)")):
         if env[part] == "no":
             control = re.sub(rf"(?ms)^Package: {packages}\n.*?\n\n", "", control)
             control = re.sub(rf"(?m)^ {packages},\n", "", control)
