@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""faultline-stalls on Debian's kernels: each cause is named right, with the wait that it made.
+
+The program survey makes the causes, and measures how long its other thread waits.
+"""
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from bench import guest
+from faultline.apt import Apt
+from faultline.common import ROOT, Paths
+from lib import fetched
+
+PATHS = Paths.from_env()
+HERE = ROOT / "tests/rollout/stalls"
+# The release of Debian, the metapackage, and options of the VM.  Text of the kernel is patched,
+# so 6.12 runs on one host thread; 6.1 does not boot like that.
+KERNELS = {
+    "6.1": ("bookworm", "linux-image-cloud-amd64", ("--cpus", "2")),
+    "6.12": ("trixie", "linux-image-cloud-amd64",
+             ("--cpus", "4", "--icount", "4", "--icount-sleep"))}
+# From 64 MiB on, the switches for munmap and madvise act.
+MIB = 96
+MUNMAP, MADVISE, WALK = (f"vm.{name}_section_kbytes" for name in ("munmap", "madvise", "walk"))
+# The operations of survey: the call, and the switch.
+CAUSES = {
+    "munmap": ("munmap", MUNMAP), "dontneed": ("madvise(MADV_DONTNEED)", MADVISE),
+    "free": ("madvise(MADV_FREE)", MADVISE), "cold": ("madvise(MADV_COLD)", MADVISE),
+    "map_populate": ("mmap(MAP_POPULATE)", WALK), "mlock": ("mlock", None),
+    "populate_write": ("madvise(MADV_POPULATE_WRITE)", WALK), "mlock_empty": ("mlock", WALK),
+    "mprotect_r": ("mprotect", None), "fixed_none": ("mmap(MAP_FIXED)", None),
+    "fork": ("fork", None), "smaps": ("read smaps", WALK),
+    "smaps_rollup": ("read smaps_rollup", WALK), "numa_maps": ("read numa_maps", WALK),
+    "clear_refs": ("write clear_refs", WALK), "uffd_wp": ("ioctl(UFFDIO_WRITEPROTECT)", WALK)}
+
+
+def kernel_of(release: str, package: str) -> Path:
+    """The image of Debian's kernel, fetched once."""
+    kept = PATHS.cache / f"stock-kernel-{release}"
+    if not kept.is_dir():
+        shown = Apt(PATHS, instead="leave out rollout/stalls", suite=release).update().run(
+            "apt-cache", "depends", package).stdout
+        name = re.findall(r"Depends: (linux-image-\S+)", shown)
+        assert name, f"{release} has no {package}"
+        fetched.folder_of("stock-kernel", release, {name[0]: ("./boot/vmlinuz-*",)}, 35,
+                          "leave out rollout/stalls")
+    image, = kept.glob("boot/vmlinuz-*")
+    return image
+
+
+@functools.cache
+def outcome(version: str) -> tuple[Path, str]:
+    """The files that the guest returns, and the output of survey."""
+    release, package, options = KERNELS[version]
+    out = PATHS.build / "vm" / f"stalls-{version}"
+    program = PATHS.build / "stalls"
+    for command in ([ROOT / "rollout/stalls/build.sh", program],
+                    [ROOT / "tools/fl", "vm", "run", "--kernel", kernel_of(release, package),
+                     "--out", out, "--quiet", "--mem", "2048", "--timeout", "1500", *options,
+                     "--append", "numa=fake=2", "--file", program / "faultline-stalls",
+                     "--file", guest.compile_program(ROOT / "tests/bench/survey.c"),
+                     "--file", HERE / "guest.sh", "--", "sh", "guest.sh", str(MIB), *CAUSES]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return out / "files", done.stdout
+
+
+def report(version: str, name: str) -> dict[str, Any]:
+    """One of the reports in JSON."""
+    found: dict[str, Any] = json.loads((outcome(version)[0] / f"{name}.json").read_text())
+    jsonschema.validate(found, json.loads((ROOT / "rollout/stalls/schema.json").read_text()))
+    return found
+
+
+@pytest.mark.parametrize("version", KERNELS)
+def test_idle(version: str) -> None:
+    """Nothing is named on an idle host."""
+    found = report(version, "idle")
+    assert not found["groups"] and found["waits"] == 0
+
+
+@pytest.mark.parametrize("operation", CAUSES)
+@pytest.mark.parametrize("version", KERNELS)
+def test_cause(version: str, operation: str) -> None:
+    """The call and its switch are named, with the longest wait of the other thread."""
+    call, switch = CAUSES[operation]
+    measured, = (sample.value for sample in guest.parse_samples(outcome(version)[1])
+                 if sample.metric == f"{operation}_wait_max")
+    groups = [group for group in report(version, "causes")["groups"]
+              if (group["holder"], group["call"], group["switch"]) == ("survey", call, switch)]
+    assert groups, f"{call} is not named"
+    longest = max(group["longest_ms"] for group in groups)
+    # Others of the same call may have waited longer.
+    assert longest >= measured / 2, f"{longest} ms of {measured} ms"
+
+
+@pytest.mark.parametrize("version", KERNELS)
+def test_complete(version: str) -> None:
+    """Nothing is lost, and a record shows the same."""
+    found = report(version, "causes")
+    assert not any(count for name, count in found["counters"].items() if "lost" in name)
+    assert found == report(version, "shown")
+
+
+@pytest.mark.parametrize("version", KERNELS)
+def test_killed(version: str) -> None:
+    """Waiters that are killed end their waits."""
+    found = report(version, "killed")
+    calls = {group["call"] for group in found["groups"] if group["holder"] == "survey"}
+    assert calls & {"mlock", "mprotect", "munmap"}
+    assert found["counters"]["lost_waiters"] == 0
+
+
+@pytest.mark.parametrize("version", KERNELS)
+@pytest.mark.parametrize("name, said", [
+    ("no-btf", "there is no /sys/kernel/btf/vmlinux: mount /sys"),
+    ("no-process", "there is no process 999999"), ("no-cgroup", "there is no control group")])
+def test_refused(version: str, name: str, said: str) -> None:
+    """One line says what is wrong with the host or the options."""
+    text = (outcome(version)[0] / f"{name}.err").read_text()
+    assert text.count("\n") == 1 and f"faultline-stalls: error: {said}" in text

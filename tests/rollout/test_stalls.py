@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""faultline-stalls without a kernel to watch: records, output, wrong input, man page, completion.
+
+The suite rollout/stalls has what needs a kernel.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from faultline.common import ROOT
+
+STALLS = ROOT / "rollout/stalls"
+PAGE = STALLS / "faultline-stalls.8"
+SWITCHES = {row.split()[0]: row.split()[3:5]
+            for row in (ROOT / "sysctl/switches").read_text("utf-8").splitlines()
+            if row.startswith("vm.")}
+# Two waiters of one holder, a kernel thread, a hugetlb lock, a wait that nobody can attribute.
+ROWS = (
+    ("mmap_lock", 1, "db", 0, "munmap", "worker", "vm.munmap_section_kbytes",
+     2, 3_000_000_000, 2_000_000_000, "79:1,83:1"),
+    ("mmap_lock", 0, "db", 0, "munmap", "other", "vm.munmap_section_kbytes",
+     1, 1_000_000_000, 1_000_000_000, "79:1"),
+    ("mmap_lock", 1, "khugepaged", 1, "collapse", "worker", "-",
+     1, 500_000_000, 500_000_000, "75:1"),
+    ("hugetlb-file", 1, "vm", 0, "munmap", "vm", "vm.hugetlb_pmd_sharing",
+     1, 250_000_000, 250_000_000, "71:1"),
+    ("mmap_lock", 1, "-", 0, "unknown", "worker", "-", 1, 2_000_000, 2_000_000, "43:1"),
+    ("exit", 0, "vm", 0, "exit", "vm", "-", 1, 800_000_000, 800_000_000, "78:1"))
+LINES = ["faultline-stalls 1", "kernel\t6.12.1-test", "seconds\t10.000", "min_ns\t1000000",
+         *(f"switch\t{name}\t-1" for name in SWITCHES),
+         *(f"count\t{name}\t{count}" for name, count in (
+             ("shorter_waits", 7), ("shorter_ns", 3_000_000), ("lost_waiters", 0),
+             ("lost_waits", 4), ("lost_ns", 9_000_000), ("lost_stacks", 0),
+             ("lost_broadcasts", 0))),
+         "note\texits", "broadcasts\tjava\t0\t50", "broadcasts\tkhugepaged\t1\t20",
+         *("\t".join(map(str, ("waits", *row))) for row in ROWS), "end"]
+NOBODY = 65534
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module", name="program")
+def fixture_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program, compiled without a warning."""
+    out = tmp_path_factory.mktemp("stalls")
+    # The user nobody runs it in one test.
+    for path in (out, *out.parents[:2]):
+        path.chmod(path.stat().st_mode | 0o55)
+    done = subprocess.run([STALLS / "build.sh", out], capture_output=True, text=True, check=False,
+                          env={**os.environ, "CFLAGS": "-O2 -Wall -Werror"})
+    assert done.returncode == 0, done.stderr
+    return out / "faultline-stalls"
+
+
+@pytest.fixture(name="run")
+def fixture_run(program: Path) -> Run:
+    """A function that runs the program."""
+    def run(*words: str | Path, user: int | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([program, *words], capture_output=True, text=True, check=False,
+                              user=user)
+    return run
+
+
+@pytest.fixture(name="record")
+def fixture_record(tmp_path: Path) -> Path:
+    """A record."""
+    path = tmp_path / "record"
+    path.write_text("\n".join(LINES) + "\n", "ascii")
+    return path
+
+
+def test_table(run: Run, record: Path) -> None:
+    """The rows of a holder are one line, the longest first; the last lines add up."""
+    lines = run("show", record).stdout.splitlines()
+    body = [re.split(r" {2,}", line) for line in lines[3:8]]
+    assert [row[:2] for row in body] == [
+        ["db", "munmap"], ["vm", "exit"], ["khugepaged", "collapse"], ["vm", "munmap"],
+        ["-", "unknown"]]
+    assert body[0][3:] == ["worker, other", "3", "4.0 s", "1.1 s", "2.0 s", "2.0 s",
+                           "vm.munmap_section_kbytes"]
+    assert body[2][-1] == "none"
+    assert lines[-2:] == [
+        "vm.munmap_section_kbytes=65536 would have removed up to 4.0 s of 4.8 s of waiting.",
+        "vm.hugetlb_pmd_sharing=0 would have removed up to 250.0 ms of 4.8 s of waiting."]
+    for said in ("7 shorter waits, 3.0 ms in all.", "Not watched: exits.",
+                 "Lost: 4 waits (9.0 ms), as there were too many different ones.",
+                 "7.0 interrupts per second of every CPU for page tables (most by java): "
+                 "vm.pmd_clear_ipi_free=1 sends none."):
+        assert said in lines
+
+
+def test_switched_on(run: Run, record: Path) -> None:
+    """With a switch on, it says what is left."""
+    record.write_text(record.read_text().replace("kbytes\t-1", "kbytes\t65536", 1))
+    assert ("vm.munmap_section_kbytes=65536 is on, and leaves 4.0 s of 4.8 s of waiting."
+            in run("show", record).stdout)
+
+
+def test_nothing(run: Run, record: Path) -> None:
+    """Without waits it says so, and names no switch."""
+    record.write_text("\n".join([*LINES[:4], "end"]) + "\n")
+    said = run("show", record).stdout
+    assert said.splitlines()[-1] == "No wait of 1.0 ms or longer in 10 s."
+    assert "vm." not in said
+
+
+def test_json(run: Run, record: Path) -> None:
+    """JSON follows its schema, and has what is in the record."""
+    found = json.loads(run("show", record, "--json").stdout)
+    jsonschema.validate(found, json.loads((STALLS / "schema.json").read_text()))
+    assert (found["waits"], found["waited_ms"]) == (6, 4752.0)
+    first = found["groups"][0]
+    assert (first["holder"], first["switch"], first["waits"]) == (
+        "db", "vm.munmap_section_kbytes", 3)
+    assert {(one["program"], one["writes"], one["total_ms"]) for one in first["waiters"]} == {
+        ("worker", True, 3000.0), ("other", False, 1000.0)}
+    assert {one["name"]: str(one["on"]) for one in found["switches"]} == {
+        name: on for name, (_, on) in SWITCHES.items()}
+    assert found["counters"]["lost_waits"] == 4
+    assert found["broadcasts"] == [{"program": "java", "count": 50},
+                                   {"program": "khugepaged", "count": 20}]
+
+
+def test_recorded_again(run: Run, record: Path, tmp_path: Path) -> None:
+    """A record of a record is the same, with rows in order."""
+    assert run("show", record, "--record", tmp_path / "second").returncode == 0
+    assert sorted((tmp_path / "second").read_text().splitlines()) == sorted(LINES)
+
+
+def test_textfile(run: Run, record: Path, tmp_path: Path) -> None:
+    """Metrics add up over holders, without names of programs, and each has a type."""
+    path = tmp_path / "stalls.prom"
+    run("show", record, "--textfile", path)
+    text = path.read_text()
+    assert ('faultline_stalls_waited_seconds{call="munmap",lock="mmap_lock",'
+            'switch="vm.munmap_section_kbytes"} 4.000000\n' in text)
+    assert ('faultline_stalls_longest_wait_seconds{call="munmap",lock="hugetlb-file",'
+            'switch="vm.hugetlb_pmd_sharing"} 0.250000\n' in text)
+    assert "faultline_stalls_all_waited_seconds 4.752000\n" in text
+    assert "faultline_stalls_lost_waits 4\n" in text
+    assert not re.search("worker|java", text)
+    samples = [line.split()[0] for line in text.splitlines() if line[0] != "#"]
+    assert len(set(samples)) == len(samples)
+    assert ({re.split("[{ ]", line)[0] for line in samples}
+            == set(re.findall(r"# TYPE (\w+) gauge", text)))
+    assert set(os.listdir(tmp_path)) == {"stalls.prom", "record"}
+
+
+def test_anonymous(run: Run, record: Path) -> None:
+    """--anonymous leaves the names of kernel threads, and numbers all others alike."""
+    for words in ((), ("--json",)):
+        said = run("show", record, "--anonymous", *words).stdout
+        assert not re.search(r"\b(db|worker|other|java)\b", said)
+        assert "khugepaged" in said and "program-1" in said
+    found = json.loads(run("show", record, "--anonymous", "--json").stdout)
+    waiters = {one["program"] for group in found["groups"] for one in group["waiters"]}
+    assert len(waiters) == 3
+
+
+BROKEN = (
+    (lambda _: "", "is not a record of this version"),
+    (lambda text: text.replace("stalls 1", "stalls 2", 1), "is not a record of this version"),
+    (lambda text: text.removesuffix("end\n"), "has no end: it was not copied as a whole"),
+    (lambda text: text + "end\n", "line 28: something after the end"),
+    (lambda text: text.replace("79:1,83:1", "79:1,83:2"), "does not add up"),
+    (lambda text: text.replace("79:1,83:1", "79:1,999:1"), "line 21: not a distribution"),
+    (lambda text: text.replace("vm.munmap_section_kbytes\t2", "vm.no\t2"), "an unknown switch"),
+    (lambda text: text.replace("\tworker\t", "\t\x1b[2J\t", 1), "a character that it cannot have"),
+    (lambda text: text.replace("\tworker\t", "\t" + "x" * 99 + "\t", 1), "empty or too long"),
+    (lambda text: text.replace("\tworker\t", "\twor\x00ker\t", 1), "not a line of this format"),
+    (lambda text: text.replace("seconds\t10.000", "seconds\tnan"), "not a number of seconds"),
+    (lambda text: text.replace("min_ns\t1000000", "min_ns\t-5"), "not a number"),
+    (lambda text: text.replace("kernel\t6.12.1-test\n", ""), "says nothing of its kernel"),
+    (lambda text: text.replace("note\texits\n", "note\texits\n" * 9), "too many notes"),
+    (lambda text: text.replace("note\t", "remark\t"), "not a line of this format"))
+
+
+@pytest.mark.parametrize("change, said", BROKEN, ids=[said for _, said in BROKEN])
+def test_broken_record(run: Run, record: Path, change: Callable[[str], str], said: str) -> None:
+    """A record that is cut off, changed or of another version is refused in one line."""
+    record.write_text(change(record.read_text()))
+    done = run("show", record)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"faultline-stalls: error: {record}") and said in done.stderr
+
+
+@pytest.mark.parametrize("words, said", [
+    (["watch"], "'watch' is not a command"),
+    (["show"], "show takes one file"),
+    (["show", "a", "--seconds", "5"], "are for watching, not for show"),
+    (["--seconds", "0"], "--seconds '0' is not a number from 0.1 to 86400"),
+    (["--seconds", "nan"], "--seconds 'nan' is not a number"),
+    (["--pid", "x"], "--pid 'x' is not a number"),
+    (["--min", "5"], "--min '5' is not a time from 1us to 100s"),
+    (["--min", "1ns"], "--min '1ns' is not a time"),
+    (["--pid", "1", "--cgroup", "x"], "--pid and --cgroup exclude each other"),
+    (["--record", ""], "--record '' is not the name of a file")])
+def test_wrong_usage(run: Run, words: list[str], said: str) -> None:
+    """A wrong option is refused in one line, before anything is watched."""
+    done = run(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and said in done.stderr
+
+
+def test_no_file(run: Run, program: Path, record: Path, tmp_path: Path) -> None:
+    """A file that cannot be read or written is named, and an older one stays as it is."""
+    done = run("show", tmp_path / "none")
+    assert done.stderr == (f"faultline-stalls: error: cannot read {tmp_path}/none: "
+                           "No such file or directory\n")
+    done = run("show", record, "--textfile", tmp_path / "no/stalls.prom")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "cannot write to the folder of" in done.stderr
+    with open("/dev/full", "w", encoding="ascii") as full:
+        assert subprocess.run([program, "show", record], stdout=full,
+                              stderr=subprocess.DEVNULL, check=False).returncode == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user than root")
+def test_not_root(run: Run) -> None:
+    """Without root it says how to go on."""
+    done = run("--seconds", "1", user=NOBODY)
+    assert done.returncode == 1
+    assert done.stderr == ("faultline-stalls: error: watching the kernel needs root: run it with "
+                           "sudo, or look at a record with 'faultline-stalls show FILE'\n")
+
+
+def test_switches() -> None:
+    """Every switch that a source or the man page names is in the table, and all of them fit."""
+    for path in (*STALLS.glob("*.c"), PAGE, STALLS / "schema.json"):
+        assert set(re.findall(r"\bvm\.[a-z_]+", path.read_text())) <= set(SWITCHES), path
+    assert f"#define NR_SWITCHES {len(SWITCHES)}\n" in (STALLS / "report.h").read_text()
+
+
+def test_page_and_completion(run: Run) -> None:
+    """Help, man page and completion have the same options, and mandoc accepts the page."""
+    options = set(re.findall(r"(?m)^  (--[a-z]+)", run("--help").stdout))
+    assert len(options) == 9
+    assert options == {f"--{name}" for name in re.findall(r"\.It Fl -([a-z]+)", PAGE.read_text())}
+    script = """. "$0"; compopt() { :; }
+        COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _faultline_stalls
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+
+    def completed(*words: str) -> set[str]:
+        return set(subprocess.run(
+            ["bash", "-c", script, STALLS / "completion/faultline-stalls", "faultline-stalls",
+             *words], capture_output=True, text=True, check=True).stdout.split())
+    assert completed("--") == options | {"--help"}
+    assert completed("sh") == {"show"}
+    assert completed("show", "record", "--") == {"--json", "--textfile", "--anonymous", "--help"}
+    done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", PAGE], capture_output=True,
+                          text=True, check=False)
+    assert not done.stdout and done.returncode == 0
