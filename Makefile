@@ -232,8 +232,8 @@ test-upstream: deps tree ## compare upstream's mm selftests and stress-ng with s
 	@FULL=$(FULL) tests/run --limit 5400 upstream
 
 .PHONY: test-rollout
-test-rollout: deps tree ## experiments on a fleet: simulated ones, and one on VMs
-	@tests/run rollout rollout/fleet
+test-rollout: deps tree ## experiments on a fleet, simulated and on VMs; faultline-stalls on kernels of Debian
+	@tests/run rollout rollout/fleet rollout/stalls
 
 .PHONY: test-images
 test-images: deps tree ## install FLAVOUR=microvm, cloud or generic in VMs; FORMAT=deb or rpm, FULL=1

@@ -66,7 +66,7 @@ struct report {
 	uint64_t min_ns;
 	long values[NR_SWITCHES];
 	uint64_t counters[NR_COUNTERS];
-	/* What this kernel does not show. */
+	/* Kinds of waits that this kernel does not show. */
 	char notes[MAX_NOTES][160];
 	size_t nr_notes;
 	struct row *rows;

@@ -436,8 +436,8 @@ static __always_inline u8 kind_of_rwsem(u64 lock, bool write,
 			return LOCK_HUGE_VMA;
 	}
 	/*
-	 * What is left, and is taken for writing by a task that has its
-	 * mmap_lock for writing, is the lock of a VMA, or an anon_vma.
+	 * Of the rest, a task that has its mmap_lock for writing takes only
+	 * the locks of VMAs and of anon_vmas for writing.
 	 */
 	if (!bpf_core_type_exists(struct vma_lock) || !write || !mm ||
 	    (BPF_CORE_READ(mm, mmap_lock.owner.counter) & ~OWNER_FLAGS) !=

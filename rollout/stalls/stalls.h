@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What the BPF programs and the program that reads their maps share.
+ * Shared by the BPF programs and the program that reads their maps.
  */
 #ifndef FAULTLINE_STALLS_H
 #define FAULTLINE_STALLS_H
@@ -18,7 +18,7 @@ typedef unsigned long long u64;
 #define MAX_STACKS 4096
 #define MAX_WAITERS 32768
 
-/* The kinds of locks, and what has a duration without one. */
+/* The kinds of locks; an exit is a duration without one. */
 enum lock_kind {
 	LOCK_NONE,
 	LOCK_MMAP,

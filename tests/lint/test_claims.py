@@ -58,6 +58,7 @@ WITHOUT_FILE = {
     "symptoms.rst": (4, "from the pages of munmap, madvise and spf"),
     "walk.rst": (37, "make bench BENCH=survey, and its program with --probe none"),
     "faultline-experiment.5": (1, "an example"),
+    "faultline-stalls.8": (1, "a limit"),
 }
 
 

@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from faultline.common import ROOT
-from rollout import prometheus_lab
+from rollout import prometheus_lab, stalls_lab
 
 from faultline_rollout import prometheus, switches
 
@@ -61,6 +61,8 @@ WRITTEN = 'node_textfile_mtime_seconds{instance="h1",file="/t/faultline_ab.prom"
 COLLECTOR = 'node_scrape_collector_success{instance="h1",collector="sysctl"}'
 OOM, ROLLBACK = f"node_vmstat_oom_kill{H1}", f"faultline_rollback_total{H1}"
 NEWEST = 'faultline_newest_installed_seconds{instance="h1",kernel="6.12.%d-faultline1"}'
+STALLED = ('faultline_stalls_waited_seconds{instance="h1",call="munmap",lock="mmap_lock",'
+           'switch="vm.munmap_section_kbytes"}')
 TEXTFILE = f"node_textfile_scrape_error{H1}"
 HEALTHY = {
     AB1: "1x120", AB2: "1x120", KERNEL % (1, 1): "1x120", KERNEL % (2, 1): "1x120",
@@ -69,6 +71,7 @@ HEALTHY = {
     BOOT + H1: "1000x60 1090x60", BOOT + H2: "1000x120", NONCOMPLIANT: "0x120", OOM: "3x120",
     ENDED: "0x120",
     WRITTEN: "0+60x120", TEXTFILE: "0x120", COLLECTOR: "1x120", TRIAL: "3x120", ROLLBACK: "0x120",
+    f"faultline_stalls_window_seconds{H1}": "60x120", STALLED: "0.5x120",
     # Installed seven days ago, after 50 minutes, and running.
     NEWEST % 1: "-601800x120",
     **{SPF % what: "0+6000x120" for what in DONE},
@@ -94,6 +97,7 @@ CASES: dict[str, tuple[dict[str, str], int, int]] = {
     "FaultlineRolledBack": ({ROLLBACK: "0x60 1x60"}, 65, 55),
     "FaultlineKernelOutdated": ({NEWEST % 1: "_x120", NEWEST % 2: "-601800x120"}, 55, 45),
     "FaultlineSwitchesUnseen": ({COLLECTOR: "1x60 0x60"}, 70, 62),
+    "FaultlineStalls": ({STALLED: "0.5x60 6x60"}, 65, 55),
     "FaultlineTextfileBroken": ({TEXTFILE: "0x60 1x60"}, 70, 62)}
 # The first rollback of a host: nobody has seen the counter before it.
 FIRST_ROLLBACK = {ROLLBACK: "_x60 1x60", TRIAL: "3x60 4x60"}
@@ -183,8 +187,8 @@ def test_each_alert_is_tested(alert: str, change: str, tmp_path: pathlib.Path) -
     assert done.returncode == 1 and alert in done.stdout + done.stderr
 
 
-def make_host(host: pathlib.Path, state: str) -> None:
-    """A host in an experiment, with the result of a kernel's trial."""
+def make_host(host: pathlib.Path, state: str, stalls: pathlib.Path) -> None:
+    """A host in an experiment, with the result of a kernel's trial and metrics of stalls."""
     for name in ("root/etc/faultline", "root/etc/faultline/health.d", "run", "proc/sys/vm",
                  "textfile", "root/boot/grub", f"root/lib/modules/{RELEASE}"):
         (host / name).mkdir(parents=True)
@@ -206,6 +210,9 @@ def make_host(host: pathlib.Path, state: str) -> None:
     check = host / "root/etc/faultline/health.d/10-test"
     check.write_text(f"#!/bin/sh\nexit {int(state == 'failed')}\n")
     check.chmod(0o755)
+    subprocess.run([stalls, "show", stalls_lab.write_record(host / "record"), "--textfile",
+                    host / "textfile/faultline_stalls.prom"], check=True,
+                   stdout=subprocess.DEVNULL)
     environment = os.environ | {
         "FAULTLINE_LIB": str(AGENT), "FAULTLINE_SWITCHES": str(ROOT / "sysctl/switches"),
         "FAULTLINE_ROOT": str(host / "root"),
@@ -240,6 +247,7 @@ def fixture_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     flags = [flag for flag in flags if not flag.startswith("#")]
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(open(folder / "log", "wb"))
+        stalls = stalls_lab.build(folder / "stalls")
 
         def run(*words: object) -> subprocess.Popen[bytes]:
             process = stack.enter_context(
@@ -249,7 +257,7 @@ def fixture_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
         ports = []
         for name, state in (("one", "passed"), ("two", "failed")):
-            make_host(folder / name, state)
+            make_host(folder / name, state, stalls)
             ports += prometheus_lab.free_ports(1)
             run(prometheus_lab.node_exporter(), "--collector.disable-defaults",
                 "--collector.vmstat", "--collector.stat", "--collector.uname",

@@ -15,33 +15,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from faultline.common import ROOT
+from rollout import stalls_lab
+from rollout.stalls_lab import LINES, STALLS, SWITCHES
 
-STALLS = ROOT / "rollout/stalls"
 PAGE = STALLS / "faultline-stalls.8"
-SWITCHES = {row.split()[0]: row.split()[3:5]
-            for row in (ROOT / "sysctl/switches").read_text("utf-8").splitlines()
-            if row.startswith("vm.")}
-# Two waiters of one holder, a kernel thread, a hugetlb lock, a wait that nobody can attribute.
-ROWS = (
-    ("mmap_lock", 1, "db", 0, "munmap", "worker", "vm.munmap_section_kbytes",
-     2, 3_000_000_000, 2_000_000_000, "79:1,83:1"),
-    ("mmap_lock", 0, "db", 0, "munmap", "other", "vm.munmap_section_kbytes",
-     1, 1_000_000_000, 1_000_000_000, "79:1"),
-    ("mmap_lock", 1, "khugepaged", 1, "collapse", "worker", "-",
-     1, 500_000_000, 500_000_000, "75:1"),
-    ("hugetlb-file", 1, "vm", 0, "munmap", "vm", "vm.hugetlb_pmd_sharing",
-     1, 250_000_000, 250_000_000, "71:1"),
-    ("mmap_lock", 1, "-", 0, "unknown", "worker", "-", 1, 2_000_000, 2_000_000, "43:1"),
-    ("exit", 0, "vm", 0, "exit", "vm", "-", 1, 800_000_000, 800_000_000, "78:1"))
-LINES = ["faultline-stalls 1", "kernel\t6.12.1-test", "seconds\t10.000", "min_ns\t1000000",
-         *(f"switch\t{name}\t-1" for name in SWITCHES),
-         *(f"count\t{name}\t{count}" for name, count in (
-             ("shorter_waits", 7), ("shorter_ns", 3_000_000), ("lost_waiters", 0),
-             ("lost_waits", 4), ("lost_ns", 9_000_000), ("lost_stacks", 0),
-             ("lost_broadcasts", 0))),
-         "note\texits", "broadcasts\tjava\t0\t50", "broadcasts\tkhugepaged\t1\t20",
-         *("\t".join(map(str, ("waits", *row))) for row in ROWS), "end"]
 NOBODY = 65534
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -53,10 +30,7 @@ def fixture_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # The user nobody runs it in one test.
     for path in (out, *out.parents[:2]):
         path.chmod(path.stat().st_mode | 0o55)
-    done = subprocess.run([STALLS / "build.sh", out], capture_output=True, text=True, check=False,
-                          env={**os.environ, "CFLAGS": "-O2 -Wall -Werror"})
-    assert done.returncode == 0, done.stderr
-    return out / "faultline-stalls"
+    return stalls_lab.build(out)
 
 
 @pytest.fixture(name="run")
@@ -71,9 +45,7 @@ def fixture_run(program: Path) -> Run:
 @pytest.fixture(name="record")
 def fixture_record(tmp_path: Path) -> Path:
     """A record."""
-    path = tmp_path / "record"
-    path.write_text("\n".join(LINES) + "\n", "ascii")
-    return path
+    return stalls_lab.write_record(tmp_path / "record")
 
 
 def test_table(run: Run, record: Path) -> None:

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The program faultline-stalls, and a record, for tests without a kernel to watch."""
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from faultline.common import ROOT
+
+STALLS = ROOT / "rollout/stalls"
+SWITCHES = {row.split()[0]: row.split()[3:5]
+            for row in (ROOT / "sysctl/switches").read_text("utf-8").splitlines()
+            if row.startswith("vm.")}
+# Two waiters of one holder, a kernel thread, a hugetlb lock, a wait that nobody can attribute.
+ROWS = (
+    ("mmap_lock", 1, "db", 0, "munmap", "worker", "vm.munmap_section_kbytes",
+     2, 3_000_000_000, 2_000_000_000, "79:1,83:1"),
+    ("mmap_lock", 0, "db", 0, "munmap", "other", "vm.munmap_section_kbytes",
+     1, 1_000_000_000, 1_000_000_000, "79:1"),
+    ("mmap_lock", 1, "khugepaged", 1, "collapse", "worker", "-",
+     1, 500_000_000, 500_000_000, "75:1"),
+    ("hugetlb-file", 1, "vm", 0, "munmap", "vm", "vm.hugetlb_pmd_sharing",
+     1, 250_000_000, 250_000_000, "71:1"),
+    ("mmap_lock", 1, "-", 0, "unknown", "worker", "-", 1, 2_000_000, 2_000_000, "43:1"),
+    ("exit", 0, "vm", 0, "exit", "vm", "-", 1, 800_000_000, 800_000_000, "78:1"))
+LINES = ["faultline-stalls 1", "kernel\t6.12.1-test", "seconds\t10.000", "min_ns\t1000000",
+         *(f"switch\t{name}\t-1" for name in SWITCHES),
+         *(f"count\t{name}\t{count}" for name, count in (
+             ("shorter_waits", 7), ("shorter_ns", 3_000_000), ("lost_waiters", 0),
+             ("lost_waits", 4), ("lost_ns", 9_000_000), ("lost_stacks", 0),
+             ("lost_broadcasts", 0))),
+         "note\texits", "broadcasts\tjava\t0\t50", "broadcasts\tkhugepaged\t1\t20",
+         *("\t".join(map(str, ("waits", *row))) for row in ROWS), "end"]
+
+
+def build(out: Path) -> Path:
+    """Compile the program without a warning."""
+    done = subprocess.run([STALLS / "build.sh", out], capture_output=True, text=True, check=False,
+                          env={**os.environ, "CFLAGS": "-O2 -Wall -Werror"})
+    assert done.returncode == 0, done.stderr
+    return out / "faultline-stalls"
+
+
+def write_record(path: Path) -> Path:
+    """Write the record to a file."""
+    path.write_text("\n".join(LINES) + "\n", "ascii")
+    return path
