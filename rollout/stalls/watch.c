@@ -7,6 +7,7 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/magic.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -147,7 +148,7 @@ static void __attribute__((noreturn)) refused(int error)
 /* The ID and the depth of a control group. */
 static uint64_t find_cgroup(const char *name, uint32_t *level)
 {
-	char path[4096], *part;
+	char path[PATH_MAX], real[PATH_MAX], *part;
 	struct statfs type;
 	struct stat status;
 
@@ -156,13 +157,15 @@ static uint64_t find_cgroup(const char *name, uint32_t *level)
 			 name + (*name == '/'));
 	else
 		snprintf(path, sizeof(path), "%s", name);
-	if (stat(path, &status) || !S_ISDIR(status.st_mode))
+	if (!realpath(path, real) || stat(real, &status) ||
+	    !S_ISDIR(status.st_mode))
 		fail("there is no control group %s: give its folder below /sys/fs/cgroup",
 		     path);
-	if (statfs(path, &type) || type.f_type != CGROUP2_SUPER_MAGIC)
+	if (statfs(real, &type) || type.f_type != CGROUP2_SUPER_MAGIC ||
+	    strncmp(real, "/sys/fs/cgroup", 14))
 		fail("%s is not a control group of version 2, which --cgroup needs", path);
 	*level = 0;
-	for (part = strtok(path + 15, "/"); part; part = strtok(NULL, "/"))
+	for (part = strtok(real + 14, "/"); part; part = strtok(NULL, "/"))
 		++*level;
 	if (!*level)
 		fail("that is the whole host: leave out --cgroup");
@@ -267,11 +270,13 @@ static int say_libbpf(enum libbpf_print_level level, const char *format,
 	return vfprintf(stderr, format, arguments);
 }
 
-static void not_here(struct report *report, struct btf *btf,
-		     struct bpf_program *first, struct bpf_program *second,
-		     const char *function, const char *text)
+/* Leave out programs whose function is not in the kernel, or that it refuses. */
+static void leave_out(struct report *report, struct btf *btf, bool all,
+		      struct bpf_program *first, struct bpf_program *second,
+		      const char *function, const char *text)
 {
-	if (btf__find_by_name_kind(btf, function, BTF_KIND_FUNC) >= 0)
+	if (!all &&
+	    btf__find_by_name_kind(btf, function, BTF_KIND_FUNC) >= 0)
 		return;
 	bpf_program__set_autoload(first, false);
 	if (second)
@@ -296,6 +301,37 @@ static void configure(struct stalls_bpf *bpf, const struct wish *wish,
 		nr *= 2;
 	bpf->rodata->fault_mutex_table = table;
 	bpf->rodata->fault_mutexes = table ? nr : 0;
+}
+
+static const char spinning[] = "writers that spin while the holder runs";
+static const char exits[] = "exits";
+static const char broadcasts[] = "interrupts of every CPU for page tables";
+
+static struct stalls_bpf *load(struct report *report, const struct wish *wish,
+			       struct btf *btf, unsigned long table, bool least)
+{
+	struct stalls_bpf *bpf = stalls_bpf__open();
+	size_t notes = report->nr_notes;
+	int error;
+
+	if (!bpf)
+		refused(errno);
+	configure(bpf, wish, table);
+	leave_out(report, btf, least, bpf->progs.write_begin,
+		  bpf->progs.write_end, "rwsem_down_write_slowpath", spinning);
+	leave_out(report, btf, least, bpf->progs.exit_begin, bpf->progs.exit_end,
+		  "exit_mmap", exits);
+	leave_out(report, btf, least, bpf->progs.broadcast, NULL,
+		  "tlb_remove_table_sync_one", broadcasts);
+	error = stalls_bpf__load(bpf);
+	if (!error)
+		return bpf;
+	if (least || error == -EPERM)
+		refused(-error);
+	/* A function may be there in a form that cannot be traced. */
+	stalls_bpf__destroy(bpf);
+	report->nr_notes = notes;
+	return load(report, wish, btf, table, true);
 }
 
 static void show_progress(struct stalls_bpf *bpf, long long done,
@@ -355,33 +391,30 @@ static long long wait_window(struct stalls_bpf *bpf, const struct wish *wish)
 	return now() - begin;
 }
 
-static void attach(struct report *report, struct bpf_program *program,
-		   const char *missing)
+/* The links stay until this process ends. */
+static void attach(struct bpf_program *program)
 {
-	struct bpf_link *link;
-
-	if (!bpf_program__autoload(program))
-		return;
-	link = bpf_program__attach(program);
-	/* The links stay until this process ends. */
-	if (link)
-		return;
-	if (!missing)
+	if (!bpf_program__attach(program))
 		refused(errno);
-	note(report, missing);
+}
+
+/* Programs of a feature that the kernel may not have. */
+static void attach_optional(struct report *report, struct bpf_program *end,
+			    struct bpf_program *begin, const char *missing)
+{
+	if (!bpf_program__autoload(begin))
+		return;
+	if ((end && !bpf_program__attach(end)) || !bpf_program__attach(begin))
+		note(report, missing);
 }
 
 void watch(struct report *report, const struct wish *wish)
 {
-	static const char spinning[] = "writers that spin while the holder runs";
-	static const char exits[] = "exits";
-	static const char broadcasts[] = "interrupts of every CPU for page tables";
 	unsigned long table = 0;
 	struct stalls_bpf *bpf;
 	struct utsname name;
 	struct btf *btf;
 	sigset_t signals;
-	int error;
 
 	check_host(wish);
 	verbose = wish->verbose;
@@ -390,24 +423,12 @@ void watch(struct report *report, const struct wish *wish)
 	if (!btf)
 		fail("cannot read " BTF_FILE ": %s", strerror(errno));
 	check_kernel(btf);
-	bpf = stalls_bpf__open();
-	if (!bpf)
-		refused(errno);
 	if (!read_symbols("hugetlb_fault_mutex_table", &table))
 		note(report, "page faults in system calls, khugepaged and NUMA balancing: kernel.kptr_restrict hides the names of functions");
-	configure(bpf, wish, table);
-	not_here(report, btf, bpf->progs.write_begin, bpf->progs.write_end,
-		 "rwsem_down_write_slowpath", spinning);
-	not_here(report, btf, bpf->progs.exit_begin, bpf->progs.exit_end,
-		 "exit_mmap", exits);
-	not_here(report, btf, bpf->progs.broadcast, NULL,
-		 "tlb_remove_table_sync_one", broadcasts);
 	if (btf__find_by_name_kind(btf, "vma_lock", BTF_KIND_STRUCT) < 0 &&
 	    btf__find_by_name_kind(btf, "__vma_enter_locked", BTF_KIND_FUNC) >= 0)
 		note(report, "locks of VMAs, for which this kernel has no event");
-	error = stalls_bpf__load(bpf);
-	if (error)
-		refused(-error);
+	bpf = load(report, wish, btf, table, false);
 
 	/* Not before: nothing has to be told while it loads. */
 	sigemptyset(&signals);
@@ -417,14 +438,13 @@ void watch(struct report *report, const struct wish *wish)
 	sigprocmask(SIG_BLOCK, &signals, NULL);
 
 	/* Ends first: a wait whose end nobody sees would stay in the map. */
-	attach(report, bpf->progs.contention_end, NULL);
-	attach(report, bpf->progs.waking, NULL);
-	attach(report, bpf->progs.write_end, spinning);
-	attach(report, bpf->progs.write_begin, NULL);
-	attach(report, bpf->progs.contention_begin, NULL);
-	attach(report, bpf->progs.exit_end, exits);
-	attach(report, bpf->progs.exit_begin, NULL);
-	attach(report, bpf->progs.broadcast, broadcasts);
+	attach(bpf->progs.contention_end);
+	attach(bpf->progs.waking);
+	attach_optional(report, bpf->progs.write_end, bpf->progs.write_begin,
+			spinning);
+	attach(bpf->progs.contention_begin);
+	attach_optional(report, bpf->progs.exit_end, bpf->progs.exit_begin, exits);
+	attach_optional(report, NULL, bpf->progs.broadcast, broadcasts);
 
 	report->seconds = wait_window(bpf, wish) / 1e9;
 	uname(&name);
