@@ -67,7 +67,7 @@ static double number(const char *text, const char *option, double least,
 	return value;
 }
 
-static uint64_t time_of(const char *text)
+static u64 time_of(const char *text)
 {
 	static const struct {
 		const char *unit;

@@ -42,7 +42,7 @@ static void list_waiters(const struct summary *sum, char *text, size_t size)
 
 static void print_lost(const struct report *report, FILE *out)
 {
-	const uint64_t *lost = report->counters;
+	const u64 *lost = report->counters;
 	char text[32];
 
 	if (lost[LOST_GROUPS])
@@ -62,7 +62,7 @@ static void print_lost(const struct report *report, FILE *out)
 
 static void print_senders(const struct report *report, FILE *out)
 {
-	uint64_t total = 0;
+	u64 total = 0;
 	size_t i, most = 0;
 	int which = switch_named("vm.pmd_clear_ipi_free");
 
@@ -85,7 +85,7 @@ static void print_senders(const struct report *report, FILE *out)
 
 static void print_summary(const struct report *report, FILE *out)
 {
-	uint64_t total, waits, removed;
+	u64 total, waits, removed;
 	char a[32], b[32];
 	bool any = false;
 	int i;
@@ -174,7 +174,7 @@ static void json_name(int which, FILE *out)
 
 static void json_switches(const struct report *report, FILE *out)
 {
-	uint64_t removed;
+	u64 removed;
 	int i;
 
 	fputs("  \"switches\": [\n", out);
@@ -196,7 +196,7 @@ void print_json(const struct report *report, FILE *out)
 {
 	const struct row *row;
 	struct summary *sums;
-	uint64_t total, waits;
+	u64 total, waits;
 	size_t i, j, nr;
 
 	total = waited(report, &waits);
@@ -247,7 +247,7 @@ void write_textfile(const struct report *report, const char *path)
 	char *temporary;
 	FILE *out = begin_file(path, &temporary);
 	const struct row *row, *first;
-	uint64_t total, waits, sent = 0;
+	u64 total, waits, sent = 0;
 	size_t i, j;
 	int pass;
 
@@ -268,7 +268,7 @@ void write_textfile(const struct report *report, const char *path)
 			"# TYPE faultline_stalls_%s gauge\n", names[pass],
 			help[pass], names[pass]);
 		for (i = 0; i < report->nr_rows; i++) {
-			uint64_t count = 0, time = 0, max = 0;
+			u64 count = 0, time = 0, max = 0;
 
 			first = &report->rows[i];
 			for (j = 0; j < report->nr_rows; j++) {

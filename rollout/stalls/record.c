@@ -105,7 +105,7 @@ static void __attribute__((noreturn)) wrong(const struct input *input,
 	fail("%s, line %u: %s; record it again", input->path, input->line, text);
 }
 
-static uint64_t number_in(const struct input *input, const char *text)
+static u64 number_in(const struct input *input, const char *text)
 {
 	unsigned long long value;
 	char *end;
@@ -140,7 +140,7 @@ static bool flag_in(const struct input *input, const char *text)
 
 static void read_slots(const struct input *input, struct row *row, char *text)
 {
-	uint64_t sum = 0, slot;
+	u64 sum = 0, slot;
 	char *part, *colon;
 
 	while ((part = strsep(&text, ","))) {

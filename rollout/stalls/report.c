@@ -60,7 +60,9 @@ struct row *find_row(struct report *report, const struct row *like)
 	report->rows = grow(report->rows, report->nr_rows, sizeof(*row));
 	row = &report->rows[report->nr_rows++];
 	*row = *like;
-	row->waits = row->total = row->max = 0;
+	row->waits = 0;
+	row->total = 0;
+	row->max = 0;
 	memset(row->slots, 0, sizeof(row->slots));
 	return row;
 }
@@ -163,7 +165,9 @@ struct summary *summarize(const struct report *report, size_t *nr)
 			sum = &sums[(*nr)++];
 			memset(sum, 0, sizeof(*sum));
 			sum->sum = *row;
-			sum->sum.waits = sum->sum.total = sum->sum.max = 0;
+			sum->sum.waits = 0;
+			sum->sum.total = 0;
+			sum->sum.max = 0;
 			memset(sum->sum.slots, 0, sizeof(sum->sum.slots));
 		}
 		sum = &sums[j];
@@ -176,16 +180,16 @@ struct summary *summarize(const struct report *report, size_t *nr)
 	return sums;
 }
 
-uint64_t slot_end(unsigned int slot)
+u64 slot_end(unsigned int slot)
 {
 	unsigned int power = slot / 4, quarter = slot % 4;
 
 	return ((4ULL + quarter + 1) << power) * 1024 / 4;
 }
 
-uint64_t percentile(const struct row *row, double part)
+u64 percentile(const struct row *row, double part)
 {
-	uint64_t seen = 0;
+	u64 seen = 0;
 	unsigned int i;
 
 	for (i = 0; i < SLOTS; i++) {
@@ -234,7 +238,7 @@ bool is_on(const struct report *report, int which)
 		report->values[which] != switches[which].stock;
 }
 
-bool switched_by(const struct report *report, int which, uint64_t *total)
+bool switched_by(const struct report *report, int which, u64 *total)
 {
 	size_t i;
 
@@ -246,9 +250,9 @@ bool switched_by(const struct report *report, int which, uint64_t *total)
 	return *total > 0;
 }
 
-uint64_t waited(const struct report *report, uint64_t *waits)
+u64 waited(const struct report *report, u64 *waits)
 {
-	uint64_t total = 0;
+	u64 total = 0;
 	size_t i;
 
 	*waits = 0;

@@ -7,7 +7,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
 #include "stalls.h"
@@ -40,16 +39,16 @@ struct row {
 	int lock;
 	bool write;
 	bool kthread;
-	uint64_t waits;
-	uint64_t total;
-	uint64_t max;
-	uint64_t slots[SLOTS];
+	u64 waits;
+	u64 total;
+	u64 max;
+	u64 slots[SLOTS];
 };
 
 struct broadcaster {
 	char program[NAME_LEN];
 	bool kthread;
-	uint64_t count;
+	u64 count;
 };
 
 enum counter {
@@ -63,9 +62,9 @@ extern const char * const lock_names[LOCK_KINDS];
 struct report {
 	char kernel[96];
 	double seconds;
-	uint64_t min_ns;
+	u64 min_ns;
 	long values[NR_SWITCHES];
-	uint64_t counters[NR_COUNTERS];
+	u64 counters[NR_COUNTERS];
 	/* Kinds of waits that this kernel does not show. */
 	char notes[MAX_NOTES][160];
 	size_t nr_notes;
@@ -92,13 +91,13 @@ void add_slots(struct row *to, const struct row *from);
 void sort_rows(struct report *report);
 void anonymize(struct report *report);
 struct summary *summarize(const struct report *report, size_t *nr);
-uint64_t percentile(const struct row *row, double part);
-uint64_t slot_end(unsigned int slot);
+u64 percentile(const struct row *row, double part);
+u64 slot_end(unsigned int slot);
 int switch_named(const char *name);
 void read_switches(struct report *report);
 bool is_on(const struct report *report, int which);
-bool switched_by(const struct report *report, int which, uint64_t *total);
-uint64_t waited(const struct report *report, uint64_t *waits);
+bool switched_by(const struct report *report, int which, u64 *total);
+u64 waited(const struct report *report, u64 *waits);
 
 /* causes.c */
 void name_cause(struct row *row, const struct cause *cause, int lock,
@@ -120,7 +119,7 @@ void finish_file(FILE *file, const char *path, char *temporary);
 /* watch.c */
 struct wish {
 	double seconds;
-	uint64_t min_ns;
+	u64 min_ns;
 	unsigned int tgid;
 	const char *cgroup;
 	bool verbose;

@@ -533,9 +533,10 @@ static __always_inline int wait_begins(u64 lock, unsigned int flags, bool whole)
 		if (__sync_fetch_and_add(&history->waiters, 1) <= 0) {
 			history->waiters = 1;
 			history->since = waiter.begin;
-			for (i = 0; i < SEGMENTS; i++)
-				history->segments[i].end =
-					history->segments[i].start = 0;
+			for (i = 0; i < SEGMENTS; i++) {
+				history->segments[i].start = 0;
+				history->segments[i].end = 0;
+			}
 		}
 		waiter.releases = history->releases;
 	}
@@ -551,15 +552,13 @@ static __always_inline int wait_begins(u64 lock, unsigned int flags, bool whole)
 
 static __always_inline u32 slot_of(u64 ns)
 {
-	u64 units = ns >> 10, rest;
-	u32 power = 0, slot;
+	u64 units = ns >> 10;
+	u32 power = 0, step, slot;
 
-	rest = units;
-	if (rest >> 16) { power += 16; rest >>= 16; }
-	if (rest >> 8) { power += 8; rest >>= 8; }
-	if (rest >> 4) { power += 4; rest >>= 4; }
-	if (rest >> 2) { power += 2; rest >>= 2; }
-	if (rest >> 1) power += 1;
+	/* The position of the highest bit. */
+	for (step = 16; step; step /= 2)
+		if (units >> (power + step))
+			power += step;
 	slot = power * 4 + (power >= 2 ? (units >> (power - 2)) & 3 :
 			    (units << (2 - power)) & 3);
 	return slot < SLOTS ? slot : SLOTS - 1;

@@ -146,7 +146,7 @@ static void __attribute__((noreturn)) refused(int error)
 }
 
 /* The ID and the depth of a control group. */
-static uint64_t find_cgroup(const char *name, uint32_t *level)
+static u64 find_cgroup(const char *name, uint32_t *level)
 {
 	char path[PATH_MAX], real[PATH_MAX], *part;
 	struct statfs type;
@@ -240,7 +240,7 @@ static void read_senders(struct report *report, struct stalls_bpf *bpf)
 	int fd = bpf_map__fd(bpf->maps.senders);
 	struct sender key, next, *last = NULL;
 	struct broadcaster *sender;
-	uint64_t count;
+	u64 count;
 
 	while (!bpf_map_get_next_key(fd, last, &next)) {
 		key = next;

@@ -19,6 +19,7 @@ from bench import guest
 from faultline.apt import Apt
 from faultline.common import ROOT, Paths
 from lib import fetched
+from rollout import stalls_lab
 
 PATHS = Paths.from_env()
 HERE = ROOT / "tests/rollout/stalls"
@@ -62,15 +63,14 @@ def outcome(version: str) -> tuple[Path, str]:
     """The files that the guest returns, and the output of survey."""
     release, package, options = KERNELS[version]
     out = PATHS.build / "vm" / f"stalls-{version}"
-    program = PATHS.build / "stalls"
-    for command in ([ROOT / "rollout/stalls/build.sh", program],
-                    [ROOT / "tools/fl", "vm", "run", "--kernel", kernel_of(release, package),
-                     "--out", out, "--quiet", "--mem", "2048", "--timeout", "1500", *options,
-                     "--append", "numa=fake=2", "--file", program / "faultline-stalls",
-                     "--file", guest.compile_program(ROOT / "tests/bench/survey.c"),
-                     "--file", HERE / "guest.sh", "--", "sh", "guest.sh", str(MIB), *CAUSES]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+    guest_files = (stalls_lab.build(PATHS.build / "stalls"),
+                   guest.compile_program(ROOT / "tests/bench/survey.c"), HERE / "guest.sh")
+    done = subprocess.run(
+        [ROOT / "tools/fl", "vm", "run", "--kernel", kernel_of(release, package), "--out", out,
+         "--quiet", "--mem", "2048", "--timeout", "1500", *options, "--append", "numa=fake=2",
+         *(f"--file={file}" for file in guest_files),
+         "--", "sh", "guest.sh", str(MIB), *CAUSES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
     return out / "files", done.stdout
 
 

@@ -103,7 +103,8 @@ def fill(text: str, values: dict[str, str], where: str) -> str:
 
 def without_missing(control: str, env: dict[str, str]) -> str:
     """debian/control without the packages whose contents the stage does not have."""
-    for part, packages in (("DEBUG", r"\S+-dbg"), ("PERF", r"(?:linux-tools-\S+|faultline-stalls)")):
+    for part, packages in (("DEBUG", r"\S+-dbg"),
+                           ("PERF", r"(?:linux-tools-\S+|faultline-stalls)")):
         if env[part] == "no":
             control = re.sub(rf"(?ms)^Package: {packages}\n.*?\n\n", "", control)
             control = re.sub(rf"(?m)^ {packages},\n", "", control)
