@@ -23,12 +23,12 @@ from rollout import stalls_lab
 
 PATHS = Paths.from_env()
 HERE = ROOT / "tests/rollout/stalls"
-# The release of Debian, the metapackage, and options of the VM.  Text of the kernel is patched,
-# so 6.12 runs on one host thread; 6.1 does not boot like that.
-KERNELS = {
-    "6.1": ("bookworm", "linux-image-cloud-amd64", ("--cpus", "2")),
-    "6.12": ("trixie", "linux-image-cloud-amd64",
-             ("--cpus", "4", "--icount", "4", "--icount-sleep"))}
+# The releases of Debian whose kernel it is.
+KERNELS = {"6.1": "bookworm", "6.12": "trixie"}
+PACKAGE = "linux-image-cloud-amd64"
+# Text of the kernel is patched, so all CPUs share one host thread; each gets its turn, also on a
+# busy host.
+MACHINE = ("--cpus", "2", "--mem", "2048", "--icount", "4", "--icount-sleep", "--icount-fair")
 # From 64 MiB on, the switches for munmap and madvise act.
 MIB = 96
 MUNMAP, MADVISE, WALK = (f"vm.{name}_section_kbytes" for name in ("munmap", "madvise", "walk"))
@@ -44,14 +44,14 @@ CAUSES = {
     "clear_refs": ("write clear_refs", WALK), "uffd_wp": ("ioctl(UFFDIO_WRITEPROTECT)", WALK)}
 
 
-def kernel_of(release: str, package: str) -> Path:
+def kernel_of(release: str) -> Path:
     """The image of Debian's kernel, fetched once."""
     kept = PATHS.cache / f"stock-kernel-{release}"
     if not kept.is_dir():
         shown = Apt(PATHS, instead="leave out rollout/stalls", suite=release).update().run(
-            "apt-cache", "depends", package).stdout
+            "apt-cache", "depends", PACKAGE).stdout
         name = re.findall(r"Depends: (linux-image-\S+)", shown)
-        assert name, f"{release} has no {package}"
+        assert name, f"{release} has no {PACKAGE}"
         fetched.folder_of("stock-kernel", release, {name[0]: ("./boot/vmlinuz-*",)}, 35,
                           "leave out rollout/stalls")
     image, = kept.glob("boot/vmlinuz-*")
@@ -61,13 +61,12 @@ def kernel_of(release: str, package: str) -> Path:
 @functools.cache
 def outcome(version: str) -> tuple[Path, str]:
     """The files that the guest returns, and the output of survey."""
-    release, package, options = KERNELS[version]
     out = PATHS.build / "vm" / f"stalls-{version}"
     guest_files = (stalls_lab.build(PATHS.build / "stalls"),
                    guest.compile_program(ROOT / "tests/bench/survey.c"), HERE / "guest.sh")
     done = subprocess.run(
-        [ROOT / "tools/fl", "vm", "run", "--kernel", kernel_of(release, package), "--out", out,
-         "--quiet", "--mem", "2048", "--timeout", "1500", *options, "--append", "numa=fake=2",
+        [ROOT / "tools/fl", "vm", "run", "--kernel", kernel_of(KERNELS[version]), "--out",
+         out, "--quiet", "--timeout", "1500", *MACHINE, "--append", "numa=fake=2",
          *(f"--file={file}" for file in guest_files),
          "--", "sh", "guest.sh", str(MIB), *CAUSES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
