@@ -206,6 +206,8 @@ struct history {
 	int waiters;
 	int pad;
 	struct segment segments[SEGMENTS];
+	/* The last writer that had to wait, since it has the lock. */
+	struct segment taken;
 };
 
 struct waiter {
@@ -616,6 +618,10 @@ static __always_inline void choose(struct group_key *key, struct waiter *waiter,
 		/* It runs when it wakes others. */
 		if (waiter->owner.pid == key->cause.pid)
 			key->cause.state = waiter->owner.state;
+	} else if (history && history->taken.start > waiter->begin &&
+		   (now - history->taken.start) * 2 >= length) {
+		/* Somebody else was served first: the owner had left. */
+		key->cause = history->taken.cause;
 	} else {
 		key->cause = waiter->owner;
 		if (history && history->releases - waiter->releases > SEGMENTS)
@@ -629,6 +635,7 @@ static __always_inline int wait_ends(u64 lock, bool whole)
 	u32 pid = bpf_get_current_pid_tgid();
 	struct waiter *waiter = bpf_map_lookup_elem(&waiters, &pid);
 	struct group_key key = {};
+	struct task_struct *self;
 	struct history *history;
 	u64 now, length;
 
@@ -648,6 +655,14 @@ static __always_inline int wait_ends(u64 lock, bool whole)
 		key.write = waiter->write;
 		bpf_get_current_comm(key.waiter, sizeof(key.waiter));
 		count(&key, length);
+	}
+	if (history && waiter->write && history->waiters > 0) {
+		self = bpf_get_current_task_btf();
+		__builtin_memset(&history->taken.cause, 0,
+				 sizeof(history->taken.cause));
+		describe(&history->taken.cause, self,
+			 (struct pt_regs *)bpf_task_pt_regs(self));
+		history->taken.start = now;
 	}
 	bpf_map_delete_elem(&waiters, &pid);
 	__sync_fetch_and_add(&waiting, -1);
