@@ -216,6 +216,8 @@ struct waiter {
 	u64 woken;
 	u64 releases;
 	struct cause owner;
+	/* The release that woke it; the history may have no room for that. */
+	struct segment last;
 	u8 kind;
 	u8 write;
 	/* From the function, not from the tracepoint. */
@@ -591,7 +593,7 @@ static __always_inline void count(struct group_key *key, u64 ns)
 static __always_inline void choose(struct group_key *key, struct waiter *waiter,
 				   struct history *history, u64 now)
 {
-	u64 length = now - waiter->begin, best = 0, start, end;
+	u64 length = now - waiter->begin, best = 0, woken = 0, start, end;
 	struct segment *segment;
 	int i, chosen = -1;
 
@@ -613,7 +615,15 @@ static __always_inline void choose(struct group_key *key, struct waiter *waiter,
 			}
 		}
 	}
-	if (chosen >= 0 && chosen < SEGMENTS && best * 4 >= length) {
+	start = waiter->last.start > waiter->begin ?
+		waiter->last.start : waiter->begin;
+	if (waiter->last.end > start)
+		woken = waiter->last.end - start;
+	if (woken >= best && woken * 4 >= length) {
+		key->cause = waiter->last.cause;
+		if (waiter->owner.pid == key->cause.pid)
+			key->cause.state = waiter->owner.state;
+	} else if (chosen >= 0 && chosen < SEGMENTS && best * 4 >= length) {
 		key->cause = history->segments[chosen].cause;
 		/* It runs when it wakes others. */
 		if (waiter->owner.pid == key->cause.pid)
@@ -726,22 +736,7 @@ int BPF_PROG(waking, struct task_struct *task)
 		history->since = now;
 		return 0;
 	}
-	for (i = 0; i < SEGMENTS; i++) {
-		segment = &history->segments[i];
-		old = segment->end - segment->start;
-		/* A wait that is not over has four times its length. */
-		if (now - segment->end > old * 4)
-			old = 0;
-		if (old < shortest) {
-			shortest = old;
-			chosen = i;
-		}
-	}
-	if (chosen < 0 || chosen >= SEGMENTS || shortest >= length) {
-		history->since = now;
-		return 0;
-	}
-	segment = &history->segments[chosen];
+	segment = &waiter->last;
 	__builtin_memset(&segment->cause, 0, sizeof(segment->cause));
 	self = bpf_get_current_task_btf();
 	describe(&segment->cause, self,
@@ -754,6 +749,19 @@ int BPF_PROG(waking, struct task_struct *task)
 	segment->start = history->since;
 	segment->end = now;
 	history->since = now;
+	for (i = 0; i < SEGMENTS; i++) {
+		segment = &history->segments[i];
+		old = segment->end - segment->start;
+		/* A wait that is not over has four times its length. */
+		if (now - segment->end > old * 4)
+			old = 0;
+		if (old < shortest) {
+			shortest = old;
+			chosen = i;
+		}
+	}
+	if (chosen >= 0 && chosen < SEGMENTS && shortest < length)
+		history->segments[chosen] = waiter->last;
 	return 0;
 }
 
