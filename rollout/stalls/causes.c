@@ -189,7 +189,9 @@ static void name_syscall(struct row *row, const struct cause *cause,
 	case SYS_mlock:
 	case SYS_mlock2:
 	case SYS_mlockall:
-		call_is(row, name, reader ? "vm.walk_section_kbytes" : NULL);
+	case SYS_munlock:
+	case SYS_munlockall:
+		call_is(row, name, "vm.walk_section_kbytes");
 		return;
 	case SYS_madvise:
 	case SYS_process_madvise:

@@ -36,7 +36,7 @@ MUNMAP, MADVISE, WALK = (f"vm.{name}_section_kbytes" for name in ("munmap", "mad
 CAUSES = {
     "munmap": ("munmap", MUNMAP), "dontneed": ("madvise(MADV_DONTNEED)", MADVISE),
     "free": ("madvise(MADV_FREE)", MADVISE), "cold": ("madvise(MADV_COLD)", MADVISE),
-    "map_populate": ("mmap(MAP_POPULATE)", WALK), "mlock": ("mlock", None),
+    "map_populate": ("mmap(MAP_POPULATE)", WALK), "mlock": ("mlock", WALK),
     "populate_write": ("madvise(MADV_POPULATE_WRITE)", WALK), "mlock_empty": ("mlock", WALK),
     "mprotect_r": ("mprotect", None), "fixed_none": ("mmap(MAP_FIXED)", None),
     "fork": ("fork", None), "smaps": ("read smaps", WALK),
