@@ -52,6 +52,11 @@ struct walk_section_ops {
 /* Bytes of small pages after which mlock() and munlock() look for a waiter. */
 #define WALK_MLOCK_SIZE		((unsigned long)SZ_8M)
 
+/* Work of mlock() or the like since it took mmap_lock, and where it ends. */
+struct walk_mlock_work {
+	unsigned long pages, end;
+};
+
 #ifdef CONFIG_FAULTLINE_WALK
 
 DECLARE_STATIC_KEY_FALSE(walk_section_key);
@@ -93,14 +98,15 @@ static inline bool walk_by_record(const struct vm_area_struct *vma)
 void __walk_mlock(struct vma_iterator *vmi, struct vm_area_struct *vma,
 		  unsigned long start, unsigned long end,
 		  const struct mm_walk_ops *ops, vm_flags_t oldflags);
-bool __walk_mlock_should_yield(struct vma_iterator *vmi, unsigned long *work);
+bool __walk_mlock_should_yield(struct vma_iterator *vmi,
+			       struct walk_mlock_work *work);
 int walk_mlock_yield(struct vma_iterator *vmi, struct vm_area_struct **prev,
 		     unsigned long start, unsigned long *at, unsigned long end,
 		     vm_flags_t flags);
 int walk_mlockall_yield(struct vma_iterator *vmi, struct vm_area_struct **prev,
 			vm_flags_t flags);
-bool __walk_mlock_wait(struct mm_struct *mm, unsigned long start,
-		       unsigned long len);
+int __walk_mlock_wait(struct mm_struct *mm, unsigned long start,
+		      unsigned long len);
 
 /**
  * walk_mlock - mlock or munlock the pages of a VMA, until somebody waits
@@ -130,12 +136,12 @@ static inline void walk_mlock(struct vma_iterator *vmi,
 /**
  * walk_mlock_should_yield - should mlock() or the like let go of mmap_lock?
  * @vmi:  The iterator of the call, at the VMA that it has just changed.
- * @work: What it has done since it took the lock; 0 in the beginning.
+ * @work: What it has done since it took the lock; zeroed in the beginning.
  *
  * Return: true if the switch is on, somebody waits, and enough was done.
  */
 static inline bool walk_mlock_should_yield(struct vma_iterator *vmi,
-					   unsigned long *work)
+					   struct walk_mlock_work *work)
 {
 	return static_branch_unlikely(&walk_section_key) &&
 	       __walk_mlock_should_yield(vmi, work);
@@ -151,14 +157,14 @@ static inline bool walk_mlock_should_yield(struct vma_iterator *vmi,
  * that want a mapping to be in one piece, or all locked: they wait for the end, as for
  * mmap_lock on upstream.
  *
- * Return: true if @mm was unlocked: the caller must start over; false if there is no
- * such call in the range, and nothing was done.
+ * Return: 0 with @mm locked for writing, maybe again: nothing that was looked up before is
+ * valid.  -EINTR with @mm unlocked, if the caller is being killed.
  */
-static inline bool walk_mlock_wait(struct mm_struct *mm, unsigned long start,
-				   unsigned long len)
+static inline int walk_mlock_wait(struct mm_struct *mm, unsigned long start,
+				  unsigned long len)
 {
-	return static_branch_unlikely(&walk_mlock_key) &&
-	       __walk_mlock_wait(mm, start, len);
+	return static_branch_unlikely(&walk_mlock_key) ?
+	       __walk_mlock_wait(mm, start, len) : 0;
 }
 
 /*
@@ -193,7 +199,7 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 #define walk_mlock_should_yield(vmi, work)	((void)(work), false)
 #define walk_mlock_yield(vmi, prev, start, at, end, flags)	0
 #define walk_mlockall_yield(vmi, prev, flags)	0
-#define walk_mlock_wait(mm, start, len)		false
+#define walk_mlock_wait(mm, start, len)		0
 
 #endif /* CONFIG_FAULTLINE_WALK */
 #endif /* _LINUX_FAULTLINE_WALK_H */

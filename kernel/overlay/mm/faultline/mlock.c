@@ -17,13 +17,16 @@
  *      munlock(), rmap can see what is left without VM_LOCKED until then, as on upstream
  *      until the end.  A page that it takes off meanwhile and puts back later, as its
  *      migration has failed, keeps a count, as one that upstream's walk misses then.
- *  M3. A VMA is only cut if the pieces can merge again: they have an anon_vma before, no
- *      ->close(), and no userfaultfd, whose calls want one VMA.
+ *  M3. A VMA is only cut if the pieces can merge again: if a fault can make an
+ *      anon_vma, they have it before, and they have no ->close(), and no userfaultfd,
+ *      whose calls want one VMA.
  *  M4. Until the call ends, mm->locked_vm is charged for what it will lock.  So it does
- *      not fail at the limit in the middle, and others cannot pass the limit.
+ *      not fail at the limit in the middle, and others cannot pass the limit.  What
+ *      others map in its range meanwhile is checked against the limit when it is met.
  *  M5. A call that must not see a range in two pieces, or half locked, waits until
  *      the call that has cut it has ended: mlock() and the like of an overlapping range,
- *      mremap(), and fork(), whose child would keep the pieces.
+ *      mremap(), and fork(), whose child would keep the pieces.  While one waits, no
+ *      call of this mm lets go of mmap_lock again, so the wait is bounded.
  *
  * The caller waits for nobody else while others wait for it by M5, and its turn at
  * mmap_lock comes (W5), so M5 adds no deadlock: it is the wait for mmap_lock that
@@ -67,13 +70,15 @@ struct mlock_call {
 
 static DEFINE_SPINLOCK(mlock_calls_lock);
 static LIST_HEAD(mlock_calls);
+/* The tasks that wait for such calls by M5. */
+static LIST_HEAD(mlock_waiters);
 static DECLARE_WAIT_QUEUE_HEAD(mlock_calls_wait);
 
 /* The caller holds mmap_lock for writing. */
-static void mlock_call_begin(struct mlock_call *call)
+static void mlock_call_begin(struct mlock_call *call, struct list_head *calls)
 {
 	spin_lock(&mlock_calls_lock);
-	list_add(&call->list, &mlock_calls);
+	list_add(&call->list, calls);
 	spin_unlock(&mlock_calls_lock);
 }
 
@@ -85,14 +90,14 @@ static void mlock_call_end(struct mlock_call *call)
 	wake_up_all(&mlock_calls_wait);
 }
 
-static bool mlock_calls_overlap(struct mm_struct *mm, unsigned long start,
-				unsigned long end)
+static bool mlock_overlaps(struct list_head *calls, struct mm_struct *mm,
+			   unsigned long start, unsigned long end)
 {
 	struct mlock_call *call;
 	bool found = false;
 
 	spin_lock(&mlock_calls_lock);
-	list_for_each_entry(call, &mlock_calls, list) {
+	list_for_each_entry(call, calls, list) {
 		if (call->mm == mm && call->start < end && start < call->end) {
 			found = true;
 			break;
@@ -103,22 +108,34 @@ static bool mlock_calls_overlap(struct mm_struct *mm, unsigned long start,
 }
 
 /* See walk_mlock_wait(). */
-bool __walk_mlock_wait(struct mm_struct *mm, unsigned long start,
-		       unsigned long len)
+int __walk_mlock_wait(struct mm_struct *mm, unsigned long start,
+		      unsigned long len)
 {
-	const unsigned long end = len > ULONG_MAX - start ? ULONG_MAX :
-							    start + len;
+	struct mlock_call waiter = {
+		.mm	= mm,
+		.start	= start,
+		.end	= len > ULONG_MAX - start ? ULONG_MAX : start + len,
+	};
+	int err;
 
 	mmap_assert_write_locked(mm);
 	/* A call of this mm has been added under the lock that is held now. */
 	if (list_empty(&mlock_calls) || walk_broken(WALK_NO_MLOCK_WAIT) ||
-	    !mlock_calls_overlap(mm, start, end))
-		return false;
-	mmap_write_unlock(mm);
-	/* After a fatal signal, the caller ends when it takes the lock. */
-	wait_event_killable(mlock_calls_wait,
-			    !mlock_calls_overlap(mm, start, end));
-	return true;
+	    !mlock_overlaps(&mlock_calls, mm, start, waiter.end))
+		return 0;
+
+	/* Under the lock as well: from now on, no call of this mm lets go of it. */
+	mlock_call_begin(&waiter, &mlock_waiters);
+	do {
+		mmap_write_unlock(mm);
+		err = wait_event_killable(mlock_calls_wait,
+					  !mlock_overlaps(&mlock_calls, mm,
+							  start, waiter.end));
+		if (!err)
+			err = mmap_write_lock_killable(mm);
+	} while (!err && mlock_overlaps(&mlock_calls, mm, start, waiter.end));
+	mlock_call_end(&waiter);
+	return err ? -EINTR : 0;
 }
 
 /* === Cutting a VMA ======================================================== */
@@ -132,6 +149,10 @@ static bool mlock_awaited(struct mm_struct *mm)
 {
 	/* There, a writer cannot see who waits. */
 	if (IS_ENABLED(CONFIG_PREEMPT_RT))
+		return false;
+	/* M5 */
+	if (!list_empty(&mlock_waiters) &&
+	    mlock_overlaps(&mlock_waiters, mm, 0, ULONG_MAX))
 		return false;
 	return mmap_lock_is_contended(mm) || rwsem_has_spinner(&mm->mmap_lock);
 }
@@ -166,7 +187,8 @@ static bool mlock_cut(struct vm_area_struct *vma, unsigned long cut,
 	struct mm_struct *mm = vma->vm_mm;
 
 	/* Faults would give each piece another one, as their flags differ. */
-	if (is_cow_mapping(vma->vm_flags) && anon_vma_prepare(vma))
+	if (vma->vm_flags & VM_WRITE && is_cow_mapping(vma->vm_flags) &&
+	    anon_vma_prepare(vma))
 		return false;
 	if (vma->vm_end > end) {
 		if (split_vma(&vmi, vma, end, 0))
@@ -235,14 +257,19 @@ void __walk_mlock(struct vma_iterator *vmi, struct vm_area_struct *vma,
 /* === Letting go of mmap_lock ============================================== */
 
 /* See walk_mlock_should_yield(). */
-bool __walk_mlock_should_yield(struct vma_iterator *vmi, unsigned long *work)
+bool __walk_mlock_should_yield(struct vma_iterator *vmi,
+			       struct walk_mlock_work *work)
 {
-	*work += MLOCK_VMA_PAGES +
-		 ((vma_iter_end(vmi) - vma_iter_addr(vmi)) >> PAGE_SHIFT);
+	const unsigned long end = vma_iter_end(vmi);
+
+	/* The VMA may have grown over what was done before. */
+	work->pages += MLOCK_VMA_PAGES +
+		       ((end - max(vma_iter_addr(vmi), work->end)) >> PAGE_SHIFT);
+	work->end = end;
 	/* The first and the last table of a part may be partial. */
-	if (*work < MLOCK_PAGES / 2 || !mlock_awaited(current->mm))
+	if (work->pages < MLOCK_PAGES / 2 || !mlock_awaited(current->mm))
 		return false;
-	*work = 0;
+	work->pages = 0;
 	return true;
 }
 
@@ -250,11 +277,11 @@ bool __walk_mlock_should_yield(struct vma_iterator *vmi, unsigned long *work)
 #define MLOCK_CHARGE_VMAS	1024
 
 /*
- * M4: the pages that mlock() has still to lock; it ends at a hole.  Behind
- * MLOCK_CHARGE_VMAS, which is rare, all pages count.
+ * M4: the pages that mlock() has still to lock; it ends at a hole.  Behind @limit VMAs,
+ * which is rare, all pages count.
  */
 static unsigned long mlock_pages_left(struct mm_struct *mm, unsigned long start,
-				      unsigned long end)
+				      unsigned long end, int limit)
 {
 	VMA_ITERATOR(vmi, mm, start);
 	struct vm_area_struct *vma;
@@ -266,7 +293,7 @@ static unsigned long mlock_pages_left(struct mm_struct *mm, unsigned long start,
 	for_each_vma_range(vmi, vma, end) {
 		unsigned long to = min(vma->vm_end, end);
 
-		if (++vmas > MLOCK_CHARGE_VMAS)
+		if (++vmas > limit)
 			return pages + ((end - start) >> PAGE_SHIFT);
 		if (vma->vm_start > start || vma_munmap_dead(vma))
 			break;
@@ -279,6 +306,24 @@ static unsigned long mlock_pages_left(struct mm_struct *mm, unsigned long start,
 }
 
 /*
+ * M4: others can have mapped more in the range, which was not charged.  So the limit is
+ * asked again, as if the call began here.
+ */
+static bool mlock_passes_limit(struct mm_struct *mm, unsigned long start,
+			       unsigned long end, unsigned long charged)
+{
+	const unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+	unsigned long left;
+
+	left = mlock_pages_left(mm, start, end, MLOCK_CHARGE_VMAS);
+	if (left <= charged || mm->locked_vm + left <= limit)
+		return false;
+	left = mlock_pages_left(mm, start, end, INT_MAX);
+	return left > charged && mm->locked_vm + left > limit &&
+	       !capable(CAP_IPC_LOCK);
+}
+
+/*
  * Release the lock until others have had it.  A call for [@start, @end) is to be
  * charged for @pages more.
  */
@@ -287,7 +332,7 @@ static int mlock_yield(struct mm_struct *mm, unsigned long start,
 {
 	struct mlock_call call = { .mm = mm, .start = start, .end = end };
 
-	mlock_call_begin(&call);
+	mlock_call_begin(&call, &mlock_calls);
 	mm->locked_vm += pages;
 	walk_yield_write(mm);
 	/* Not killable: the charge has to be taken back. */
@@ -307,7 +352,8 @@ static int mlock_yield(struct mm_struct *mm, unsigned long start,
  * @end:   End of the range, beyond *@at.
  * @flags: The flags of VM_LOCKED_MASK that the call sets.
  *
- * Return: 0, or -EINTR if the caller is being killed; mmap_lock is held again.
+ * Return: 0; -EINTR if the caller is being killed; -ENOMEM if others have mapped so much
+ * in the range meanwhile that it passes the limit.  mmap_lock is held again.
  */
 int walk_mlock_yield(struct vma_iterator *vmi, struct vm_area_struct **prev,
 		     unsigned long start, unsigned long *at, unsigned long end,
@@ -319,10 +365,12 @@ int walk_mlock_yield(struct vma_iterator *vmi, struct vm_area_struct **prev,
 	int err;
 
 	if (flags & VM_LOCKED)
-		pages = mlock_pages_left(mm, *at, end);
+		pages = mlock_pages_left(mm, *at, end, MLOCK_CHARGE_VMAS);
 	err = mlock_yield(mm, start, end, pages);
 	if (err)
 		return err;
+	if (flags & VM_LOCKED && mlock_passes_limit(mm, *at, end, pages))
+		return -ENOMEM;
 
 	vma_iter_set(vmi, *at);
 	vma = vma_find(vmi, end);

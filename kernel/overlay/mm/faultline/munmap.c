@@ -515,15 +515,12 @@ static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
  * (mm_tlb_flush_nested()), and here one is open nearly all the time.  The count
  * is for code that finds a changed entry, does not flush since there was nothing
  * to change, and relies on no CPU using the old translation.  For an anonymous
- * VMA with a mark there is no such code.  Here entries only go from any value to
- * none (a huge page may be split first, which flushes by itself), and until the
- * flush each page has a reference of this gather.  Entries of the VMA are looked
- * at by:
+ * dead VMA there is no such code.  Here entries only go from any value to none
+ * (a huge page may be split first, which flushes by itself), and until the flush
+ * each page has a reference of this gather.  Entries of the VMA are looked at by:
  *
  *  - Calls of this mm that map, unmap, protect, move, copy or populate: they fail
  *    on the mark, or wait for the VMA lock, and so for the flush.
- *  - madvise(), if the VMA is being replaced: it has nothing to do where entries
- *    are none, and what it promises is about later accesses, which fail.
  *  - rmap, for reclaim, migration, KSM, khugepaged and splitting: it finds the
  *    page not mapped here, as after the flush.  Whoever reuses the page, or its
  *    content, first finds that nobody else has a reference.
@@ -535,10 +532,13 @@ static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
  * munmap: the page is still that of the VMA.  For a file it might differ from
  * the file, since truncation relies on the count, and so do drivers that unmap
  * their pages.
+ *
+ * A VMA that is being replaced is no hole for madvise(): after MADV_DONTNEED, no CPU
+ * may read old pages, also where the entries were none already.
  */
 static bool may_hide_flush(struct vm_area_struct *vma)
 {
-	return vma_munmap_pending(vma) && vma_is_plain_anonymous(vma);
+	return vma_munmap_dead(vma) && vma_is_plain_anonymous(vma);
 }
 
 static struct zap_details section_details(struct vm_area_struct *vma)
@@ -666,6 +666,7 @@ static void section_check_zapped(struct munmap_op *op,
 		struct section_step step;
 		long one = WORK_LEAF;
 		unsigned int nr;
+		bool zapped;
 		pmd_t *pmd;
 		pte_t *pte;
 
@@ -680,8 +681,9 @@ static void section_check_zapped(struct munmap_op *op,
 		if (!pte)
 			continue;
 		nr = (step.end - step.start) >> PAGE_SHIFT;
-		VM_WARN_ON_ONCE(op->replaces ? !entries_are_empty(pte, nr) :
-					       !entries_are_none(pte, nr));
+		zapped = op->replaces ? entries_are_empty(pte, nr) :
+					entries_are_none(pte, nr);
+		VM_WARN_ON_ONCE(!zapped);
 		pte_unmap(pte);
 	}
 }
@@ -1114,11 +1116,11 @@ static bool vma_is_replaceable(struct vm_area_struct *vma)
 	const vm_flags_t excluded =
 		VM_SPECIAL | VM_SHARED | VM_MAYSHARE | VM_LOCKED_MASK |
 		VM_GROWSDOWN | VM_GROWSUP | VM_HUGETLB | VM_DROPPABLE |
-		VM_SHADOW_STACK | VM_MERGEABLE | __VM_UFFD_FLAGS;
+		VM_SHADOW_STACK | VM_MERGEABLE;
 
 	return vma_is_anonymous(vma) && !vma->vm_file &&
-	       !(vma->vm_flags & excluded) && !vma_munmap_pending(vma) &&
-	       can_modify_vma(vma);
+	       !(vma->vm_flags & excluded) && !userfaultfd_armed(vma) &&
+	       !vma_munmap_pending(vma) && can_modify_vma(vma);
 }
 
 /* Is each page of [start, end) in a VMA that can become the new mapping? */
@@ -1209,7 +1211,9 @@ void __vma_munmap_complete(struct vm_area_struct *vma)
 	if (!munmap_broken(MUNMAP_NO_COMPLETE))
 		section_zap_rest(vma);
 	vma->munmap_pending = 0;
-	perf_event_mmap(vma);
+	/* A task that registers a userfaultfd can do so for another process. */
+	if (vma->vm_mm == current->mm)
+		perf_event_mmap(vma);
 	count_vm_event(MUNMAP_SECTION_COMPLETED);
 }
 
