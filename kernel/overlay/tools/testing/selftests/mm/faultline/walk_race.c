@@ -1124,20 +1124,25 @@ TEST_F_TIMEOUT(race, mlock_whole, TIMEOUT)
 		  .verify = succeeded, .enough = has_yielded);
 }
 
+/* The limit of a region and a half. */
+static void check_limit(struct race *r)
+{
+	const long kb = status_kb("VmLck"), limit = 3 * r->len / 2 / KIB;
+
+	if (kb <= limit)
+		return;
+	ksft_print_msg("%ld of %ld kB\n", kb, limit);
+	race_wrong(r);
+}
+
 /* Two regions fit under the limit one at a time; a call that fails changes nothing. */
 static void limit_racer(struct race *r, int id)
 {
 	struct data *d = r->data;
-	const long limit = 3 * r->len / 2 / KIB;
 
 	while (!atomic_load(&r->done)) {
 		if (id) {
-			long kb = status_kb("VmLck");
-
-			if (kb > limit) {
-				ksft_print_msg("%ld of %ld kB\n", kb, limit);
-				race_wrong(r);
-			}
+			check_limit(r);
 			protect_own_page(r, id);
 		} else if (!mlock(d->second, r->len)) {
 			munlock(d->second, r->len);
@@ -1178,6 +1183,56 @@ TEST_F_TIMEOUT(race, mlock_limit, TIMEOUT)
 	ASSERT_NE(NULL, d.second);
 	RACE_TEST(&self->r, &d, .racers = 3, .racer = limit_racer,
 		  .call = lock_to_limit, .verify = succeeded,
+		  .enough = has_yielded);
+}
+
+/* Half of the region is away while the other one is locked, and comes back. */
+static void hole_racer(struct race *r, int id)
+{
+	struct data *d = r->data;
+	const size_t len = r->len / 2;
+	char *hole = r->start + len;
+
+	while (!atomic_load(&r->done)) {
+		if (id) {
+			check_limit(r);
+			protect_own_page(r, id);
+		} else {
+			munmap(hole, len);
+			sched_yield();
+			mlock(d->second, r->len);
+			if (mmap(hole, len, PROT_READ | PROT_WRITE,
+				 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+				 0) != hole)
+				race_wrong(r);
+			sched_yield();
+			munlock(d->second, r->len);
+		}
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+static int lock_with_hole(struct race *r)
+{
+	int i;
+
+	for (i = 0; i < 8; i++)
+		if ((mlock(r->start, r->len) && errno != ENOMEM) ||
+		    (munlock(r->start, r->len) && errno != ENOMEM))
+			return -errno;
+	return sum_up();
+}
+
+TEST_F_TIMEOUT(race, mlock_limit_hole, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	ASSERT_EQ(0, memlock_limit(3 * race_range() / 2));
+	d.second = map_filled(race_range(), TAG);
+	ASSERT_NE(NULL, d.second);
+	RACE_TEST(&self->r, &d, .racers = 3, .racer = hole_racer,
+		  .call = lock_with_hole, .verify = succeeded,
 		  .enough = has_yielded);
 }
 
