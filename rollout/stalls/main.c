@@ -5,6 +5,7 @@
  */
 #include <errno.h>
 #include <getopt.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 
 static const char usage[] =
 	"usage: " PROGRAM " [OPTION...]\n"
-	"       " PROGRAM " show FILE [--json] [--textfile FILE] [--anonymous]\n"
+	"       " PROGRAM " show FILE [--json] [--textfile FILE] [--anonymous] [--record OTHER]\n"
 	"\n"
 	"Watch the waits for mmap_lock, the locks of mappings and those of hugetlb, and say\n"
 	"which program and which call held the lock, and which switch of Faultline kernels\n"
@@ -24,7 +25,7 @@ static const char usage[] =
 	"  --cgroup GROUP   only waits in this control group, a folder below /sys/fs/cgroup\n"
 	"  --min TIME       the shortest wait to count, such as 1ms, 200us, 2s (default: 1ms)\n"
 	"  --json           JSON on standard output, not a table\n"
-	"  --textfile FILE  also metrics for node_exporter, in FILE.prom\n"
+	"  --textfile FILE  also metrics for node_exporter; the name of FILE ends in .prom\n"
 	"  --record FILE    also a record, for '" PROGRAM " show FILE' without root\n"
 	"  --anonymous      numbers for the names of programs\n"
 	"  --verbose        what libbpf says\n";
@@ -85,7 +86,7 @@ static u64 time_of(const char *text)
 	wrong_usage("--min '%s' is not a time from 1us to 100s", text);
 }
 
-/* Better now than after a minute. */
+/* A bad path is refused before watching begins. */
 static void check_place(const char *option, const char *path)
 {
 	char *temporary;
@@ -96,9 +97,7 @@ static void check_place(const char *option, const char *path)
 	if (!*path || path[strlen(path) - 1] == '/')
 		wrong_usage("%s '%s' is not the name of a file", option, path);
 	file = begin_file(path, &temporary);
-	fclose(file);
-	remove(temporary);
-	free(temporary);
+	cancel_file(file, temporary);
 }
 
 int main(int argc, char **argv)
@@ -120,9 +119,10 @@ int main(int argc, char **argv)
 	};
 	struct wish wish = { .seconds = 60, .min_ns = 1000000 };
 	const char *textfile = NULL, *record = NULL, *file = NULL, *watching = NULL;
-	bool json = false, anonymous = false, show = false;
+	bool json = false, anonymous = false, show = false, unprinted;
 	static struct report report;
-	int option;
+	const char *end;
+	int option, error;
 
 	while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
 		if (option >= SECONDS && option <= MIN)
@@ -177,6 +177,10 @@ int main(int argc, char **argv)
 		wrong_usage("%s are for watching, not for show", watching);
 	if (wish.tgid && wish.cgroup)
 		wrong_usage("--pid and --cgroup exclude each other");
+	end = textfile ? strrchr(textfile, '.') : NULL;
+	if (textfile && (!end || strcmp(end, ".prom")))
+		wrong_usage("--textfile '%s' does not end in .prom, so node_exporter would ignore it",
+			    textfile);
 	check_place("--textfile", textfile);
 	check_place("--record", record);
 
@@ -186,15 +190,19 @@ int main(int argc, char **argv)
 		watch(&report, &wish);
 	if (anonymous)
 		anonymize(&report);
-	if (record)
-		write_record(&report, record);
-	if (textfile)
-		write_textfile(&report, textfile);
+	/* The table comes first, as a file may fail; a closed pipe does not prevent the files. */
+	signal(SIGPIPE, SIG_IGN);
 	if (json)
 		print_json(&report, stdout);
 	else
 		print_table(&report, stdout);
-	if (fflush(stdout) || ferror(stdout))
-		fail("cannot write to standard output: %s", strerror(errno));
+	unprinted = fflush(stdout) || ferror(stdout);
+	error = errno;
+	if (record)
+		write_record(&report, record);
+	if (textfile)
+		write_textfile(&report, textfile);
+	if (unprinted)
+		fail("cannot write to standard output: %s", strerror(error));
 	return 0;
 }

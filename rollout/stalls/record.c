@@ -3,7 +3,7 @@
  * Reports in a file: lines with tabs, of which the last one is "end".
  */
 #include <errno.h>
-#include <stdarg.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -14,24 +14,65 @@
 #define FIRST_LINE PROGRAM " 1"
 #define MAX_FIELDS 12
 
+/* A file that is being written; it goes if a signal ends the program. */
+static const char *volatile unfinished;
+
+static void remove_unfinished(int signal)
+{
+	if (unfinished)
+		unlink(unfinished);
+	/* The handler is reset: this ends the program. */
+	raise(signal);
+}
+
+static void remove_when_ended(const char *temporary)
+{
+	static const int signals[] = { SIGINT, SIGTERM, SIGHUP };
+	struct sigaction action = { .sa_handler = remove_unfinished,
+				    .sa_flags = SA_RESETHAND | SA_NODEFER };
+	struct sigaction old;
+	size_t i;
+
+	unfinished = temporary;
+	for (i = 0; i < sizeof(signals) / sizeof(*signals); i++)
+		/* nohup(1) ignores signals on purpose. */
+		if (!sigaction(signals[i], NULL, &old) &&
+		    old.sa_handler != SIG_IGN)
+			sigaction(signals[i], &action, NULL);
+}
+
 FILE *begin_file(const char *path, char **temporary)
 {
+	mode_t mask = umask(0);
+	struct stat status;
 	FILE *file;
 	int fd;
 
+	umask(mask);
+	if (!lstat(path, &status) && !S_ISREG(status.st_mode))
+		fail("%s exists and is not a regular file: give another name",
+		     path);
 	if (asprintf(temporary, "%s.XXXXXX", path) < 0)
 		fail("out of memory");
 	fd = mkstemp(*temporary);
 	if (fd < 0)
 		fail("cannot write to the folder of %s: %s", path,
 		     strerror(errno));
-	/* Whoever may read it decides its folder. */
-	if (fchmod(fd, 0644))
+	remove_when_ended(*temporary);
+	if (fchmod(fd, 0666 & ~mask))
 		fail("cannot write %s: %s", *temporary, strerror(errno));
 	file = fdopen(fd, "w");
 	if (!file)
 		fail("cannot write %s: %s", *temporary, strerror(errno));
 	return file;
+}
+
+void cancel_file(FILE *file, char *temporary)
+{
+	fclose(file);
+	unlink(temporary);
+	unfinished = NULL;
+	free(temporary);
 }
 
 void finish_file(FILE *file, const char *path, char *temporary)
@@ -44,6 +85,7 @@ void finish_file(FILE *file, const char *path, char *temporary)
 		unlink(temporary);
 		fail("cannot write %s: %s", path, strerror(error));
 	}
+	unfinished = NULL;
 	free(temporary);
 }
 

@@ -115,6 +115,7 @@ void write_textfile(const struct report *report, const char *path);
 /* A file that is there as a whole or not at all. */
 FILE *begin_file(const char *path, char **temporary);
 void finish_file(FILE *file, const char *path, char *temporary);
+void cancel_file(FILE *file, char *temporary);
 
 /* watch.c */
 struct wish {

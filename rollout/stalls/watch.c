@@ -362,18 +362,25 @@ static long long now(void)
 	return time.tv_sec * ONE_SECOND + time.tv_nsec;
 }
 
-/* Wait for the end of the window, or for a signal to end it early. */
-static long long wait_window(struct stalls_bpf *bpf, const struct wish *wish)
+static sigset_t ending(void)
 {
-	long long begin = now(), end = begin + wish->seconds * ONE_SECOND, left;
-	bool terminal = isatty(STDERR_FILENO);
-	struct timespec step;
 	sigset_t signals;
 
 	sigemptyset(&signals);
 	sigaddset(&signals, SIGINT);
 	sigaddset(&signals, SIGTERM);
 	sigaddset(&signals, SIGHUP);
+	return signals;
+}
+
+/* Wait for the end of the window, or for a signal to end it early. */
+static long long wait_window(struct stalls_bpf *bpf, const struct wish *wish)
+{
+	long long begin = now(), end = begin + wish->seconds * ONE_SECOND, left;
+	bool terminal = isatty(STDERR_FILENO);
+	sigset_t signals = ending();
+	struct timespec step;
+
 	fprintf(stderr, PROGRAM ": watching for %g s; Ctrl-C ends it early\n",
 		wish->seconds);
 	while ((left = end - now()) > 0) {
@@ -413,8 +420,9 @@ void watch(struct report *report, const struct wish *wish)
 	unsigned long table = 0;
 	struct stalls_bpf *bpf;
 	struct utsname name;
+	static const struct timespec at_once;
+	sigset_t signals = ending();
 	struct btf *btf;
-	sigset_t signals;
 
 	check_host(wish);
 	verbose = wish->verbose;
@@ -431,10 +439,6 @@ void watch(struct report *report, const struct wish *wish)
 	bpf = load(report, wish, btf, table, false);
 
 	/* Not before: nothing has to be told while it loads. */
-	sigemptyset(&signals);
-	sigaddset(&signals, SIGINT);
-	sigaddset(&signals, SIGTERM);
-	sigaddset(&signals, SIGHUP);
 	sigprocmask(SIG_BLOCK, &signals, NULL);
 
 	/* Ends first: a wait whose end nobody sees would stay in the map. */
@@ -447,6 +451,13 @@ void watch(struct report *report, const struct wish *wish)
 	attach_optional(report, NULL, bpf->progs.broadcast, broadcasts);
 
 	report->seconds = wait_window(bpf, wish) / 1e9;
+	/* A record of no time at all cannot be shown. */
+	if (report->seconds < 0.001)
+		report->seconds = 0.001;
+	/* A second Ctrl-C meant the window, not the report. */
+	while (sigtimedwait(&signals, NULL, &at_once) > 0)
+		;
+	sigprocmask(SIG_UNBLOCK, &signals, NULL);
 	uname(&name);
 	snprintf(report->kernel, sizeof(report->kernel), "%s", name.release);
 	clean(report->kernel);

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -174,7 +175,8 @@ def test_broken_record(run: Run, record: Path, change: Callable[[str], str], sai
     (["--min", "5"], "--min '5' is not a time from 1us to 100s"),
     (["--min", "1ns"], "--min '1ns' is not a time"),
     (["--pid", "1", "--cgroup", "x"], "--pid and --cgroup exclude each other"),
-    (["--record", ""], "--record '' is not the name of a file")])
+    (["--record", ""], "--record '' is not the name of a file"),
+    (["--textfile", "stalls.txt"], "--textfile 'stalls.txt' does not end in .prom")])
 def test_wrong_usage(run: Run, words: list[str], said: str) -> None:
     """A wrong option is refused in one line, before anything is watched."""
     done = run(*words)
@@ -193,6 +195,67 @@ def test_no_file(run: Run, program: Path, record: Path, tmp_path: Path) -> None:
     with open("/dev/full", "w", encoding="ascii") as full:
         assert subprocess.run([program, "show", record], stdout=full,
                               stderr=subprocess.DEVNULL, check=False).returncode == 1
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder"])
+@pytest.mark.parametrize("option", ["--record", "--textfile"])
+def test_not_regular(run: Run, record: Path, tmp_path: Path, option: str, kind: str) -> None:
+    """Only a regular file is replaced."""
+    path = tmp_path / "it.prom"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(record)
+    else:
+        path.mkdir()
+    before, files = path.lstat(), set(os.listdir(tmp_path))
+    done = run("show", record, option, path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"{path} exists and is not a regular file: give another name" in done.stderr
+    assert path.lstat().st_ino == before.st_ino and set(os.listdir(tmp_path)) == files
+
+
+@pytest.mark.parametrize("mask, mode", [(0o077, 0o600), (0o002, 0o664)])
+def test_mode(program: Path, record: Path, tmp_path: Path, mask: int, mode: int) -> None:
+    """The umask decides who can read a file."""
+    path = tmp_path / "second"
+    subprocess.run([program, "show", record, "--record", path], check=True, umask=mask,
+                   stdout=subprocess.DEVNULL)
+    assert path.stat().st_mode & 0o777 == mode
+
+
+def test_full(program: Path, record: Path, tmp_path: Path) -> None:
+    """The table is printed even if a file cannot be written, and files if the table cannot."""
+    words = [program, "show", record, "--record", tmp_path / "second"]
+    # Python ignores SIGXFSZ, and so does the program here.
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, restore_signals=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (16, 16)))
+    assert done.returncode == 1 and "waits of 1.0 ms or longer" in done.stdout
+    assert "second: File too large" in done.stderr
+    assert os.listdir(tmp_path) == ["record"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.returncode == 1 and "standard output: Broken pipe" in done.stderr
+    assert (tmp_path / "second").read_text().endswith("\nend\n")
+
+
+@pytest.mark.parametrize("signal", [2, 15, 1])
+def test_signal(program: Path, record: Path, tmp_path: Path, signal: int) -> None:
+    """A signal while a file is written leaves no part of it."""
+    source = tmp_path / "fsync.c"
+    source.write_text("#include <signal.h>\n"
+                      f"int fsync(int fd) {{ return raise({signal}) + 0 * fd; }}\n")
+    library = tmp_path / "fsync.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    files = set(os.listdir(tmp_path))
+    done = subprocess.run([program, "show", record, "--record", tmp_path / "second"],
+                          stdout=subprocess.DEVNULL, check=False,
+                          env={**os.environ, "LD_PRELOAD": str(library)})
+    assert done.returncode == -signal
+    assert set(os.listdir(tmp_path)) == files
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user than root")
@@ -227,7 +290,8 @@ def test_page_and_completion(run: Run) -> None:
              *words], capture_output=True, text=True, check=True).stdout.split())
     assert completed("--") == options | {"--help"}
     assert completed("sh") == {"show"}
-    assert completed("show", "record", "--") == {"--json", "--textfile", "--anonymous", "--help"}
+    assert completed("show", "record", "--") == {"--json", "--textfile", "--record", "--anonymous",
+                                                 "--help"}
     done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", PAGE], capture_output=True,
                           text=True, check=False)
     assert not done.stdout and done.returncode == 0
