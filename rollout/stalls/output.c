@@ -45,6 +45,10 @@ static void print_lost(const struct report *report, FILE *out)
 	const u64 *lost = report->counters;
 	char text[32];
 
+	if (lost[UNENDED_WAITS])
+		fprintf(out, "%llu of these waits had not ended when watching did, the longest after %s.\n",
+			(unsigned long long)lost[UNENDED_WAITS],
+			duration(text, sizeof(text), lost[UNENDED_LONGEST_NS]));
 	if (lost[LOST_GROUPS])
 		fprintf(out, "Lost: %llu waits (%s), as there were too many different ones.\n",
 			(unsigned long long)lost[LOST_GROUPS],
@@ -309,9 +313,17 @@ void write_textfile(const struct report *report, const char *path)
 		"faultline_stalls_broadcasts %llu\n"
 		"# HELP faultline_stalls_lost_waits Waits in the window that are in no other metric.\n"
 		"# TYPE faultline_stalls_lost_waits gauge\n"
-		"faultline_stalls_lost_waits %llu\n",
+		"faultline_stalls_lost_waits %llu\n"
+		"# HELP faultline_stalls_unended_waits Waits that had not ended when the window did.\n"
+		"# TYPE faultline_stalls_unended_waits gauge\n"
+		"faultline_stalls_unended_waits %llu\n"
+		"# HELP faultline_stalls_longest_unended_wait_seconds Longest of the waits that had not ended.\n"
+		"# TYPE faultline_stalls_longest_unended_wait_seconds gauge\n"
+		"faultline_stalls_longest_unended_wait_seconds %.6f\n",
 		total / 1e9, (unsigned long long)sent,
 		(unsigned long long)(report->counters[LOST_GROUPS] +
-				     report->counters[LOST_WAITERS]));
+				     report->counters[LOST_WAITERS]),
+		(unsigned long long)report->counters[UNENDED_WAITS],
+		report->counters[UNENDED_LONGEST_NS] / 1e9);
 	finish_file(out, path, temporary);
 }

@@ -20,6 +20,8 @@ const char * const counter_names[NR_COUNTERS] = {
 	[LOST_GROUP_NS]	= "lost_ns",
 	[LOST_STACKS]	= "lost_stacks",
 	[LOST_SENDERS]	= "lost_broadcasts",
+	[UNENDED_WAITS]	= "unended_waits",
+	[UNENDED_LONGEST_NS] = "unended_longest_ns",
 };
 
 const char * const lock_names[LOCK_KINDS] = {
@@ -180,11 +182,14 @@ struct summary *summarize(const struct report *report, size_t *nr)
 	return sums;
 }
 
-u64 slot_end(unsigned int slot)
+/* The end of what slot_of() puts in a slot: whole units, of which the last slot has all others. */
+static u64 slot_end(unsigned int slot)
 {
 	unsigned int power = slot / 4, quarter = slot % 4;
 
-	return ((4ULL + quarter + 1) << power) * 1024 / 4;
+	if (slot == SLOTS - 1)
+		return ~0ULL;
+	return (((4ULL + quarter + 1) << power) + 3) / 4 * SLOT_UNIT;
 }
 
 u64 percentile(const struct row *row, double part)

@@ -53,7 +53,10 @@ struct broadcaster {
 
 enum counter {
 	SHORT_WAITS, SHORT_NS, LOST_WAITERS, LOST_GROUPS, LOST_GROUP_NS,
-	LOST_STACKS, LOST_SENDERS, NR_COUNTERS
+	LOST_STACKS, LOST_SENDERS,
+	/* Waits that had not ended with the window; they are in the rows. */
+	UNENDED_WAITS, UNENDED_LONGEST_NS,
+	NR_COUNTERS
 };
 
 extern const char * const counter_names[NR_COUNTERS];
@@ -92,7 +95,6 @@ void sort_rows(struct report *report);
 void anonymize(struct report *report);
 struct summary *summarize(const struct report *report, size_t *nr);
 u64 percentile(const struct row *row, double part);
-u64 slot_end(unsigned int slot);
 int switch_named(const char *name);
 void read_switches(struct report *report);
 bool is_on(const struct report *report, int which);

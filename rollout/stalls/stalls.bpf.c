@@ -190,41 +190,6 @@ u64 lost_waiters, lost_groups, lost_group_ns, lost_stacks, lost_senders;
 /* Tasks that wait now: with none, a wakeup costs one read. */
 int waiting;
 
-struct segment {
-	u64 start;
-	u64 end;
-	struct cause cause;
-};
-
-#define SEGMENTS 4
-
-/* One lock that somebody waits for. */
-struct history {
-	/* The end of the last segment. */
-	u64 since;
-	u64 releases;
-	int waiters;
-	int pad;
-	struct segment segments[SEGMENTS];
-	/* The last writer that had to wait, since it has the lock. */
-	struct segment taken;
-};
-
-struct waiter {
-	u64 begin;
-	u64 lock;
-	u64 woken;
-	u64 releases;
-	struct cause owner;
-	/* The release that woke it; the history may have no room for that. */
-	struct segment last;
-	u8 kind;
-	u8 write;
-	/* From the function, not from the tracepoint. */
-	u8 whole;
-	u8 pad[5];
-};
-
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_WAITERS);
@@ -552,20 +517,6 @@ static __always_inline int wait_begins(u64 lock, unsigned int flags, bool whole)
 	}
 	__sync_fetch_and_add(&waiting, 1);
 	return 0;
-}
-
-static __always_inline u32 slot_of(u64 ns)
-{
-	u64 units = ns >> 10;
-	u32 power = 0, step, slot;
-
-	/* The position of the highest bit. */
-	for (step = 16; step; step /= 2)
-		if (units >> (power + step))
-			power += step;
-	slot = power * 4 + (power >= 2 ? (units >> (power - 2)) & 3 :
-			    (units << (2 - power)) & 3);
-	return slot < SLOTS ? slot : SLOTS - 1;
 }
 
 static __always_inline void count(struct group_key *key, u64 ns)

@@ -14,6 +14,7 @@ typedef unsigned long long u64;
 #define STACK_DEPTH 24
 /* Four buckets for each power of two of 1.024 us: up to 137 s. */
 #define SLOTS 108
+#define SLOT_UNIT 1024
 #define MAX_GROUPS 8192
 #define MAX_STACKS 4096
 #define MAX_WAITERS 32768
@@ -64,6 +65,41 @@ struct cause {
 	unsigned char pad;
 };
 
+struct segment {
+	u64 start;
+	u64 end;
+	struct cause cause;
+};
+
+#define SEGMENTS 4
+
+/* One lock that somebody waits for. */
+struct history {
+	/* The end of the last segment. */
+	u64 since;
+	u64 releases;
+	int waiters;
+	int pad;
+	struct segment segments[SEGMENTS];
+	/* The last writer that had to wait, since it has the lock. */
+	struct segment taken;
+};
+
+struct waiter {
+	u64 begin;
+	u64 lock;
+	u64 woken;
+	u64 releases;
+	struct cause owner;
+	/* The release that woke it; the history may have no room for that. */
+	struct segment last;
+	u8 kind;
+	u8 write;
+	/* From the function, not from the tracepoint. */
+	u8 whole;
+	u8 pad[5];
+};
+
 struct group_key {
 	struct cause cause;
 	char waiter[COMM_LEN];
@@ -78,6 +114,20 @@ struct group {
 	unsigned long long max;
 	unsigned int slots[SLOTS];
 };
+
+static inline __attribute__((always_inline)) u32 slot_of(u64 ns)
+{
+	u64 units = ns / SLOT_UNIT;
+	u32 power = 0, step, slot;
+
+	/* The position of the highest bit. */
+	for (step = 16; step; step /= 2)
+		if (units >> (power + step))
+			power += step;
+	slot = power * 4 + (power >= 2 ? (units >> (power - 2)) & 3 :
+			    (units << (2 - power)) & 3);
+	return slot < SLOTS ? slot : SLOTS - 1;
+}
 
 struct sender {
 	char comm[COMM_LEN];

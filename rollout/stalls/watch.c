@@ -92,10 +92,20 @@ static const char *symbol_at(unsigned long address)
 
 /* --- Reasons why it cannot work here */
 
+static bool first_namespace(const char *kind, const char *number)
+{
+	char path[64], text[64];
+	ssize_t length;
+
+	snprintf(path, sizeof(path), "/proc/self/ns/%s", kind);
+	length = readlink(path, text, sizeof(text) - 1);
+	text[length > 0 ? length : 0] = 0;
+	return !strcmp(text, number);
+}
+
 static void check_host(const struct wish *wish)
 {
 	char text[256] = "", path[64];
-	ssize_t length;
 	FILE *file;
 
 	if (geteuid())
@@ -111,9 +121,7 @@ static void check_host(const struct wish *wish)
 		fail("there is no " BTF_FILE ": mount /sys, in a container run it on the host; else this kernel was built without type information (CONFIG_DEBUG_INFO_BTF), which kernels of distributions have");
 	if (!wish->tgid)
 		return;
-	length = readlink("/proc/self/ns/pid", text, sizeof(text) - 1);
-	text[length > 0 ? length : 0] = 0;
-	if (strcmp(text, FIRST_PID_NAMESPACE))
+	if (!first_namespace("pid", FIRST_PID_NAMESPACE))
 		fail("--pid in a container does not mean what the kernel calls this process: run it on the host");
 	snprintf(path, sizeof(path), "/proc/%u", wish->tgid);
 	if (access(path, F_OK))
@@ -190,6 +198,17 @@ static void note(struct report *report, const char *text)
 		 "%s", text);
 }
 
+static void clean_row(struct row *row)
+{
+	clean(row->holder);
+	clean(row->call);
+	clean(row->waiter);
+	if (!*row->holder)
+		strcpy(row->holder, "-");
+	if (!*row->waiter)
+		strcpy(row->waiter, "-");
+}
+
 static void add_group(struct report *report, struct stalls_bpf *bpf,
 		      const struct group_key *key, const struct group *group)
 {
@@ -206,19 +225,90 @@ static void add_group(struct report *report, struct stalls_bpf *bpf,
 			frames[nr] = symbol_at(stack[nr]);
 	name_cause(&row, &key->cause, key->lock, frames, nr);
 	snprintf(row.waiter, sizeof(row.waiter), "%.*s", COMM_LEN, key->waiter);
-	clean(row.holder);
-	clean(row.call);
-	clean(row.waiter);
-	if (!*row.holder)
-		strcpy(row.holder, "-");
-	if (!*row.waiter)
-		strcpy(row.waiter, "-");
+	clean_row(&row);
 	row.waits = group->waits;
 	row.total = group->total;
 	row.max = group->max;
 	for (i = 0; i < SLOTS; i++)
 		row.slots[i] = group->slots[i];
 	add_slots(find_row(report, &row), &row);
+}
+
+/* The name of a thread; false if it has gone, or sleeps as nobody does who waits. */
+static bool still_waits(u32 pid, char *name, size_t size)
+{
+	char path[64], text[512], *first, *last = NULL;
+	FILE *file;
+
+	strcpy(name, "-");
+	/* Its number is that of another thread here. */
+	if (!first_namespace("pid", FIRST_PID_NAMESPACE))
+		return true;
+	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+	file = fopen(path, "re");
+	if (!file)
+		return false;
+	if (fgets(text, sizeof(text), file))
+		last = strrchr(text, ')');
+	fclose(file);
+	first = strchr(text, '(');
+	if (!last || last[1] != ' ' || !strchr("RD", last[2]) || !first)
+		return false;
+	*last = 0;
+	snprintf(name, size, "%.*s", COMM_LEN, first + 1);
+	return true;
+}
+
+static void add_waiter(struct report *report, int histories,
+		       const struct waiter *waiter, struct row *row, u64 end)
+{
+	struct cause cause = waiter->owner;
+	struct history history;
+
+	cause.pid = 0;
+	/* The owner has released the lock. */
+	if (!bpf_map_lookup_elem(histories, &waiter->lock, &history) &&
+	    history.releases != waiter->releases)
+		cause.flags = history.releases - waiter->releases > SEGMENTS ?
+			CAUSE_CROWD : CAUSE_UNKNOWN;
+	name_cause(row, &cause, waiter->kind, NULL, 0);
+	clean_row(row);
+	row->write = waiter->write;
+	row->waits = 1;
+	row->total = row->max = end - waiter->begin;
+	row->slots[slot_of(row->max)] = 1;
+	add_slots(find_row(report, row), row);
+	report->counters[UNENDED_WAITS]++;
+	if (row->max > report->counters[UNENDED_LONGEST_NS])
+		report->counters[UNENDED_LONGEST_NS] = row->max;
+}
+
+/* Waits that have not ended, of which the longest may matter most. */
+static void read_waiters(struct report *report, struct stalls_bpf *bpf, u64 end)
+{
+	struct waiter *waiters = calloc(MAX_WAITERS, sizeof(*waiters));
+	u32 *pids = calloc(MAX_WAITERS, sizeof(*pids)), next, i;
+	u32 count = MAX_WAITERS;
+	struct row row;
+	int error;
+
+	if (!waiters || !pids)
+		fail("out of memory");
+	/* At once: a walk by keys starts again if a wait ends under it. */
+	error = bpf_map_lookup_batch(bpf_map__fd(bpf->maps.waiters), NULL, &next,
+				     pids, waiters, &count, NULL);
+	if (error && error != -ENOENT)
+		fail("cannot read the waits that have not ended: %s",
+		     strerror(-error));
+	for (i = 0; i < count; i++) {
+		row = (struct row){ .which = -1 };
+		if (waiters[i].begin + report->min_ns <= end &&
+		    still_waits(pids[i], row.waiter, sizeof(row.waiter)))
+			add_waiter(report, bpf_map__fd(bpf->maps.histories),
+				   &waiters[i], &row, end);
+	}
+	free(waiters);
+	free(pids);
 }
 
 static void read_groups(struct report *report, struct stalls_bpf *bpf)
@@ -423,6 +513,7 @@ void watch(struct report *report, const struct wish *wish)
 	static const struct timespec at_once;
 	sigset_t signals = ending();
 	struct btf *btf;
+	u64 end;
 
 	check_host(wish);
 	verbose = wish->verbose;
@@ -457,6 +548,7 @@ void watch(struct report *report, const struct wish *wish)
 	/* A second Ctrl-C meant the window, not the report. */
 	while (sigtimedwait(&signals, NULL, &at_once) > 0)
 		;
+	end = now();
 	sigprocmask(SIG_UNBLOCK, &signals, NULL);
 	uname(&name);
 	snprintf(report->kernel, sizeof(report->kernel), "%s", name.release);
@@ -464,6 +556,7 @@ void watch(struct report *report, const struct wish *wish)
 	report->min_ns = wish->min_ns;
 	read_switches(report);
 	read_groups(report, bpf);
+	read_waiters(report, bpf, end);
 	read_senders(report, bpf);
 	report->counters[SHORT_WAITS] = bpf->bss->short_waits;
 	report->counters[SHORT_NS] = bpf->bss->short_ns;

@@ -63,6 +63,7 @@ def test_table(run: Run, record: Path) -> None:
         "vm.munmap_section_kbytes=65536 would have removed up to 4.0 s of 4.8 s of waiting.",
         "vm.hugetlb_pmd_sharing=0 would have removed up to 250.0 ms of 4.8 s of waiting."]
     for said in ("7 shorter waits, 3.0 ms in all.", "Not watched: exits.",
+                 "2 of these waits had not ended when watching did, the longest after 700.0 ms.",
                  "Lost: 4 waits (9.0 ms), as there were too many different ones.",
                  "7.0 interrupts per second of every CPU for page tables (most by java): "
                  "vm.pmd_clear_ipi_free=1 sends none."):
@@ -97,6 +98,8 @@ def test_json(run: Run, record: Path) -> None:
     assert {one["name"]: str(one["on"]) for one in found["switches"]} == {
         name: on for name, (_, on) in SWITCHES.items()}
     assert found["counters"]["lost_waits"] == 4
+    assert found["counters"]["unended_waits"] == 2
+    assert found["counters"]["unended_longest_ns"] == 700_000_000
     assert found["broadcasts"] == [{"program": "java", "count": 50},
                                    {"program": "khugepaged", "count": 20}]
 
@@ -118,12 +121,28 @@ def test_textfile(run: Run, record: Path, tmp_path: Path) -> None:
             'switch="vm.hugetlb_pmd_sharing"} 0.250000\n' in text)
     assert "faultline_stalls_all_waited_seconds 4.752000\n" in text
     assert "faultline_stalls_lost_waits 4\n" in text
+    assert "faultline_stalls_unended_waits 2\n" in text
+    assert "faultline_stalls_longest_unended_wait_seconds 0.700000\n" in text
     assert not re.search("worker|java", text)
     samples = [line.split()[0] for line in text.splitlines() if line[0] != "#"]
     assert len(set(samples)) == len(samples)
     assert ({re.split("[{ ]", line)[0] for line in samples}
             == set(re.findall(r"# TYPE (\w+) gauge", text)))
     assert set(os.listdir(tmp_path)) == {"stalls.prom", "record"}
+
+
+@pytest.mark.parametrize("slots, longest, p50", [
+    # Below 2.048 us, 3.072 us, 10.240 us; from 120 s on.
+    ("0", 9000, 0.002), ("4", 9000, 0.003), ("12", 20000, 0.010), ("12", 9000, 0.009),
+    ("107", 300_000_000_000, 300_000.0)])
+def test_percentile(run: Run, record: Path, slots: str, longest: int, p50: float) -> None:
+    """A percentile is the end of its bucket, or the longest wait."""
+    lines = [line for line in LINES if not line.startswith("waits\t")]
+    lines.insert(-1, f"waits\tmmap_lock\t1\ta\t0\tfork\tb\t-\t2\t{2 * longest}\t{longest}\t"
+                     f"{slots}:2")
+    record.write_text("\n".join(lines) + "\n")
+    found, = json.loads(run("show", record, "--json").stdout)["groups"]
+    assert found["p50_ms"] == p50
 
 
 def test_anonymous(run: Run, record: Path) -> None:
@@ -141,9 +160,9 @@ BROKEN = (
     (lambda _: "", "is not a record of this version"),
     (lambda text: text.replace("stalls 1", "stalls 2", 1), "is not a record of this version"),
     (lambda text: text.removesuffix("end\n"), "has no end: it was not copied as a whole"),
-    (lambda text: text + "end\n", "line 28: something after the end"),
+    (lambda text: text + "end\n", "line 30: something after the end"),
     (lambda text: text.replace("79:1,83:1", "79:1,83:2"), "does not add up"),
-    (lambda text: text.replace("79:1,83:1", "79:1,999:1"), "line 21: not a distribution"),
+    (lambda text: text.replace("79:1,83:1", "79:1,999:1"), "line 23: not a distribution"),
     (lambda text: text.replace("vm.munmap_section_kbytes\t2", "vm.no\t2"), "an unknown switch"),
     (lambda text: text.replace("\tworker\t", "\t\x1b[2J\t", 1), "a character that it cannot have"),
     (lambda text: text.replace("\tworker\t", "\t" + "x" * 99 + "\t", 1), "empty or too long"),
