@@ -68,6 +68,17 @@ static double number(const char *text, const char *option, double least,
 	return value;
 }
 
+static unsigned int pid_of(const char *text)
+{
+	unsigned long value;
+	char *end;
+
+	value = strtoul(text, &end, 10);
+	if (*text < '0' || *text > '9' || *end || !value || value > 1 << 22)
+		wrong_usage("--pid '%s' is not the number of a process", text);
+	return value;
+}
+
 static u64 time_of(const char *text)
 {
 	static const struct {
@@ -132,7 +143,7 @@ int main(int argc, char **argv)
 			wish.seconds = number(optarg, "--seconds", 0.1, 86400);
 			break;
 		case PID:
-			wish.tgid = number(optarg, "--pid", 1, 1 << 22);
+			wish.tgid = pid_of(optarg);
 			break;
 		case CGROUP:
 			wish.cgroup = optarg;

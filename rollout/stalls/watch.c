@@ -22,8 +22,9 @@
 #include "stalls.skel.h"
 
 #define BTF_FILE "/sys/kernel/btf/vmlinux"
-/* proc.5: the first PID namespace has this number. */
+/* include/linux/proc_ns.h: the first namespaces have these numbers. */
 #define FIRST_PID_NAMESPACE "pid:[4026531836]"
+#define FIRST_CGROUP_NAMESPACE "cgroup:[4026531835]"
 #define ONE_SECOND 1000000000LL
 
 /* --- Symbols of the kernel */
@@ -103,13 +104,70 @@ static bool first_namespace(const char *kind, const char *number)
 	return !strcmp(text, number);
 }
 
-static void check_host(const struct wish *wish)
+/* The ID and the depth of a control group. */
+static u64 find_cgroup(const char *name, u32 *level)
 {
-	char text[256] = "", path[64];
+	char path[PATH_MAX], real[PATH_MAX], *part;
+	struct statfs type;
+	struct stat status;
+
+	if (!first_namespace("cgroup", FIRST_CGROUP_NAMESPACE))
+		fail("--cgroup in a container does not mean what the kernel calls this group: run it on the host");
+	if (statfs("/sys/fs/cgroup", &type) || type.f_type != CGROUP2_SUPER_MAGIC)
+		fail("--cgroup needs control groups of version 2 in /sys/fs/cgroup, which this host does not have (hybrid or version 1): boot it with systemd.unified_cgroup_hierarchy=1, or use --pid");
+	if (strncmp(name, "/sys/fs/cgroup/", 15))
+		snprintf(path, sizeof(path), "/sys/fs/cgroup/%s",
+			 name + (*name == '/'));
+	else
+		snprintf(path, sizeof(path), "%s", name);
+	if (!realpath(path, real) || stat(real, &status) ||
+	    !S_ISDIR(status.st_mode))
+		fail("there is no control group %s: give its folder below /sys/fs/cgroup",
+		     path);
+	if (statfs(real, &type) || type.f_type != CGROUP2_SUPER_MAGIC ||
+	    strncmp(real, "/sys/fs/cgroup", 14) || !strchr("/", real[14]))
+		fail("%s is not a control group: give its folder below /sys/fs/cgroup",
+		     path);
+	*level = 0;
+	for (part = strtok(real + 14, "/"); part; part = strtok(NULL, "/"))
+		++*level;
+	if (!*level)
+		fail("--cgroup %s is the whole host: leave it out", name);
+	return status.st_ino;
+}
+
+/* A thread has a folder in /proc, too, which a listing does not show. */
+static void check_process(u32 pid)
+{
+	char path[64], line[256];
+	u32 tgid = pid;
+	FILE *file;
+
+	if (!first_namespace("pid", FIRST_PID_NAMESPACE))
+		fail("--pid in a container does not mean what the kernel calls this process: run it on the host");
+	snprintf(path, sizeof(path), "/proc/%u/status", pid);
+	file = fopen(path, "re");
+	if (!file)
+		fail("there is no process %u", pid);
+	while (fgets(line, sizeof(line), file))
+		if (sscanf(line, "Tgid: %u", &tgid) == 1)
+			break;
+	fclose(file);
+	if (tgid != pid)
+		fail("%u is a thread of process %u: use --pid %u", pid, tgid, tgid);
+}
+
+static void check_host(const struct wish *wish, u64 *cgroup, u32 *level)
+{
+	char text[256] = "";
 	FILE *file;
 
 	if (geteuid())
 		fail("watching the kernel needs root: run it with sudo, or look at a record with '" PROGRAM " show FILE'");
+	if (wish->tgid)
+		check_process(wish->tgid);
+	if (wish->cgroup)
+		*cgroup = find_cgroup(wish->cgroup, level);
 	file = fopen("/sys/kernel/security/lockdown", "re");
 	if (file) {
 		if (fgets(text, sizeof(text), file) &&
@@ -119,13 +177,21 @@ static void check_host(const struct wish *wish)
 	}
 	if (access(BTF_FILE, R_OK))
 		fail("there is no " BTF_FILE ": mount /sys, in a container run it on the host; else this kernel was built without type information (CONFIG_DEBUG_INFO_BTF), which kernels of distributions have");
-	if (!wish->tgid)
-		return;
-	if (!first_namespace("pid", FIRST_PID_NAMESPACE))
-		fail("--pid in a container does not mean what the kernel calls this process: run it on the host");
-	snprintf(path, sizeof(path), "/proc/%u", wish->tgid);
-	if (access(path, F_OK))
-		fail("there is no process %u", wish->tgid);
+}
+
+static bool has_member(const struct btf *btf, const char *name, const char *member)
+{
+	int id = btf__find_by_name_kind(btf, name, BTF_KIND_STRUCT), i;
+	const struct btf_type *type;
+
+	if (id < 0)
+		return false;
+	type = btf__type_by_id(btf, id);
+	for (i = 0; i < btf_vlen(type); i++)
+		if (!strcmp(btf__name_by_offset(btf, btf_members(type)[i].name_off),
+			    member))
+			return true;
+	return false;
 }
 
 static void check_kernel(struct btf *btf)
@@ -137,13 +203,16 @@ static void check_kernel(struct btf *btf)
 				   BTF_KIND_TYPEDEF) < 0)
 		fail("Linux %s has no tracepoint lock:contention_begin, which came with 5.19: boot a newer kernel",
 		     name.release);
+	if (!has_member(btf, "rw_semaphore", "owner"))
+		fail("Linux %s is a real-time kernel (PREEMPT_RT), whose locks have no owner to find: boot one that is not",
+		     name.release);
 }
 
 static void __attribute__((noreturn)) refused(int error)
 {
 	switch (error) {
+	/* EACCES would be the verifier. */
 	case EPERM:
-	case EACCES:
 		fail("the kernel refuses BPF programs: in a container run it on the host, or give it CAP_BPF and CAP_PERFMON (--verbose shows what libbpf says)");
 	case ENOSYS:
 		fail("this kernel has no bpf(2): it was built without CONFIG_BPF_SYSCALL");
@@ -151,33 +220,6 @@ static void __attribute__((noreturn)) refused(int error)
 		fail("the kernel does not take the BPF programs: %s (--verbose shows what libbpf says)",
 		     strerror(error));
 	}
-}
-
-/* The ID and the depth of a control group. */
-static u64 find_cgroup(const char *name, uint32_t *level)
-{
-	char path[PATH_MAX], real[PATH_MAX], *part;
-	struct statfs type;
-	struct stat status;
-
-	if (strncmp(name, "/sys/fs/cgroup/", 15))
-		snprintf(path, sizeof(path), "/sys/fs/cgroup/%s",
-			 name + (*name == '/'));
-	else
-		snprintf(path, sizeof(path), "%s", name);
-	if (!realpath(path, real) || stat(real, &status) ||
-	    !S_ISDIR(status.st_mode))
-		fail("there is no control group %s: give its folder below /sys/fs/cgroup",
-		     path);
-	if (statfs(real, &type) || type.f_type != CGROUP2_SUPER_MAGIC ||
-	    strncmp(real, "/sys/fs/cgroup", 14))
-		fail("%s is not a control group of version 2, which --cgroup needs", path);
-	*level = 0;
-	for (part = strtok(real + 14, "/"); part; part = strtok(NULL, "/"))
-		++*level;
-	if (!*level)
-		fail("that is the whole host: leave out --cgroup");
-	return status.st_ino;
 }
 
 /* --- The report */
@@ -234,14 +276,14 @@ static void add_group(struct report *report, struct stalls_bpf *bpf,
 	add_slots(find_row(report, &row), &row);
 }
 
-/* The name of a thread; false if it has gone, or sleeps as nobody does who waits. */
+/* The name of a thread; false if it has ended, or sleeps as no waiter for a lock does. */
 static bool still_waits(u32 pid, char *name, size_t size)
 {
 	char path[64], text[512], *first, *last = NULL;
 	FILE *file;
 
 	strcpy(name, "-");
-	/* Its number is that of another thread here. */
+	/* In another namespace, the number is that of another thread. */
 	if (!first_namespace("pid", FIRST_PID_NAMESPACE))
 		return true;
 	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
@@ -374,8 +416,15 @@ static void leave_out(struct report *report, struct btf *btf, bool all,
 	note(report, text);
 }
 
+/* The IDs and addresses that the BPF programs compare with. */
+struct target {
+	u64 cgroup;
+	u32 level;
+	unsigned long table;
+};
+
 static void configure(struct stalls_bpf *bpf, const struct wish *wish,
-		      unsigned long table)
+		      const struct target *target)
 {
 	long cpus = sysconf(_SC_NPROCESSORS_CONF), nr = 8;
 
@@ -383,14 +432,13 @@ static void configure(struct stalls_bpf *bpf, const struct wish *wish,
 	bpf->rodata->large_bytes =
 		switches[switch_named("vm.munmap_section_kbytes")].on * 1024ULL;
 	bpf->rodata->only_tgid = wish->tgid;
-	if (wish->cgroup)
-		bpf->rodata->only_cgroup =
-			find_cgroup(wish->cgroup, &bpf->rodata->cgroup_level);
+	bpf->rodata->only_cgroup = target->cgroup;
+	bpf->rodata->cgroup_level = target->level;
 	/* A pointer: the programs read it, and where the table ends. */
 	while (nr < 8 * cpus)
 		nr *= 2;
-	bpf->rodata->fault_mutex_table = table;
-	bpf->rodata->fault_mutexes = table ? nr : 0;
+	bpf->rodata->fault_mutex_table = target->table;
+	bpf->rodata->fault_mutexes = target->table ? nr : 0;
 }
 
 static const char spinning[] = "writers that spin while the holder runs";
@@ -398,7 +446,8 @@ static const char exits[] = "exits";
 static const char broadcasts[] = "interrupts of every CPU for page tables";
 
 static struct stalls_bpf *load(struct report *report, const struct wish *wish,
-			       struct btf *btf, unsigned long table, bool least)
+			       struct btf *btf, const struct target *target,
+			       bool least)
 {
 	struct stalls_bpf *bpf = stalls_bpf__open();
 	size_t notes = report->nr_notes;
@@ -406,7 +455,7 @@ static struct stalls_bpf *load(struct report *report, const struct wish *wish,
 
 	if (!bpf)
 		refused(errno);
-	configure(bpf, wish, table);
+	configure(bpf, wish, target);
 	leave_out(report, btf, least, bpf->progs.write_begin,
 		  bpf->progs.write_end, "rwsem_down_write_slowpath", spinning);
 	leave_out(report, btf, least, bpf->progs.exit_begin, bpf->progs.exit_end,
@@ -421,7 +470,7 @@ static struct stalls_bpf *load(struct report *report, const struct wish *wish,
 	/* A function may be there in a form that cannot be traced. */
 	stalls_bpf__destroy(bpf);
 	report->nr_notes = notes;
-	return load(report, wish, btf, table, true);
+	return load(report, wish, btf, target, true);
 }
 
 static void show_progress(struct stalls_bpf *bpf, long long done,
@@ -507,7 +556,7 @@ static void attach_optional(struct report *report, struct bpf_program *end,
 
 void watch(struct report *report, const struct wish *wish)
 {
-	unsigned long table = 0;
+	struct target target = {};
 	struct stalls_bpf *bpf;
 	struct utsname name;
 	static const struct timespec at_once;
@@ -515,19 +564,21 @@ void watch(struct report *report, const struct wish *wish)
 	struct btf *btf;
 	u64 end;
 
-	check_host(wish);
+	check_host(wish, &target.cgroup, &target.level);
 	verbose = wish->verbose;
 	libbpf_set_print(say_libbpf);
 	btf = btf__load_vmlinux_btf();
 	if (!btf)
 		fail("cannot read " BTF_FILE ": %s", strerror(errno));
 	check_kernel(btf);
-	if (!read_symbols("hugetlb_fault_mutex_table", &table))
+	if (!read_symbols("hugetlb_fault_mutex_table", &target.table))
 		note(report, "page faults in system calls, khugepaged and NUMA balancing: kernel.kptr_restrict hides the names of functions");
-	if (btf__find_by_name_kind(btf, "vma_lock", BTF_KIND_STRUCT) < 0 &&
-	    btf__find_by_name_kind(btf, "__vma_enter_locked", BTF_KIND_FUNC) >= 0)
+	if (!target.table &&
+	    btf__find_by_name_kind(btf, "hugetlb_fault", BTF_KIND_FUNC) >= 0)
+		note(report, "locks of hugetlb page faults, which /proc/kallsyms does not show");
+	if (has_member(btf, "vm_area_struct", "vm_refcnt"))
 		note(report, "locks of VMAs, for which this kernel has no event");
-	bpf = load(report, wish, btf, table, false);
+	bpf = load(report, wish, btf, &target, false);
 
 	/* Not before: nothing has to be told while it loads. */
 	sigprocmask(SIG_BLOCK, &signals, NULL);

@@ -9,7 +9,9 @@ import json
 import os
 import re
 import resource
+import shlex
 import subprocess
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -190,7 +192,9 @@ def test_broken_record(run: Run, record: Path, change: Callable[[str], str], sai
     (["show", "a", "--seconds", "5"], "are for watching, not for show"),
     (["--seconds", "0"], "--seconds '0' is not a number from 0.1 to 86400"),
     (["--seconds", "nan"], "--seconds 'nan' is not a number"),
-    (["--pid", "x"], "--pid 'x' is not a number"),
+    (["--pid", "x"], "--pid 'x' is not the number of a process"),
+    (["--pid", "1.5"], "--pid '1.5' is not the number of a process"),
+    (["--pid", "0"], "--pid '0' is not the number of a process"),
     (["--min", "5"], "--min '5' is not a time from 1us to 100s"),
     (["--min", "1ns"], "--min '1ns' is not a time"),
     (["--pid", "1", "--cgroup", "x"], "--pid and --cgroup exclude each other"),
@@ -284,6 +288,38 @@ def test_not_root(run: Run) -> None:
     assert done.returncode == 1
     assert done.stderr == ("faultline-stalls: error: watching the kernel needs root: run it with "
                            "sudo, or look at a record with 'faultline-stalls show FILE'\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="watching needs root")
+@pytest.mark.parametrize("prepare, option, said", [
+    ("unshare -C", "--cgroup x", "--cgroup in a container does not mean"),
+    ("unshare -m sh -c 'mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"' sh", "--cgroup x",
+     "--cgroup needs control groups of version 2 in /sys/fs/cgroup"),
+    ("unshare -p -f", "--pid 1", "--pid in a container does not mean")])
+def test_container(program: Path, prepare: str, option: str, said: str) -> None:
+    """A container or another hierarchy of control groups is named, before anything is loaded."""
+    done = subprocess.run([*shlex.split(prepare), program, *option.split()],
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1 and said in done.stderr
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or os.readlink("/proc/self/ns/pid") != "pid:[4026531836]",
+    reason="--pid needs root in the first PID namespace")
+def test_thread(run: Run) -> None:
+    """A thread is no process: the error names the process."""
+    ended = threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    try:
+        done = run("--pid", str(thread.native_id))
+    finally:
+        ended.set()
+        thread.join()
+    assert done.returncode == 1
+    assert (f"{thread.native_id} is a thread of process {os.getpid()}: use --pid {os.getpid()}"
+            in done.stderr)
 
 
 def test_switches() -> None:
