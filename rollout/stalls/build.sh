@@ -20,6 +20,11 @@ awk '/^vm\./ { printf "\t{ \"%s\", %s, %s },\n", $1, $4, $5 }' \
 echo '#include <sys/syscall.h>' | $CC -E -dM -x c - |
 	sed -n 's/^#define __NR_\([a-z0-9_]*\) [0-9].*/\t{ __NR_\1, "\1" },/p' |
 	LC_ALL=C sort >"$out/syscalls.inc"
+grep -q '__NR_munmap,' "$out/syscalls.inc" || {
+	echo "rollout/stalls/build.sh: $CC -E lists no system calls of <sys/syscall.h>:" \
+		'install the headers of the C library' >&2
+	exit 1
+}
 
 # v3 has atomic operations that return the old value; kernels since 5.12 know it.
 clang -g -O2 -Wall -Werror -mcpu=v3 -target bpf -D__TARGET_ARCH_x86 \

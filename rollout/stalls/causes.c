@@ -162,7 +162,10 @@ static void name_syscall(struct row *row, const struct cause *cause,
 	const char *name = syscall_name(cause->nr);
 	size_t i;
 
-	/* Who has the stack knows the place; an owner that reads populates. */
+	/*
+	 * A cause from a wakeup has a stack, which shows population; one from
+	 * the owner word has only the reader flag.
+	 */
 	reader = place == PLACE_POPULATE || cause->flags & CAUSE_READER;
 	for (i = 0; i < sizeof(walked) / sizeof(*walked); i++)
 		if (!strcmp(cause->file, walked[i]))
@@ -173,9 +176,10 @@ static void name_syscall(struct row *row, const struct cause *cause,
 	case SYS_mremap:
 		call_is(row, name, large ? "vm.munmap_section_kbytes" : NULL);
 		return;
+	/* They may be short, and brk() mostly grows. */
 	case SYS_brk:
 	case SYS_shmdt:
-		call_is(row, name, "vm.munmap_section_kbytes");
+		call_is(row, name, NULL);
 		return;
 	case SYS_mmap:
 		if (cause->arg & (MAP_POPULATE | MAP_LOCKED) && reader)
@@ -310,7 +314,10 @@ void name_cause(struct row *row, const struct cause *cause, int lock,
 		call_is(row, by ? "exit (hugetlb)" : "exit", by);
 	} else {
 		name_mmap(row, cause, lock, place_of(symbols, nr));
-		if (lock != LOCK_MMAP && lock != LOCK_VMA)
+		if (lock == LOCK_HUGE_FILE || lock == LOCK_HUGE_VMA)
 			row->which = switch_named("vm.hugetlb_pmd_sharing");
+		/* Page faults of one page still wait for each other. */
+		else if (lock == LOCK_HUGE_FAULT)
+			row->which = -1;
 	}
 }

@@ -20,24 +20,21 @@ static const char *duration(char *text, size_t size, double ns)
 
 static void list_waiters(const struct summary *sum, char *text, size_t size)
 {
-	size_t i, others = 0, names = 0, used = 0;
-	const char *last = NULL;
+	const char *first = sum->rows[0]->waiter, *second = NULL, *name;
+	bool others = false;
+	size_t i;
 
-	*text = 0;
-	for (i = 0; i < sum->nr_rows; i++) {
-		/* Readers and writers of one program are two rows. */
-		if (last && !strcmp(last, sum->rows[i]->waiter))
+	/* Readers and writers of one program are two rows. */
+	for (i = 1; i < sum->nr_rows && !others; i++) {
+		name = sum->rows[i]->waiter;
+		if (!strcmp(name, first) || (second && !strcmp(name, second)))
 			continue;
-		last = sum->rows[i]->waiter;
-		if (names == 2) {
-			others++;
-			continue;
-		}
-		used += snprintf(text + used, size - used, "%s%s",
-				 names++ ? ", " : "", last);
+		others = second;
+		if (!second)
+			second = name;
 	}
-	if (others)
-		snprintf(text + used, size - used, ", ...");
+	snprintf(text, size, "%s%s%s%s", first, second ? ", " : "",
+		 second ?: "", others ? ", ..." : "");
 }
 
 static void print_lost(const struct report *report, FILE *out)
@@ -83,7 +80,8 @@ static void print_senders(const struct report *report, FILE *out)
 		fprintf(out, "left with %s=%ld.\n", switches[which].name,
 			report->values[which]);
 	else
-		fprintf(out, "%s=%ld sends none.\n", switches[which].name,
+		fprintf(out, "%s=%ld avoids them, unless memory is short.\n",
+			switches[which].name,
 			switches[which].on);
 }
 
@@ -246,6 +244,12 @@ void print_json(const struct report *report, FILE *out)
 
 /* --- Metrics: of a window that is over, so gauges; no names of programs. */
 
+/* Numbers that programs choose would make series without end. */
+static const char *label(const struct row *row)
+{
+	return strncmp(row->call, "ioctl(0x", 8) ? row->call : "ioctl";
+}
+
 void write_textfile(const struct report *report, const char *path)
 {
 	char *temporary;
@@ -279,7 +283,7 @@ void write_textfile(const struct report *report, const char *path)
 				row = &report->rows[j];
 				if (row->lock != first->lock ||
 				    row->which != first->which ||
-				    strcmp(row->call, first->call))
+				    strcmp(label(row), label(first)))
 					continue;
 				if (j < i)
 					break;
@@ -292,7 +296,7 @@ void write_textfile(const struct report *report, const char *path)
 			if (j < report->nr_rows)
 				continue;
 			fprintf(out, "faultline_stalls_%s{call=\"%s\",lock=\"%s\",switch=\"%s\"} ",
-				names[pass], first->call, lock_names[first->lock],
+				names[pass], label(first), lock_names[first->lock],
 				first->which < 0 ? "none" :
 				switches[first->which].name);
 			if (pass == 0)

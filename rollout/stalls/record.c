@@ -3,6 +3,7 @@
  * Reports in a file: lines with tabs, of which the last one is "end".
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,8 @@
 
 #define FIRST_LINE PROGRAM " 1"
 #define MAX_FIELDS 12
+/* Of MAX_GROUPS rows with all their slots. */
+#define MAX_RECORD (16 << 20)
 
 /* A file that is being written; it goes if a signal ends the program. */
 static const char *volatile unfinished;
@@ -225,7 +228,8 @@ static void read_waits(const struct input *input, struct report *report,
 	row.total = number_in(input, field[9]);
 	row.max = number_in(input, field[10]);
 	read_slots(input, &row, field[11]);
-	add_slots(find_row(report, &row), &row);
+	if (!add_row(report, &row))
+		wrong(input, "more groups than a record can have");
 }
 
 static void read_line(const struct input *input, struct report *report,
@@ -262,6 +266,8 @@ static void read_line(const struct input *input, struct report *report,
 		copy(input, report->notes[report->nr_notes++],
 		     sizeof(report->notes[0]), field[1]);
 	} else if (!strcmp(field[0], "broadcasts") && nr == 4) {
+		if (report->nr_senders == MAX_SENDERS)
+			wrong(input, "more broadcasts than a record can have");
 		report->senders = grow(report->senders, report->nr_senders,
 				       sizeof(*sender));
 		sender = &report->senders[report->nr_senders++];
@@ -282,12 +288,20 @@ void read_record(struct report *report, const char *path)
 	bool ended = false;
 	size_t size = 0;
 	ssize_t length;
+	struct stat status;
+	int i, fd;
 	FILE *file;
-	int i;
 
-	file = fopen(path, "re");
-	if (!file)
+	/* A FIFO would wait for a writer. */
+	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	file = fd < 0 ? NULL : fdopen(fd, "r");
+	if (!file || fstat(fd, &status))
 		fail("cannot read %s: %s", path, strerror(errno));
+	if (!S_ISREG(status.st_mode))
+		fail("%s is not a regular file: copy the record to one", path);
+	if (status.st_size > MAX_RECORD)
+		fail("%s is larger than %d MiB, which no record is", path,
+		     MAX_RECORD >> 20);
 	for (i = 0; i < NR_SWITCHES; i++)
 		report->values[i] = ABSENT;
 	while ((length = getline(&line, &size, file)) > 0) {

@@ -45,7 +45,8 @@ void *grow(void *array, size_t nr, size_t size)
 	return array;
 }
 
-struct row *find_row(struct report *report, const struct row *like)
+/* NULL: there are as many as the BPF programs can make. */
+static struct row *find_row(struct report *report, const struct row *like)
 {
 	struct row *row;
 	size_t i;
@@ -59,6 +60,8 @@ struct row *find_row(struct report *report, const struct row *like)
 		    !strcmp(row->waiter, like->waiter))
 			return row;
 	}
+	if (report->nr_rows == MAX_GROUPS)
+		return NULL;
 	report->rows = grow(report->rows, report->nr_rows, sizeof(*row));
 	row = &report->rows[report->nr_rows++];
 	*row = *like;
@@ -79,6 +82,15 @@ void add_slots(struct row *to, const struct row *from)
 		to->max = from->max;
 	for (i = 0; i < SLOTS; i++)
 		to->slots[i] += from->slots[i];
+}
+
+bool add_row(struct report *report, const struct row *row)
+{
+	struct row *sum = find_row(report, row);
+
+	if (sum)
+		add_slots(sum, row);
+	return sum;
 }
 
 static int longer(const void *a, const void *b)

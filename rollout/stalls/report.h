@@ -89,7 +89,7 @@ void fail(const char *format, ...)
 void *grow(void *array, size_t nr, size_t size);
 
 /* report.c */
-struct row *find_row(struct report *report, const struct row *like);
+bool add_row(struct report *report, const struct row *row);
 void add_slots(struct row *to, const struct row *from);
 void sort_rows(struct report *report);
 void anonymize(struct report *report);

@@ -174,7 +174,7 @@ struct vma_lock {
 #define NR_PROCESS_MADVISE 440
 
 const volatile u64 min_ns = 1000000;
-/* Exits that are not long are no news. */
+/* Shorter exits are not listed. */
 const volatile u64 min_exit_ns = 100000000;
 const volatile u64 large_bytes = 64 << 20;
 const volatile u32 only_tgid;
@@ -227,7 +227,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 512);
+	__uint(max_entries, MAX_SENDERS);
 	__type(key, struct sender);
 	__type(value, u64);
 } senders SEC(".maps");
@@ -254,7 +254,7 @@ static __always_inline u8 state_of(struct task_struct *task)
 	return STATE_PREEMPTED;
 }
 
-/* The name of a file in /proc; names of other files are nobody's business. */
+/* The name of a file in /proc.  Names of other files are private. */
 static __always_inline void name_file(struct cause *cause,
 				      struct task_struct *task, unsigned long fd)
 {

@@ -18,6 +18,7 @@ typedef unsigned long long u64;
 #define MAX_GROUPS 8192
 #define MAX_STACKS 4096
 #define MAX_WAITERS 32768
+#define MAX_SENDERS 512
 
 /* The kinds of locks; an exit is a duration without one. */
 enum lock_kind {

@@ -273,7 +273,8 @@ static void add_group(struct report *report, struct stalls_bpf *bpf,
 	row.max = group->max;
 	for (i = 0; i < SLOTS; i++)
 		row.slots[i] = group->slots[i];
-	add_slots(find_row(report, &row), &row);
+	/* There are no more groups than rows. */
+	add_row(report, &row);
 }
 
 /* The name of a thread; false if it has ended, or sleeps as no waiter for a lock does. */
@@ -319,7 +320,11 @@ static void add_waiter(struct report *report, int histories,
 	row->waits = 1;
 	row->total = row->max = end - waiter->begin;
 	row->slots[slot_of(row->max)] = 1;
-	add_slots(find_row(report, row), row);
+	if (!add_row(report, row)) {
+		report->counters[LOST_GROUPS]++;
+		report->counters[LOST_GROUP_NS] += row->total;
+		return;
+	}
 	report->counters[UNENDED_WAITS]++;
 	if (row->max > report->counters[UNENDED_LONGEST_NS])
 		report->counters[UNENDED_LONGEST_NS] = row->max;
@@ -612,8 +617,8 @@ void watch(struct report *report, const struct wish *wish)
 	report->counters[SHORT_WAITS] = bpf->bss->short_waits;
 	report->counters[SHORT_NS] = bpf->bss->short_ns;
 	report->counters[LOST_WAITERS] = bpf->bss->lost_waiters;
-	report->counters[LOST_GROUPS] = bpf->bss->lost_groups;
-	report->counters[LOST_GROUP_NS] = bpf->bss->lost_group_ns;
+	report->counters[LOST_GROUPS] += bpf->bss->lost_groups;
+	report->counters[LOST_GROUP_NS] += bpf->bss->lost_group_ns;
 	report->counters[LOST_STACKS] = bpf->bss->lost_stacks;
 	report->counters[LOST_SENDERS] = bpf->bss->lost_senders;
 	sort_rows(report);

@@ -63,6 +63,8 @@ OOM, ROLLBACK = f"node_vmstat_oom_kill{H1}", f"faultline_rollback_total{H1}"
 NEWEST = 'faultline_newest_installed_seconds{instance="h1",kernel="6.12.%d-faultline1"}'
 STALLED = ('faultline_stalls_waited_seconds{instance="h1",call="munmap",lock="mmap_lock",'
            'switch="vm.munmap_section_kbytes"}')
+STALLS_WRITTEN = ('node_textfile_mtime_seconds{instance="h1",'
+                  'file="/t/faultline_stalls.prom"}')
 TEXTFILE = f"node_textfile_scrape_error{H1}"
 HEALTHY = {
     AB1: "1x120", AB2: "1x120", KERNEL % (1, 1): "1x120", KERNEL % (2, 1): "1x120",
@@ -72,6 +74,7 @@ HEALTHY = {
     ENDED: "0x120",
     WRITTEN: "0+60x120", TEXTFILE: "0x120", COLLECTOR: "1x120", TRIAL: "3x120", ROLLBACK: "0x120",
     f"faultline_stalls_window_seconds{H1}": "60x120", STALLED: "0.5x120",
+    STALLS_WRITTEN: "0+60x120",
     # Installed seven days ago, after 50 minutes, and running.
     NEWEST % 1: "-601800x120",
     **{SPF % what: "0+6000x120" for what in DONE},
@@ -101,6 +104,8 @@ CASES: dict[str, tuple[dict[str, str], int, int]] = {
     "FaultlineTextfileBroken": ({TEXTFILE: "0x60 1x60"}, 70, 62)}
 # The first rollback of a host: nobody has seen the counter before it.
 FIRST_ROLLBACK = {ROLLBACK: "_x60 1x60", TRIAL: "3x60 4x60"}
+# A window of the day before.
+OLD_WINDOW = {STALLED: "6x120", STALLS_WRITTEN: "-86400x120"}
 # Events of hosts, of which an experiment file may name those of its experiment.
 OF_EXPERIMENT = ("FaultlineHostRebooted", "FaultlineHostsReboot", "FaultlineOomKill")
 # Where another alert fires as well: how many of each.
@@ -148,6 +153,8 @@ def run_cases(rules: object, folder: pathlib.Path,
     if "FaultlineRolledBack" in alerts:
         cases.append(case("first rollback", FIRST_ROLLBACK, (55, {}), (
             65, {"FaultlineRolledBack": 1, "FaultlineTrialFailed": 1})))
+    if "FaultlineStalls" in alerts:
+        cases.append(case("old window", OLD_WINDOW, (65, {})))
     for alert in alerts:
         changes, fires, quiet = CASES[alert]
         cases.append(case(alert, changes, (fires, FIRING.get(alert, {alert: 1})), (quiet, {})))

@@ -51,6 +51,16 @@ def fixture_record(tmp_path: Path) -> Path:
     return stalls_lab.write_record(tmp_path / "record")
 
 
+def test_build_without_headers(tmp_path: Path) -> None:
+    """A compiler that lists no system calls is an error, not a program without their names."""
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\ncat >/dev/null\n")
+    compiler.chmod(0o755)
+    done = subprocess.run([STALLS / "build.sh", tmp_path / "out"], capture_output=True, text=True,
+                          check=False, env={**os.environ, "CC": str(compiler)})
+    assert done.returncode == 1 and "lists no system calls of <sys/syscall.h>" in done.stderr
+
+
 def test_table(run: Run, record: Path) -> None:
     """The rows of a holder are one line, the longest first; the last lines add up."""
     lines = run("show", record).stdout.splitlines()
@@ -68,8 +78,21 @@ def test_table(run: Run, record: Path) -> None:
                  "2 of these waits had not ended when watching did, the longest after 700.0 ms.",
                  "Lost: 4 waits (9.0 ms), as there were too many different ones.",
                  "7.0 interrupts per second of every CPU for page tables (most by java): "
-                 "vm.pmd_clear_ipi_free=1 sends none."):
+                 "vm.pmd_clear_ipi_free=1 avoids them, unless memory is short."):
         assert said in lines
+
+
+def test_waiters(run: Run, record: Path) -> None:
+    """A program that waits as a reader and as a writer is named once."""
+    other = "\t".join(map(str, stalls_lab.ROWS[1]))
+    same = other.replace("\t0\tdb", "\t1\tdb").replace("1000000000", "500000000")
+    for waiters, shown in ((["other"], "worker, other"),
+                           (["other", "third"], "worker, other, ...")):
+        more = "".join(f"waits\t{same.replace('other', name)}\n" for name in ["worker", *waiters])
+        more = more.replace("\t1\tdb\t0\tmunmap\tworker", "\t0\tdb\t0\tmunmap\tworker")
+        record.write_text(record.read_text().replace("waits\thugetlb", more + "waits\thugetlb", 1))
+        row = run("show", record).stdout.splitlines()[3]
+        assert re.split(r" {2,}", row)[3] == shown
 
 
 def test_switched_on(run: Run, record: Path) -> None:
@@ -115,6 +138,9 @@ def test_recorded_again(run: Run, record: Path, tmp_path: Path) -> None:
 def test_textfile(run: Run, record: Path, tmp_path: Path) -> None:
     """Metrics add up over holders, without names of programs, and each has a type."""
     path = tmp_path / "stalls.prom"
+    ioctls = "".join(f"waits\tmmap_lock\t0\ta\t0\tioctl({number})\tb\t-\t1\t0\t0\t0:1\n"
+                     for number in ("0x1", "0x2"))
+    record.write_text(record.read_text().removesuffix("end\n") + ioctls + "end\n")
     run("show", record, "--textfile", path)
     text = path.read_text()
     assert ('faultline_stalls_waited_seconds{call="munmap",lock="mmap_lock",'
@@ -126,6 +152,7 @@ def test_textfile(run: Run, record: Path, tmp_path: Path) -> None:
     assert "faultline_stalls_unended_waits 2\n" in text
     assert "faultline_stalls_longest_unended_wait_seconds 0.700000\n" in text
     assert not re.search("worker|java", text)
+    assert 'faultline_stalls_waits{call="ioctl",lock="mmap_lock",switch="none"} 2\n' in text
     samples = [line.split()[0] for line in text.splitlines() if line[0] != "#"]
     assert len(set(samples)) == len(samples)
     assert ({re.split("[{ ]", line)[0] for line in samples}
@@ -173,7 +200,13 @@ BROKEN = (
     (lambda text: text.replace("min_ns\t1000000", "min_ns\t-5"), "not a number"),
     (lambda text: text.replace("kernel\t6.12.1-test\n", ""), "says nothing of its kernel"),
     (lambda text: text.replace("note\texits\n", "note\texits\n" * 9), "too many notes"),
-    (lambda text: text.replace("note\t", "remark\t"), "not a line of this format"))
+    (lambda text: text.replace("note\t", "remark\t"), "not a line of this format"),
+    (lambda text: text.replace("broadcasts\tjava\t0\t50\n", "broadcasts\tjava\t0\t50\n" * 513),
+     "more broadcasts than a record can have"),
+    (lambda text: text.replace("waits\texit", "".join(
+        f"waits\texit\t0\tp{one}\t0\texit\tvm\t-\t1\t1\t1\t0:1\n" for one in range(8192))
+        + "waits\texit"), "more groups than a record can have"),
+    (lambda text: text + " " * (16 << 20), "is larger than 16 MiB"))
 
 
 @pytest.mark.parametrize("change, said", BROKEN, ids=[said for _, said in BROKEN])
@@ -212,6 +245,10 @@ def test_no_file(run: Run, program: Path, record: Path, tmp_path: Path) -> None:
     done = run("show", tmp_path / "none")
     assert done.stderr == (f"faultline-stalls: error: cannot read {tmp_path}/none: "
                            "No such file or directory\n")
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path, tmp_path / "fifo", Path("/dev/null")):
+        assert run("show", path).stderr == (f"faultline-stalls: error: {path} is not a regular "
+                                            "file: copy the record to one\n")
     done = run("show", record, "--textfile", tmp_path / "no/stalls.prom")
     assert (done.returncode, done.stdout) == (1, "")
     assert "cannot write to the folder of" in done.stderr
@@ -249,7 +286,7 @@ def test_mode(program: Path, record: Path, tmp_path: Path, mask: int, mode: int)
 
 def test_full(program: Path, record: Path, tmp_path: Path) -> None:
     """The table is printed even if a file cannot be written, and files if the table cannot."""
-    words = [program, "show", record, "--record", tmp_path / "second"]
+    words: list[str | Path] = [program, "show", record, "--record", tmp_path / "second"]
     # Python ignores SIGXFSZ, and so does the program here.
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, restore_signals=False,
@@ -308,7 +345,7 @@ def test_container(program: Path, prepare: str, option: str, said: str) -> None:
     os.geteuid() != 0 or os.readlink("/proc/self/ns/pid") != "pid:[4026531836]",
     reason="--pid needs root in the first PID namespace")
 def test_thread(run: Run) -> None:
-    """A thread is no process: the error names the process."""
+    """The error for a thread names its process."""
     ended = threading.Event()
     thread = threading.Thread(target=ended.wait)
     thread.start()
