@@ -115,7 +115,7 @@ static u64 find_cgroup(const char *name, u32 *level)
 		fail("--cgroup in a container does not mean what the kernel calls this group: run it on the host");
 	if (statfs("/sys/fs/cgroup", &type) || type.f_type != CGROUP2_SUPER_MAGIC)
 		fail("--cgroup needs control groups of version 2 in /sys/fs/cgroup, which this host does not have (hybrid or version 1): boot it with systemd.unified_cgroup_hierarchy=1, or use --pid");
-	if (strncmp(name, "/sys/fs/cgroup/", 15))
+	if (strncmp(name, "/sys/fs/cgroup", 14) || !strchr("/", name[14]))
 		snprintf(path, sizeof(path), "/sys/fs/cgroup/%s",
 			 name + (*name == '/'));
 	else

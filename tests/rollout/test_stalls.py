@@ -327,11 +327,15 @@ def test_not_root(run: Run) -> None:
                            "sudo, or look at a record with 'faultline-stalls show FILE'\n")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="watching needs root")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or os.readlink("/proc/self/ns/cgroup") != "cgroup:[4026531835]",
+    reason="watching needs root in the first namespace of control groups")
 @pytest.mark.parametrize("prepare, option, said", [
     ("unshare -C", "--cgroup x", "--cgroup in a container does not mean"),
     ("unshare -m sh -c 'mount -t tmpfs none /sys/fs/cgroup && exec \"$@\"' sh", "--cgroup x",
      "--cgroup needs control groups of version 2 in /sys/fs/cgroup"),
+    ("unshare -m sh -c 'mount -t cgroup2 none /sys/fs/cgroup && exec \"$@\"' sh",
+     "--cgroup /sys/fs/cgroup", "--cgroup /sys/fs/cgroup is the whole host: leave it out"),
     ("unshare -p -f", "--pid 1", "--pid in a container does not mean")])
 def test_container(program: Path, prepare: str, option: str, said: str) -> None:
     """A container or another hierarchy of control groups is named, before anything is loaded."""
