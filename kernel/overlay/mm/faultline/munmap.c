@@ -533,7 +533,7 @@ static unsigned long spend_budget_hugetlb(struct vm_area_struct *vma,
  * the file, since truncation relies on the count, and so do drivers that unmap
  * their pages.
  *
- * A VMA that is being replaced is no hole for madvise(): after MADV_DONTNEED, no CPU
+ * For madvise(), a VMA that is being replaced is mapped: after MADV_DONTNEED, no CPU
  * may read old pages, also where the entries were none already.
  */
 static bool may_hide_flush(struct vm_area_struct *vma)
