@@ -211,8 +211,7 @@ static void do_call(void *p, size_t len)
 	if (call_unmaps())
 		error = munmap(p, len);
 	else if (call->advice == NO_ADVICE)
-		error = mmap(p, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
-			     MAP_NORESERVE | MAP_FIXED, -1, 0) != p;
+		error = !decommit(p, len);
 	else
 		error = madvise(p, len, call->advice);
 	if (error)

@@ -712,6 +712,22 @@ size_t mapped_bytes(const void *addr, size_t len)
 	return sum;
 }
 
+int mappings(const void *addr, size_t len)
+{
+	unsigned long lo = (unsigned long)addr, hi = lo + len, start, end;
+	char line[512];
+	int n = 0;
+	FILE *f;
+
+	f = fopen("/proc/self/maps", "re");
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f))
+		n += vma_header(line, &start, &end) && start < hi && lo < end;
+	fclose(f);
+	return n;
+}
+
 long smaps_kb(const void *addr, size_t len, const char *field)
 {
 	unsigned long lo = (unsigned long)addr, hi = lo + len, start, end;
@@ -755,6 +771,15 @@ void fill_pages(void *addr, size_t len, __u64 tag)
 		word_write((char *)addr + i * ps, page_word(tag, i));
 }
 
+size_t nonzero_pages(const void *addr, size_t len)
+{
+	size_t i, n = 0, ps = page_size();
+
+	for (i = 0; i < len / ps; i++)
+		n += !!word_read((char *)addr + i * ps);
+	return n;
+}
+
 size_t bad_pages(const void *addr, size_t len, __u64 tag)
 {
 	size_t i, bad = 0, ps = page_size();
@@ -780,6 +805,14 @@ void *map_fresh(size_t len)
 void *map_fresh_at(void *addr, size_t len)
 {
 	return map_private(addr, len, MAP_FIXED);
+}
+
+void *decommit(void *addr, size_t len)
+{
+	void *p = mmap(addr, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
+		       MAP_NORESERVE | MAP_FIXED, -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
 }
 
 void *map_apart(size_t len)

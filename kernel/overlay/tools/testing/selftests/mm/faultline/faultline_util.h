@@ -234,6 +234,8 @@ const char *counters_text(const struct counters *c);
 bool vma_header(const char *line, unsigned long *start, unsigned long *end);
 /* Bytes of [addr, addr + len) covered by VMAs of this process. */
 size_t mapped_bytes(const void *addr, size_t len);
+/* The mappings that a range has a part of; -1 if they cannot be read. */
+int mappings(const void *addr, size_t len);
 /* A smaps field summed over the VMAs in [addr, addr + len), in kB. */
 long smaps_kb(const void *addr, size_t len, const char *field);
 /* Whether a VMA covers this page; does not touch the page. */
@@ -254,11 +256,15 @@ static inline void word_write(void *addr, __u64 word)
 
 void fill_pages(void *addr, size_t len, __u64 tag);
 size_t bad_pages(const void *addr, size_t len, __u64 tag);
+/* Pages whose first word is not zero. */
+size_t nonzero_pages(const void *addr, size_t len);
 
 /* Private anonymous memory; NULL on failure. */
 void *map_fresh(size_t len);
 /* The same at @addr, in place of what is mapped there. */
 void *map_fresh_at(void *addr, size_t len);
+/* Takes memory away in place, as allocators and language runtimes do; NULL on failure. */
+void *decommit(void *addr, size_t len);
 /* The same in a free_range(). */
 void *map_apart(size_t len);
 /* The same, of base pages filled with @tag. */

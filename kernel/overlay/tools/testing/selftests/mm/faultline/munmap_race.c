@@ -2135,12 +2135,6 @@ TEST_F_TIMEOUT(race, shmdt, TIMEOUT)
  * what others do to it after it has become the new mapping stays
  */
 
-static char *decommit(char *addr, size_t len)
-{
-	return mmap(addr, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
-		    MAP_NORESERVE | MAP_FIXED, -1, 0);
-}
-
 static int replace_range(struct race *r)
 {
 	return decommit(r->start, r->len) == r->start ? 0 : -errno;
@@ -2158,20 +2152,10 @@ static bool being_replaced(struct race *r)
 		     (uintptr_t)last_page(r)) < 0 && !atomic_load(&r->done);
 }
 
-static bool all_zero(const char *p, size_t len)
-{
-	size_t i;
-
-	for (i = 0; i < len; i += page_size())
-		if (word_read(p + i))
-			return false;
-	return true;
-}
-
 /* Makes a part of the new mapping accessible: nothing old is in it. */
 static bool opens_empty(char *p, size_t len)
 {
-	return !mprotect(p, len, PROT_READ | PROT_WRITE) && all_zero(p, len);
+	return !mprotect(p, len, PROT_READ | PROT_WRITE) && !nonzero_pages(p, len);
 }
 
 static bool replaced_whole(struct race *r)
@@ -2329,7 +2313,7 @@ static bool change_pages(struct race *r, size_t first, int how)
 		keep_pages(r, first);
 		return true;
 	case 1:
-		return !mprotect(p, len, PROT_READ) && all_zero(p, len);
+		return !mprotect(p, len, PROT_READ) && !nonzero_pages(p, len);
 	case 2:
 		if (munmap(p, len))
 			return false;

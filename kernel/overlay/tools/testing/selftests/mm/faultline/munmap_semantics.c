@@ -592,41 +592,6 @@ TEST_F_TIMEOUT(munmap, shm_partial, TIMEOUT)
 #define PR_SET_VMA_ANON_NAME	0
 #endif
 
-/* As allocators and language runtimes do it. */
-static void *decommit(void *addr, size_t len)
-{
-	return map_anon_at(addr, len, PROT_NONE, MAP_NORESERVE);
-}
-
-/* The mappings that [addr, addr + len) touches. */
-static int count_vmas(const char *addr, size_t len)
-{
-	unsigned long start, end;
-	char line[512];
-	int n = 0;
-	FILE *f;
-
-	f = fopen("/proc/self/maps", "re");
-	if (!f)
-		return -1;
-	while (fgets(line, sizeof(line), f))
-		if (vma_header(line, &start, &end) &&
-		    start < (uintptr_t)addr + len && end > (uintptr_t)addr)
-			n++;
-	fclose(f);
-	return n;
-}
-
-/* Pages that are not all zeros in their first word. */
-static size_t old_pages(const char *addr, size_t len)
-{
-	size_t i, n = 0;
-
-	for (i = 0; i < len; i += page_size())
-		n += !!word_read(addr + i);
-	return n;
-}
-
 /* [addr, addr + len) is a new, empty mapping, of one VMA. */
 static void expect_empty(struct __test_metadata *_metadata, char *addr,
 			 size_t len)
@@ -634,13 +599,13 @@ static void expect_empty(struct __test_metadata *_metadata, char *addr,
 	siginfo_t info = { };
 
 	EXPECT_EQ(len, mapped_bytes(addr, len));
-	EXPECT_EQ(1, count_vmas(addr, len));
+	EXPECT_EQ(1, mappings(addr, len));
 	EXPECT_EQ(0, smaps_kb(addr, len, "Rss"));
 	EXPECT_EQ(0, smaps_kb(addr, len, "Swap"));
 	EXPECT_EQ(SIGSEGV, access_signal(addr + len / 2, false, &info));
 	EXPECT_EQ(SEGV_ACCERR, info.si_code);
 	EXPECT_EQ(0, mprotect(addr, len, PROT_READ | PROT_WRITE));
-	EXPECT_EQ(0, old_pages(addr, len));
+	EXPECT_EQ(0, nonzero_pages(addr, len));
 }
 
 /* decommit() of [addr, addr + len) worked by sections. */
@@ -701,7 +666,7 @@ TEST_F_TIMEOUT(munmap, fixed_edges, TIMEOUT)
 	note_base(&self->s);
 	/* A length is rounded up to pages. */
 	ASSERT_EQ(p + head, decommit(p + head, BIG - ps / 2));
-	EXPECT_EQ(3, count_vmas(p, head + BIG + tail));
+	EXPECT_EQ(3, mappings(p, head + BIG + tail));
 	expect_replaced(_metadata, &self->s, p + head, BIG);
 	EXPECT_EQ(0, bad_pages(p, head, TAG));
 	for (i = 0; i < tail / ps; i++)
@@ -744,16 +709,16 @@ TEST_F_TIMEOUT(munmap, fixed_pieces, TIMEOUT)
 				       p + 16 * MIB));
 	for (i = 0; i < 128; i += 2)
 		EXPECT_EQ(0, mprotect(p + 32 * MIB + i * ps, ps, PROT_READ));
-	EXPECT_LT(128, count_vmas(area, 3 * BIG));
+	EXPECT_LT(128, mappings(area, 3 * BIG));
 
 	catch_faults();
 	note_base(&self->s);
 	ASSERT_EQ(p, decommit(p, BIG));
-	EXPECT_EQ(1, count_vmas(area, 3 * BIG));
+	EXPECT_EQ(1, mappings(area, 3 * BIG));
 	expect_replaced(_metadata, &self->s, p, BIG);
-	EXPECT_EQ(3, count_vmas(area, 3 * BIG));
+	EXPECT_EQ(3, mappings(area, 3 * BIG));
 	EXPECT_EQ(0, mprotect(p, BIG, PROT_NONE));
-	EXPECT_EQ(1, count_vmas(area, 3 * BIG));
+	EXPECT_EQ(1, mappings(area, 3 * BIG));
 	EXPECT_EQ(self->s.vm_size, status_kb("VmSize"));
 }
 
@@ -861,7 +826,7 @@ static void whole_case(struct __test_metadata *_metadata, struct state *s,
 	if (prot == PROT_NONE)
 		expect_empty(_metadata, p, BIG);
 	else
-		EXPECT_EQ(0, old_pages(p, BIG));
+		EXPECT_EQ(0, nonzero_pages(p, BIG));
 	EXPECT_EQ(0, munmap(p, BIG));
 	close(uffd);
 }

@@ -100,22 +100,6 @@ static inline void *map_empty(size_t len)
 	return p;
 }
 
-/* The mappings that a range has a part of. */
-static inline int mappings(const void *addr, size_t len)
-{
-	unsigned long lo = (uintptr_t)addr, hi = lo + len, start, end;
-	FILE *f = fopen("/proc/self/maps", "re");
-	char line[512];
-	int n = 0;
-
-	if (!f)
-		return -1;
-	while (fgets(line, sizeof(line), f))
-		n += vma_header(line, &start, &end) && start < hi && lo < end;
-	fclose(f);
-	return n;
-}
-
 /* Memory that the kernel counts as mlocked, in kB; no page is still in a batch. */
 static inline long mlocked_kb(void)
 {
