@@ -45,6 +45,18 @@ void *grow(void *array, size_t nr, size_t size)
 	return array;
 }
 
+/* A row of the same group, without a wait. */
+static struct row emptied(const struct row *like)
+{
+	struct row row = *like;
+
+	row.waits = 0;
+	row.total = 0;
+	row.max = 0;
+	memset(row.slots, 0, sizeof(row.slots));
+	return row;
+}
+
 /* NULL: there are as many as the BPF programs can make. */
 static struct row *find_row(struct report *report, const struct row *like)
 {
@@ -64,11 +76,7 @@ static struct row *find_row(struct report *report, const struct row *like)
 		return NULL;
 	report->rows = grow(report->rows, report->nr_rows, sizeof(*row));
 	row = &report->rows[report->nr_rows++];
-	*row = *like;
-	row->waits = 0;
-	row->total = 0;
-	row->max = 0;
-	memset(row->slots, 0, sizeof(row->slots));
+	*row = emptied(like);
 	return row;
 }
 
@@ -177,12 +185,7 @@ struct summary *summarize(const struct report *report, size_t *nr)
 		if (j == *nr) {
 			sums = grow(sums, *nr, sizeof(*sums));
 			sum = &sums[(*nr)++];
-			memset(sum, 0, sizeof(*sum));
-			sum->sum = *row;
-			sum->sum.waits = 0;
-			sum->sum.total = 0;
-			sum->sum.max = 0;
-			memset(sum->sum.slots, 0, sizeof(sum->sum.slots));
+			*sum = (struct summary){ .sum = emptied(row) };
 		}
 		sum = &sums[j];
 		add_slots(&sum->sum, row);
