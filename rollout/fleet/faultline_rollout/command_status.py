@@ -71,32 +71,32 @@ def _look(plan: Plan, start: float, at: float | None, out: frozenset[str]) -> Lo
 
 
 def _show(plan: Plan, start: float, look: Look, as_json: bool,
-          say: Callable[[str], None]) -> None:
+          tell: Callable[[str], None]) -> None:
     if as_json:
-        say(json.dumps({"name": plan.experiment.name, "progress": round(look.share, 4),
-                        "hosts": look.hosts, "blind": look.blind,
-                        "problem": "; ".join(filter(None, [look.halfway, look.problem])) or None,
-                        "result": look.result.to_json() if look.result else None}))
+        tell(json.dumps({"name": plan.experiment.name, "progress": round(look.share, 4),
+                         "hosts": look.hosts, "blind": look.blind,
+                         "problem": "; ".join(filter(None, [look.halfway, look.problem])) or None,
+                         "result": look.result.to_json() if look.result else None}))
         return
     full = int(40 * look.share)
-    say(f"{plan.experiment.name} [{'#' * full}{'.' * (40 - full)}] {look.share:.0%}, until "
-        f"{local_time(start + plan.seconds)}")
+    tell(f"{plan.experiment.name} [{'#' * full}{'.' * (40 - full)}] {look.share:.0%}, until "
+         f"{local_time(start + plan.seconds)}")
     if look.hosts:
         counts = collections.Counter(look.hosts.values())
-        say("  hosts: " + (", ".join(f"{counts[state]} {state}" for state in GOOD_STATES
-                                     if state in counts) or "none in the experiment"))
+        tell("  hosts: " + (", ".join(f"{counts[state]} {state}" for state in GOOD_STATES
+                                      if state in counts) or "none in the experiment"))
         bad = [(name, state) for name, state in sorted(look.hosts.items())
                if state not in GOOD_STATES]
         for name, state in bad[:SHOWN]:
-            say(f"  {name}: {state}")
+            tell(f"  {name}: {state}")
         if len(bad) > SHOWN:
-            say(f"  and {len(bad) - SHOWN} more")
+            tell(f"  and {len(bad) - SHOWN} more")
     for text in filter(None, (look.halfway, look.problem)):
-        say(f"  {text}")
+        tell(f"  {text}")
     if look.result:
-        say(f"  {look.result.verdict}: {report.sentence(look.result)}")
+        tell(f"  {look.result.verdict}: {report.sentence(look.result)}")
         for reason in look.result.reasons:
-            say(f"    {reason}")
+            tell(f"    {reason}")
 
 
 def _harmed(plan: Plan, start: float, look: Look, at: float | None, out: frozenset[str],
@@ -216,7 +216,9 @@ def command_status(args: argparse.Namespace) -> int:
         _check_agent(args.plan, plan, transport)
         return _detach(args, plan.experiment.name)
     # A watch goes on if the disk is full or the terminal is closed.
-    show = say_anyway if args.stop_on_harm else say
+    show: Callable[[str], None] = say
+    if args.stop_on_harm:
+        show = say_anyway
     tell = say_aside if args.json else show
     blind = 0
     while True:

@@ -131,7 +131,7 @@ def absent(path: pathlib.Path) -> frozenset[str]:
 
 
 def never_had(path: pathlib.Path) -> frozenset[str]:
-    """Those of them that certainly did not get the plan."""
+    """Missing hosts that certainly did not get the plan."""
     unsure = read_run(path).get("unsure", [])
     return absent(path) - frozenset(unsure if isinstance(unsure, list) else [])
 

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -45,15 +45,15 @@ def say(text: str) -> None:
     print(printable(text), flush=True)
 
 
-def say_anyway(text: str) -> None:
-    """The same, for those who have more to do if the disk is full or the terminal is closed."""
+def say_anyway(text: str, tell: Callable[[str], None] = say) -> None:
+    """Print it if possible: the caller goes on with a full disk or a closed terminal."""
     with contextlib.suppress(OSError):
-        say(text)
+        tell(text)
 
 
 @contextlib.contextmanager
 def undoing() -> Iterator[None]:
-    """Hosts are set back: an impatient interruption would leave half of them as they are."""
+    """Ignore the first interruption while hosts are set back: it would leave half of them."""
     told = False
 
     def interrupted(number: int, frame: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -15,7 +14,7 @@ from typing import Any
 
 from . import Error
 from .hosts import MISSING, UNREACHABLE, Answer, Host, Transport
-from .terminal import undoing
+from .terminal import say_anyway, undoing
 
 RINGS = "1,5%,25%,100%"
 MAX_UNAVAILABLE = "10%"
@@ -281,17 +280,12 @@ class Trial:
         calm = dataclasses.replace(self, transport=dataclasses.replace(
             self.transport, interruptible=False))
         with undoing():
-            self._say_anyway(f"interrupted: the order to boot {self.kernel} is withdrawn on "
-                             + " ".join(host.name for host in flight))
+            say_anyway(f"interrupted: the order to boot {self.kernel} is withdrawn on "
+                       + " ".join(host.name for host in flight), self.say)
             states = calm.ask(flight)
             for text in calm.undo(host for host in flight
                                   if states[host.name].kind in (TO_DO, ORDERED, GONE)):
-                self._say_anyway(f"  {text}")
-
-    def _say_anyway(self, text: str) -> None:
-        """Say it, unless the disk is full or the terminal is closed."""
-        with contextlib.suppress(OSError):
-            self.say(text)
+                say_anyway(f"  {text}", self.say)
 
     def check(self, hosts: Sequence[Host]) -> list[str]:
         """Whether hosts that have the kernel still do well; returns the problems."""
