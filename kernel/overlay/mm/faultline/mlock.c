@@ -21,8 +21,8 @@
  *      anon_vma, they have it before, and they have no ->close(), and no userfaultfd,
  *      whose calls want one VMA.
  *  M4. Until the call ends, mm->locked_vm is charged for what it will lock.  So it does
- *      not fail at the limit in the middle, and others cannot pass the limit.  What
- *      others map in its range meanwhile is checked against the limit when it is met.
+ *      not fail at the limit in the middle, and others cannot pass the limit.  Others
+ *      can map more in its range while it has let go: then it asks the limit again.
  *  M5. A call that must not see a range in two pieces, or half locked, waits until
  *      the call that has cut it has ended: mlock() and the like of an overlapping range,
  *      mremap(), and fork(), whose child would keep the pieces.  While one waits, no
@@ -87,7 +87,6 @@ static void mlock_call_end(struct mlock_call *call)
 	spin_lock(&mlock_calls_lock);
 	list_del(&call->list);
 	spin_unlock(&mlock_calls_lock);
-	wake_up_all(&mlock_calls_wait);
 }
 
 static bool mlock_overlaps(struct list_head *calls, struct mm_struct *mm,
@@ -339,6 +338,7 @@ static int mlock_yield(struct mm_struct *mm, unsigned long start,
 	mmap_write_lock(mm);
 	mm->locked_vm -= pages;
 	mlock_call_end(&call);
+	wake_up_all(&mlock_calls_wait);
 	return fatal_signal_pending(current) ? -EINTR : 0;
 }
 

@@ -463,7 +463,7 @@ pgtable_t __munmap_section_take_table(struct vm_area_struct *vma,
 		return NULL;
 	VM_WARN_ON_ONCE(!entries_are_none(pte, PTRS_PER_PTE));
 
-	/* Elsewhere the order is PMD, then PTE.  If it is busy, step 3 does it. */
+	/* Elsewhere the order is PMD, then PTE.  If it is busy, munmap() does it. */
 	if (pml != ptl && !spin_trylock(pml))
 		return NULL;
 	table = pmd_pgtable(*pmd);
