@@ -270,9 +270,12 @@ RULES = {
         _hugetlb("NO_ENTRY_LOCK", "locking the table to look at a page", "off.scan",
                  "hugetlb_entry_window_us=100000", seconds=60))),
     "kernel/debug/walk-rules": (dataclasses.replace(_DEBUG, env=("FAULTLINE_MIB=16",)), (
+        # A window is as long as QEMU may keep a CPU from running.
         Rule("WALK_NO_RECHECK", "the check of a VMA once it is locked", "walk_race race.on.sum",
-             "walk_find_window_us=2000"),
-        Rule("WALK_NO_TURN", "the wait for those who wait", "walk_race race.on.populate_turns"),
+             "walk_find_window_us=20000"),
+        # Many turns in each call: the race counts them to within two.
+        Rule("WALK_NO_TURN", "the wait for those who wait", "walk_race race.on.populate_turns",
+             env=("FAULTLINE_MIB=256",)),
         Rule("WALK_NO_MLOCK_CHARGE", "the charge for what mlock() has still to lock",
              "walk_race race.on.mlock_limit"),
         Rule("WALK_NO_MLOCK_WAIT", "the wait for mlock() of another thread",

@@ -73,6 +73,40 @@ step_pass() {
 	check "$KVER1 runs" running "$KVER1"
 	check 'the trial has passed' trial_is passed ''
 	check 'the stock kernel is next, and the default' status_has "\"default\": \"$stock\", \"next\": \"\""
+	check 'a session that is killed as a whole loses its switch' killed_session
+}
+
+# The session holds the switch as faultline-bench does.  Its control group is killed at once;
+# faultline-hold@.service is outside of it.
+killed_session() {
+	local name=vm.walk_section_kbytes on
+	on=$(on_value "$name")
+	echo "faultline-ab hold test \$\$ $name && faultline-ab set test $name=$on && sleep infinity" \
+		>/run/test-session &&
+		systemd-run --quiet --collect --unit=test-session sh /run/test-session &&
+		becomes "$name" "$on" && systemctl is-active faultline-hold@test.service &&
+		systemctl kill --signal=KILL test-session.service &&
+		becomes "$name" "$(stock_value "$name")" &&
+		no_hold_left
+}
+
+# becomes NAME VALUE: within a minute.
+becomes() {
+	local left=60
+	until value_is "$1" "$2"; do
+		[ $((left -= 1)) -gt 0 ] || return 1
+		sleep 1
+	done
+}
+
+# The unit has ended by itself, within a minute.
+no_hold_left() {
+	local left=60
+	until [ "$(systemctl is-active faultline-hold@test.service)" = inactive ]; do
+		[ $((left -= 1)) -gt 0 ] || return 1
+		sleep 1
+	done
+	! ls /run/faultline/ab/test.*
 }
 
 # The stock kernel runs again: make ours the default.
