@@ -237,7 +237,7 @@ test-rollout: deps tree ## experiments on a fleet, simulated and on VMs; faultli
 
 .PHONY: test-images
 test-images: deps tree ## install FLAVOUR=microvm, cloud or generic in VMs; FORMAT=deb or rpm, FULL=1
-	@FLAVOUR=$(SMALL) FULL=$(FULL) tests/run $(if $(FORMAT),\
+	@FLAVOUR=$(SMALL) FULL=$(FULL) tests/run --limit 3600 $(if $(FORMAT),\
 		hosts/images/$(FORMAT)-lifecycle hosts/failures/$(FORMAT),hosts/images hosts/failures)
 
 # Not a target to call.

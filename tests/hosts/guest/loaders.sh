@@ -37,10 +37,12 @@ status_has() {
 	grep -qF -e "$1" <<<"$status"
 }
 
-# trial_is STATE REASON: within a minute, since the service that says so may still run.
+# trial_is STATE REASON, an extended regular expression: within a minute, since the service that
+# says so may still run.
 trial_is() {
-	local left=60
-	until status_has "\"trial\": {\"kernel\": \"$KVER1\", \"state\": \"$1\", \"reason\": \"$2"; do
+	local left=60 status
+	until status=$(faultline-boot status --json) && echo "$status" && grep -qE -e \
+		"\"trial\": \{\"kernel\": \"$KVER1\", \"state\": \"$1\", \"reason\": \"($2)" <<<"$status"; do
 		[ $((left -= 1)) -gt 0 ] || return 1
 		sleep 1
 	done
@@ -53,7 +55,8 @@ step_ask() {
 	# With systemd-boot, its folder in /etc is not there yet.
 	refused 'a full disk is reported' 'no space left on device|is the file system full' \
 		faultline-boot next "$KVER1"
-	check 'nothing is on trial' status_has '"next": "", "pinned": false, "trial": {"kernel": "", "state": "none"'
+	check 'nothing is next' status_has '"next": "", "pinned": false'
+	check 'nothing is on trial' status_has '"trial": {"kernel": "", "state": "none"'
 	rm -f /filler /filler.[23]
 	check 'a trial is requested' faultline-boot next "$KVER1"
 	check 'our kernel is next' status_has "\"next\": \"$KVER1\""
@@ -135,7 +138,11 @@ step_fail() {
 		kind=$(head -n 1 "$state/kinds")
 		check "our kernel was booted ($kind)" test -e "$state/booted-$kind"
 		case $kind in
-		panic) check 'the trial has failed' trial_is rolled-back 'it was not booted, or did not get far enough' ;;
+		# The gate may have begun.
+		panic)
+			check 'the trial has failed' trial_is rolled-back \
+				'it was not booted, or did not get far enough|it did not finish its checks'
+			;;
 		hang) check 'the trial has failed' trial_is rolled-back 'spoil.service: still starting, and has not worked for' ;;
 		unhealthy) check 'the trial has failed' trial_is rolled-back '50-test: the test says so' ;;
 		esac
