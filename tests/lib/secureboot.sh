@@ -13,10 +13,14 @@ has_secureboot() {
 	[ -f $code ] && [ -f $variables ] && [ -f $snakeoil.key ] && [ -f $loader ]
 }
 
-# Makes enrolled.key, whose certificate is $snakeoil.pem, and a boot loader signed with it.
+# Makes enrolled.key and enrolled.crt, which the enrolled one has issued, and a boot loader signed
+# with that key.  sign-stage refuses the enrolled one itself: it is of an authority.
 make_loader() {
-	openssl pkey -in $snakeoil.key -passin pass:snakeoil -out "$tmp/enrolled.key" &&
-		sbsign --key "$tmp/enrolled.key" --cert $snakeoil.pem --output "$tmp/loader.efi" $loader 2>/dev/null
+	openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj '/CN=throw-away enrolled' \
+		-addext basicConstraints=critical,CA:FALSE -keyout "$tmp/enrolled.key" \
+		-CA $snakeoil.pem -CAkey $snakeoil.key -passin pass:snakeoil -out "$tmp/enrolled.crt" 2>/dev/null &&
+		sbsign --key "$tmp/enrolled.key" --cert "$tmp/enrolled.crt" \
+			--output "$tmp/loader.efi" $loader 2>/dev/null
 }
 
 # secure_boot MEM SECONDS REGEX VMLINUZ [INITRD]: prints the output of the serial port until

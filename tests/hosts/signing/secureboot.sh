@@ -328,7 +328,7 @@ if has_secureboot; then
 	check 'the firmware refuses an unsigned kernel' denied "$stage/vmlinuz"
 	again "${ours[@]}" >/dev/null
 	check 'the firmware refuses a kernel signed with an unknown key' denied "$signed/vmlinuz"
-	again --key "$tmp/enrolled.key" --cert $snakeoil.pem >/dev/null
+	again --key "$tmp/enrolled.key" --cert "$tmp/enrolled.crt" >/dev/null
 	check 'the firmware boots a kernel signed with the enrolled key' boots "$signed/vmlinuz"
 	flip "$signed/vmlinuz" 1000000
 	check 'the firmware refuses a signed kernel after tampering' denied "$signed/vmlinuz"
