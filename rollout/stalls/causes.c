@@ -186,9 +186,14 @@ static void name_syscall(struct row *row, const struct cause *cause,
 			call_is(row, cause->arg & MAP_POPULATE ?
 				"mmap(MAP_POPULATE)" : "mmap(MAP_LOCKED)",
 				"vm.walk_section_kbytes");
+		else if (cause->arg & MAP_FIXED)
+			call_is(row, "mmap(MAP_FIXED)", large &&
+				cause->flags & CAUSE_NO_ACCESS &&
+				(cause->arg & (MAP_PRIVATE | MAP_ANONYMOUS)) ==
+				(MAP_PRIVATE | MAP_ANONYMOUS) ?
+				"vm.munmap_section_kbytes" : NULL);
 		else
-			call_is(row, cause->arg & MAP_FIXED ?
-				"mmap(MAP_FIXED)" : "mmap", NULL);
+			call_is(row, "mmap", NULL);
 		return;
 	case SYS_mlock:
 	case SYS_mlock2:
@@ -278,6 +283,9 @@ static void name_mmap(struct row *row, const struct cause *cause, int lock,
 	}
 	if (cause->flags & CAUSE_IO_WORKER)
 		call_is(row, "io_uring", NULL);
+	/* Of the other threads that the kernel makes for a process. */
+	else if (cause->flags & CAUSE_USER_WORKER)
+		call_is(row, "vhost", NULL);
 	else if (cause->flags & CAUSE_COMPAT)
 		call_is(row, "32-bit system call", NULL);
 	else if (cause->flags & CAUSE_KTHREAD)

@@ -56,6 +56,9 @@ static void print_lost(const struct report *report, FILE *out)
 	if (lost[LOST_STACKS])
 		fprintf(out, "Lost: %llu stacks of holders; their rows have the system call only.\n",
 			(unsigned long long)lost[LOST_STACKS]);
+	if (lost[LOST_EXITS])
+		fprintf(out, "Lost: %llu exits, as there were too many at once.\n",
+			(unsigned long long)lost[LOST_EXITS]);
 	if (lost[LOST_SENDERS])
 		fprintf(out, "Lost: %llu broadcasts of further programs.\n",
 			(unsigned long long)lost[LOST_SENDERS]);

@@ -20,6 +20,7 @@ const char * const counter_names[NR_COUNTERS] = {
 	[LOST_GROUP_NS]	= "lost_ns",
 	[LOST_STACKS]	= "lost_stacks",
 	[LOST_SENDERS]	= "lost_broadcasts",
+	[LOST_EXITS]	= "lost_exits",
 	[UNENDED_WAITS]	= "unended_waits",
 	[UNENDED_LONGEST_NS] = "unended_longest_ns",
 };

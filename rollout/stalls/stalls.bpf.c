@@ -104,6 +104,22 @@ struct thread_info {
 	u32 status;
 };
 
+typedef struct {
+	unsigned long sig[1];
+} sigset_t;
+
+struct sigpending {
+	sigset_t signal;
+};
+
+struct signal_struct {
+	struct sigpending shared_pending;
+};
+
+struct sched_info {
+	unsigned long long run_delay;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
@@ -116,6 +132,9 @@ struct task_struct {
 	int tgid;
 	char comm[COMM_LEN];
 	struct files_struct *files;
+	struct sched_info sched_info;
+	struct signal_struct *signal;
+	struct sigpending pending;
 };
 
 struct pt_regs {
@@ -156,8 +175,12 @@ struct vma_lock {
 #define LCB_F_MUTEX	(1U << 5)
 
 #define PF_IO_WORKER	0x00000010
+#define PF_USER_WORKER	0x00004000
 #define PF_KTHREAD	0x00200000
 #define TS_COMPAT	0x0002
+#define X32_SYSCALL_BIT	0x40000000
+#define PROT_NONE	0
+#define SIGKILL_BIT	(1UL << 8)
 #define HUGETLBFS_MAGIC	0x958458f6
 #define PROC_SUPER_MAGIC 0x9fa0
 /* The low bits of an owner word are flags, of which bit 0 says: a reader. */
@@ -168,6 +191,7 @@ struct vma_lock {
 #define NR_WRITE	1
 #define NR_MMAP		9
 #define NR_MUNMAP	11
+#define NR_MREMAP	25
 #define NR_IOCTL	16
 #define NR_PREAD64	17
 #define NR_MADVISE	28
@@ -187,7 +211,8 @@ const volatile u64 fault_mutexes;
 /* Counters for what is not in a group. */
 u64 short_waits, short_ns;
 u64 lost_waiters, lost_groups, lost_group_ns, lost_stacks, lost_senders;
-/* Tasks that wait now: with none, a wakeup costs one read. */
+u64 lost_exits;
+/* Entries of waiters: with none, a wakeup or the end of a wait costs one read. */
 int waiting;
 
 struct {
@@ -281,7 +306,8 @@ static __always_inline void describe(struct cause *cause,
 				     struct pt_regs *regs)
 {
 	u32 flags = BPF_CORE_READ(task, flags);
-	u64 length = 0;
+	u64 length = 0, shorter;
+	unsigned long call;
 	int nr;
 
 	BPF_CORE_READ_INTO(&cause->comm, task, comm);
@@ -296,11 +322,22 @@ static __always_inline void describe(struct cause *cause,
 		cause->flags |= CAUSE_IO_WORKER;
 		return;
 	}
+	if (flags & PF_USER_WORKER) {
+		cause->flags |= CAUSE_USER_WORKER;
+		return;
+	}
 	if (BPF_CORE_READ(task, thread_info.status) & TS_COMPAT) {
 		cause->flags |= CAUSE_COMPAT;
 		return;
 	}
-	nr = BPF_CORE_READ(regs, orig_ax);
+	/* A task that has exited has no stack. */
+	if (bpf_core_read(&call, sizeof(call), &regs->orig_ax)) {
+		cause->flags |= CAUSE_UNKNOWN;
+		return;
+	}
+	nr = call;
+	if (nr > 0)
+		nr &= ~X32_SYSCALL_BIT;
 	cause->nr = nr;
 	switch (nr) {
 	case NR_MUNMAP:
@@ -309,6 +346,13 @@ static __always_inline void describe(struct cause *cause,
 	case NR_MMAP:
 		length = BPF_CORE_READ(regs, si);
 		cause->arg = BPF_CORE_READ(regs, r10);
+		if ((u32)BPF_CORE_READ(regs, dx) == PROT_NONE)
+			cause->flags |= CAUSE_NO_ACCESS;
+		break;
+	case NR_MREMAP:
+		length = BPF_CORE_READ(regs, si);
+		shorter = BPF_CORE_READ(regs, dx);
+		length = length > shorter ? length - shorter : 0;
 		break;
 	case NR_MADVISE:
 		length = BPF_CORE_READ(regs, si);
@@ -461,30 +505,50 @@ static __always_inline struct history *history_of(u64 lock)
 
 /* --- Waits */
 
+/* The end of a wait was not seen. */
+static __always_inline void forget(u64 lock)
+{
+	struct history *history = bpf_map_lookup_elem(&histories, &lock);
+
+	if (history)
+		__sync_fetch_and_add(&history->waiters, -1);
+	__sync_fetch_and_add(&waiting, -1);
+}
+
+static __always_inline u64 run_delay(struct task_struct *task)
+{
+	if (!bpf_core_field_exists(task->sched_info.run_delay))
+		return 0;
+	return BPF_CORE_READ(task, sched_info.run_delay);
+}
+
 static __always_inline int wait_begins(u64 lock, unsigned int flags, bool whole)
 {
+	bool mutex = flags & LCB_F_MUTEX || !flags, write = flags & LCB_F_WRITE;
 	struct task_struct *self = bpf_get_current_task_btf();
 	u32 pid = bpf_get_current_pid_tgid();
 	struct waiter waiter = {}, *known;
 	struct history *history;
 	u64 word;
-	int i;
+	int i, others;
 
-	if (flags & LCB_F_MUTEX || !flags) {
-		if (!is_fault_mutex(lock))
-			return 0;
+	if (mutex && !is_fault_mutex(lock))
+		return 0;
+	/*
+	 * A mutex begins again when it changes between spinning and sleep, and
+	 * a writer sleeps within its function.  Any other entry is left over.
+	 */
+	known = bpf_map_lookup_elem(&waiters, &pid);
+	if (known && known->lock == lock &&
+	    (mutex || (known->whole && write && !whole)))
+		return 0;
+	if (mutex) {
 		waiter.kind = LOCK_HUGE_FAULT;
 		waiter.write = 1;
 		word = BPF_CORE_READ((struct mutex *)lock, owner.counter) &
 			~OWNER_FLAGS;
-	} else if (!(flags & (LCB_F_READ | LCB_F_WRITE)) ||
-		   flags & (LCB_F_SPIN | LCB_F_RT | LCB_F_PERCPU)) {
-		return 0;
 	} else {
-		known = bpf_map_lookup_elem(&waiters, &pid);
-		if (known && known->whole && known->lock == lock)
-			return 0;
-		waiter.write = !!(flags & LCB_F_WRITE);
+		waiter.write = write;
 		waiter.kind = kind_of_rwsem(lock, waiter.write, self);
 		if (waiter.kind == LOCK_NONE)
 			return 0;
@@ -497,10 +561,16 @@ static __always_inline int wait_begins(u64 lock, unsigned int flags, bool whole)
 	waiter.lock = lock;
 	waiter.begin = bpf_ktime_get_ns();
 	describe_owner(&waiter.owner, word);
+	if (known)
+		forget(known->lock);
 	history = history_of(lock);
 	if (history) {
-		if (__sync_fetch_and_add(&history->waiters, 1) <= 0) {
-			history->waiters = 1;
+		others = __sync_fetch_and_add(&history->waiters, 1);
+		/* The map had no room for this lock while others waited for it. */
+		if (others < 0)
+			__sync_val_compare_and_swap(&history->waiters,
+						    others + 1, 1);
+		if (others <= 0) {
 			history->since = waiter.begin;
 			for (i = 0; i < SEGMENTS; i++) {
 				history->segments[i].start = 0;
@@ -545,10 +615,19 @@ static __always_inline void choose(struct group_key *key, struct waiter *waiter,
 				   struct history *history, u64 now)
 {
 	u64 length = now - waiter->begin, best = 0, woken = 0, start, end;
+	struct task_struct *self = bpf_get_current_task_btf();
 	struct segment *segment;
+	u64 without_cpu = 0;
 	int i, chosen = -1;
 
-	if (waiter->woken > waiter->begin && (now - waiter->woken) * 2 > length) {
+	if (waiter->woken > waiter->begin) {
+		/* A writer may wait for the lock again; a reader has it. */
+		if (bpf_core_field_exists(self->sched_info.run_delay))
+			without_cpu = run_delay(self) - waiter->delay;
+		else if (!waiter->write)
+			without_cpu = now - waiter->woken;
+	}
+	if (without_cpu * 2 > length) {
 		key->cause.flags = CAUSE_NO_CPU;
 		key->cause.nr = -1;
 		key->cause.stack = -1;
@@ -585,13 +664,17 @@ static __always_inline void choose(struct group_key *key, struct waiter *waiter,
 		key->cause = history->taken.cause;
 	} else {
 		key->cause = waiter->owner;
-		if (history && history->releases - waiter->releases > SEGMENTS)
-			key->cause.flags = CAUSE_CROWD;
+		/* After a release, the lock is no longer that owner's. */
+		if (history && history->releases != waiter->releases)
+			key->cause.flags =
+				history->releases - waiter->releases > SEGMENTS ?
+				CAUSE_CROWD : CAUSE_UNKNOWN;
 	}
 	key->cause.pid = 0;
 }
 
-static __always_inline int wait_ends(u64 lock, bool whole)
+/* TAKEN: it has the lock; a waiter that is killed has not. */
+static __always_inline int wait_ends(u64 lock, bool whole, bool taken)
 {
 	u32 pid = bpf_get_current_pid_tgid();
 	struct waiter *waiter = bpf_map_lookup_elem(&waiters, &pid);
@@ -617,7 +700,7 @@ static __always_inline int wait_ends(u64 lock, bool whole)
 		bpf_get_current_comm(key.waiter, sizeof(key.waiter));
 		count(&key, length);
 	}
-	if (history && waiter->write && history->waiters > 0) {
+	if (taken && history && waiter->write && history->waiters > 0) {
 		self = bpf_get_current_task_btf();
 		__builtin_memset(&history->taken.cause, 0,
 				 sizeof(history->taken.cause));
@@ -633,13 +716,19 @@ static __always_inline int wait_ends(u64 lock, bool whole)
 SEC("tp_btf/contention_begin")
 int BPF_PROG(contention_begin, void *lock, unsigned int flags)
 {
+	/* Spinlocks and others that are of no interest, and far more frequent. */
+	if (flags & (LCB_F_RT | LCB_F_PERCPU) ||
+	    (flags & (LCB_F_SPIN | LCB_F_MUTEX)) == LCB_F_SPIN)
+		return 0;
 	return wait_begins((u64)lock, flags, false);
 }
 
 SEC("tp_btf/contention_end")
 int BPF_PROG(contention_end, void *lock, int ret)
 {
-	return wait_ends((u64)lock, false);
+	if (waiting <= 0)
+		return 0;
+	return wait_ends((u64)lock, false, !ret);
 }
 
 /* A writer spins while the holder runs, before it is said to wait. */
@@ -652,7 +741,21 @@ int BPF_PROG(write_begin, struct rw_semaphore *lock)
 SEC("fexit/rwsem_down_write_slowpath")
 int BPF_PROG(write_end, struct rw_semaphore *lock)
 {
-	return wait_ends((u64)lock, true);
+	u64 result = (u64)lock;
+
+	if (waiting <= 0)
+		return 0;
+	/* The semaphore, or an error. */
+	bpf_get_func_ret(ctx, &result);
+	return wait_ends((u64)lock, true, result == (u64)lock);
+}
+
+/* SIGKILL wakes waiters, too, and its sender does not hold the lock. */
+static __always_inline bool is_killed(struct task_struct *task)
+{
+	return (BPF_CORE_READ(task, pending.signal.sig[0]) |
+		BPF_CORE_READ(task, signal, shared_pending.signal.sig[0])) &
+		SIGKILL_BIT;
 }
 
 SEC("tp_btf/sched_waking")
@@ -661,21 +764,27 @@ int BPF_PROG(waking, struct task_struct *task)
 	struct task_struct *self;
 	struct segment *segment;
 	struct history *history;
-	struct waiter *waiter;
+	struct waiter *waiter, *waker;
 	u64 now, length, shortest = ~0ULL, old;
+	u32 pid, own = bpf_get_current_pid_tgid();
 	int i, chosen = -1;
-	u32 pid;
 
 	if (waiting <= 0)
 		return 0;
 	pid = BPF_CORE_READ(task, pid);
 	waiter = bpf_map_lookup_elem(&waiters, &pid);
-	if (!waiter)
+	if (!waiter || is_killed(task))
 		return 0;
 	now = bpf_ktime_get_ns();
 	waiter->woken = now;
+	waiter->delay = run_delay(task);
+	/* A waiter that gives up, or comes by, passes the wakeup on. */
+	waker = bpf_map_lookup_elem(&waiters, &own);
+	if (waker && waker->lock == waiter->lock)
+		return 0;
 	history = bpf_map_lookup_elem(&histories, &waiter->lock);
-	if (!history)
+	/* Another release may be later than NOW. */
+	if (!history || now <= history->since)
 		return 0;
 	length = now - history->since;
 	/* The others of one release. */
@@ -735,7 +844,7 @@ int BPF_PROG(exit_begin, struct mm_struct *mm)
 	    BPF_CORE_READ(mm, hugetlb_usage.counter) > 0)
 		now |= 1;
 	if (bpf_map_update_elem(&exits, &pid, &now, BPF_ANY))
-		__sync_fetch_and_add(&lost_waiters, 1);
+		__sync_fetch_and_add(&lost_exits, 1);
 	return 0;
 }
 

@@ -16,7 +16,7 @@ typedef unsigned long long u64;
 #define SLOTS 108
 #define SLOT_UNIT 1024
 #define MAX_GROUPS 8192
-#define MAX_STACKS 4096
+#define MAX_STACKS 16384
 #define MAX_WAITERS 32768
 #define MAX_SENDERS 512
 
@@ -39,7 +39,7 @@ enum {
 	CAUSE_LARGE	= 1 << 2,
 	/* No holder had the lock for a quarter of the wait. */
 	CAUSE_CROWD	= 1 << 3,
-	/* The waiter had been woken for half of the wait, without a CPU. */
+	/* The waiter had no CPU for half of the wait, after it was woken. */
 	CAUSE_NO_CPU	= 1 << 4,
 	CAUSE_UNKNOWN	= 1 << 5,
 	/* From the owner word: for a reader this is a hint. */
@@ -47,6 +47,9 @@ enum {
 	CAUSE_COMPAT	= 1 << 7,
 	CAUSE_HUGETLB	= 1 << 8,
 	CAUSE_IO_WORKER	= 1 << 9,
+	/* Memory that the call maps has no access. */
+	CAUSE_NO_ACCESS	= 1 << 10,
+	CAUSE_USER_WORKER = 1 << 11,
 };
 
 /* The state of a holder when the waiter came. */
@@ -90,6 +93,8 @@ struct waiter {
 	u64 begin;
 	u64 lock;
 	u64 woken;
+	/* How long it had been without a CPU then. */
+	u64 delay;
 	u64 releases;
 	struct cause owner;
 	/* The release that woke it; the history may have no room for that. */

@@ -621,6 +621,7 @@ void watch(struct report *report, const struct wish *wish)
 	report->counters[LOST_GROUP_NS] += bpf->bss->lost_group_ns;
 	report->counters[LOST_STACKS] = bpf->bss->lost_stacks;
 	report->counters[LOST_SENDERS] = bpf->bss->lost_senders;
+	report->counters[LOST_EXITS] = bpf->bss->lost_exits;
 	sort_rows(report);
 	btf__free(btf);
 }

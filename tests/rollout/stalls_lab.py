@@ -29,7 +29,8 @@ LINES = ["faultline-stalls 1", "kernel\t6.12.1-test", "seconds\t10.000", "min_ns
          *(f"count\t{name}\t{count}" for name, count in (
              ("shorter_waits", 7), ("shorter_ns", 3_000_000), ("lost_waiters", 0),
              ("lost_waits", 4), ("lost_ns", 9_000_000), ("lost_stacks", 0),
-             ("lost_broadcasts", 0), ("unended_waits", 2), ("unended_longest_ns", 700_000_000))),
+             ("lost_broadcasts", 0), ("lost_exits", 3), ("unended_waits", 2),
+             ("unended_longest_ns", 700_000_000))),
          "note\texits", "broadcasts\tjava\t0\t50", "broadcasts\tkhugepaged\t1\t20",
          *("\t".join(map(str, ("waits", *row))) for row in ROWS), "end"]
 

@@ -38,7 +38,7 @@ CAUSES = {
     "free": ("madvise(MADV_FREE)", MADVISE), "cold": ("madvise(MADV_COLD)", MADVISE),
     "map_populate": ("mmap(MAP_POPULATE)", WALK), "mlock": ("mlock", WALK),
     "populate_write": ("madvise(MADV_POPULATE_WRITE)", WALK), "mlock_empty": ("mlock", WALK),
-    "mprotect_r": ("mprotect", None), "fixed_none": ("mmap(MAP_FIXED)", None),
+    "mprotect_r": ("mprotect", None), "fixed_none": ("mmap(MAP_FIXED)", MUNMAP),
     "fork": ("fork", None), "smaps": ("read smaps", WALK),
     "smaps_rollup": ("read smaps_rollup", WALK), "numa_maps": ("read numa_maps", WALK),
     "clear_refs": ("write clear_refs", WALK), "uffd_wp": ("ioctl(UFFDIO_WRITEPROTECT)", WALK)}
