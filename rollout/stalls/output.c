@@ -2,6 +2,7 @@
 /*
  * A report as a table, as JSON (see schema.json) and as metrics.
  */
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -253,62 +254,79 @@ static const char *label(const struct row *row)
 	return strncmp(row->call, "ioctl(0x", 8) ? row->call : "ioctl";
 }
 
+/* Rows that differ only in what the metrics leave out. */
+struct sum {
+	const struct row *first;
+	u64 waits, total, max;
+};
+
+static struct sum *sum_of(struct sum *sums, size_t *nr, const struct row *row)
+{
+	size_t i;
+
+	for (i = 0; i < *nr; i++)
+		if (sums[i].first->lock == row->lock &&
+		    sums[i].first->which == row->which &&
+		    !strcmp(label(sums[i].first), label(row)))
+			return &sums[i];
+	sums[(*nr)++] = (struct sum) { .first = row };
+	return &sums[i];
+}
+
+/* The metric of the sums at OFFSET in struct sum; in seconds, if it is a time. */
+static void print_sums(FILE *out, const char *name, const char *help,
+		       const struct sum *sums, size_t nr, size_t offset,
+		       bool is_time)
+{
+	size_t i;
+
+	fprintf(out, "# HELP faultline_stalls_%s %s\n"
+		"# TYPE faultline_stalls_%s gauge\n", name, help, name);
+	for (i = 0; i < nr; i++) {
+		const struct row *row = sums[i].first;
+		u64 value = *(const u64 *)((const char *)&sums[i] + offset);
+
+		fprintf(out, "faultline_stalls_%s{call=\"%s\",lock=\"%s\",switch=\"%s\"} ",
+			name, label(row), lock_names[row->lock],
+			row->which < 0 ? "none" : switches[row->which].name);
+		if (is_time)
+			fprintf(out, "%.6f\n", value / 1e9);
+		else
+			fprintf(out, "%llu\n", (unsigned long long)value);
+	}
+}
+
 void write_textfile(const struct report *report, const char *path)
 {
 	char *temporary;
 	FILE *out = begin_file(path, &temporary);
-	const struct row *row, *first;
+	struct sum *sums = calloc(report->nr_rows + 1, sizeof(*sums));
 	u64 total, waits, sent = 0;
-	size_t i, j;
-	int pass;
+	size_t i, nr = 0;
 
+	if (!sums)
+		fail("out of memory");
+	for (i = 0; i < report->nr_rows; i++) {
+		const struct row *row = &report->rows[i];
+		struct sum *sum = sum_of(sums, &nr, row);
+
+		sum->waits += row->waits;
+		sum->total += row->total;
+		if (row->max > sum->max)
+			sum->max = row->max;
+	}
 	fprintf(out, "# HELP faultline_stalls_window_seconds Time that faultline-stalls has watched.\n"
 		"# TYPE faultline_stalls_window_seconds gauge\n"
 		"faultline_stalls_window_seconds %.3f\n", report->seconds);
-	for (pass = 0; pass < 3; pass++) {
-		static const char * const names[] = {
-			"waits", "waited_seconds", "longest_wait_seconds"
-		};
-		static const char * const help[] = {
-			"Waits for locks of the memory manager in the window.",
-			"Time that threads waited in the window.",
-			"Longest wait in the window."
-		};
-
-		fprintf(out, "# HELP faultline_stalls_%s %s\n"
-			"# TYPE faultline_stalls_%s gauge\n", names[pass],
-			help[pass], names[pass]);
-		for (i = 0; i < report->nr_rows; i++) {
-			u64 count = 0, time = 0, max = 0;
-
-			first = &report->rows[i];
-			for (j = 0; j < report->nr_rows; j++) {
-				row = &report->rows[j];
-				if (row->lock != first->lock ||
-				    row->which != first->which ||
-				    strcmp(label(row), label(first)))
-					continue;
-				if (j < i)
-					break;
-				count += row->waits;
-				time += row->total;
-				if (row->max > max)
-					max = row->max;
-			}
-			/* Earlier rows had it. */
-			if (j < report->nr_rows)
-				continue;
-			fprintf(out, "faultline_stalls_%s{call=\"%s\",lock=\"%s\",switch=\"%s\"} ",
-				names[pass], label(first), lock_names[first->lock],
-				first->which < 0 ? "none" :
-				switches[first->which].name);
-			if (pass == 0)
-				fprintf(out, "%llu\n", (unsigned long long)count);
-			else
-				fprintf(out, "%.6f\n",
-					(pass == 1 ? time : max) / 1e9);
-		}
-	}
+	print_sums(out, "waits",
+		   "Waits for locks of the memory manager in the window.",
+		   sums, nr, offsetof(struct sum, waits), false);
+	print_sums(out, "waited_seconds",
+		   "Time that threads waited in the window.",
+		   sums, nr, offsetof(struct sum, total), true);
+	print_sums(out, "longest_wait_seconds", "Longest wait in the window.",
+		   sums, nr, offsetof(struct sum, max), true);
+	free(sums);
 	total = waited(report, &waits);
 	for (i = 0; i < report->nr_senders; i++)
 		sent += report->senders[i].count;
