@@ -312,9 +312,10 @@ def test_signal(program: Path, record: Path, tmp_path: Path, signal: int) -> Non
     library = tmp_path / "fsync.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     files = set(os.listdir(tmp_path))
-    done = subprocess.run([program, "show", record, "--record", tmp_path / "second"],
-                          stdout=subprocess.DEVNULL, check=False,
-                          env={**os.environ, "LD_PRELOAD": str(library)})
+    # The tests may run under nohup, which has SIGHUP ignored.
+    done = subprocess.run(["env", "--default-signal", f"LD_PRELOAD={library}", program, "show",
+                           record, "--record", tmp_path / "second"],
+                          stdout=subprocess.DEVNULL, check=False)
     assert done.returncode == -signal
     assert set(os.listdir(tmp_path)) == files
 
