@@ -283,7 +283,7 @@ static void name_mmap(struct row *row, const struct cause *cause, int lock,
 	}
 	if (cause->flags & CAUSE_IO_WORKER)
 		call_is(row, "io_uring", NULL);
-	/* Of the other threads that the kernel makes for a process. */
+	/* vhost is the other user of such threads. */
 	else if (cause->flags & CAUSE_USER_WORKER)
 		call_is(row, "vhost", NULL);
 	else if (cause->flags & CAUSE_COMPAT)

@@ -47,7 +47,7 @@ enum {
 	CAUSE_COMPAT	= 1 << 7,
 	CAUSE_HUGETLB	= 1 << 8,
 	CAUSE_IO_WORKER	= 1 << 9,
-	/* Memory that the call maps has no access. */
+	/* The call maps memory without access. */
 	CAUSE_NO_ACCESS	= 1 << 10,
 	CAUSE_USER_WORKER = 1 << 11,
 };

@@ -13,8 +13,9 @@ has_secureboot() {
 	[ -f $code ] && [ -f $variables ] && [ -f $snakeoil.key ] && [ -f $loader ]
 }
 
-# Makes enrolled.key and enrolled.crt, which the enrolled one has issued, and a boot loader signed
-# with that key.  sign-stage refuses the enrolled one itself: it is of an authority.
+# Makes enrolled.key, its certificate enrolled.crt, and a boot loader signed with it.  The firmware
+# trusts it, since $snakeoil.pem has issued the certificate; sign-stage refuses $snakeoil.pem
+# itself, as that can sign others.
 make_loader() {
 	openssl req -x509 -newkey rsa:2048 -nodes -days 30 -subj '/CN=throw-away enrolled' \
 		-addext basicConstraints=critical,CA:FALSE -keyout "$tmp/enrolled.key" \

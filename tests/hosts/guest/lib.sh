@@ -76,6 +76,15 @@ refused() {
 	fi
 }
 
+# within_a_minute COMMAND...: tries it once a second until it succeeds.
+within_a_minute() {
+	local left=60
+	until "$@"; do
+		[ $((left -= 1)) -gt 0 ] || return 1
+		sleep 1
+	done
+}
+
 # prints_nothing COMMAND...
 prints_nothing() {
 	local out

@@ -112,7 +112,7 @@ check 'the stage is signed' sign
 echo "# $((SECONDS - began)) s for $(find "$signed/modules" -name '*.ko*' | wc -l) modules"
 check 'no module of the stage is signed' test "$(unsigned "$stage" | wc -l)" = "$(find "$stage/modules" -name '*.ko*' | wc -l)"
 check_empty 'each module of the signed stage is signed' "$(unsigned "$signed")"
-check 'sbverify accepts vmlinuz' sbverify --cert "$tmp/enrolled.crt" "$signed/vmlinuz"
+check 'sbverify accepts vmlinuz' sbverify --cert "$snakeoil.pem" "$signed/vmlinuz"
 check 'an initial RAM file system is made' make_initrd
 
 secure_boot 2048 3000 'said: second end|Error loading|Kernel panic|Power down' "$signed/vmlinuz" "$tmp/initrd" >"$tmp/serial.txt"
