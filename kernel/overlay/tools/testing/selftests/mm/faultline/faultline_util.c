@@ -690,42 +690,44 @@ int map_count(void)
 	return n;
 }
 
-size_t mapped_bytes(const void *addr, size_t len)
-{
-	unsigned long lo = (unsigned long)addr, hi = lo + len, start, end;
-	char line[512];
-	size_t sum = 0;
-	FILE *f;
-
-	f = fopen("/proc/self/maps", "re");
-	if (!f)
-		return SIZE_MAX;
-	while (fgets(line, sizeof(line), f)) {
-		if (!vma_header(line, &start, &end))
-			continue;
-		start = start < lo ? lo : start;
-		end = end > hi ? hi : end;
-		if (start < end)
-			sum += end - start;
-	}
-	fclose(f);
-	return sum;
-}
-
-int mappings(const void *addr, size_t len)
+/* The VMAs that overlap a range, and the bytes of it in them; -1: cannot say. */
+static int overlapping(const void *addr, size_t len, size_t *bytes)
 {
 	unsigned long lo = (unsigned long)addr, hi = lo + len, start, end;
 	char line[512];
 	int n = 0;
 	FILE *f;
 
+	*bytes = 0;
 	f = fopen("/proc/self/maps", "re");
 	if (!f)
 		return -1;
-	while (fgets(line, sizeof(line), f))
-		n += vma_header(line, &start, &end) && start < hi && lo < end;
+	while (fgets(line, sizeof(line), f)) {
+		if (!vma_header(line, &start, &end))
+			continue;
+		start = start < lo ? lo : start;
+		end = end > hi ? hi : end;
+		if (start < end) {
+			n++;
+			*bytes += end - start;
+		}
+	}
 	fclose(f);
 	return n;
+}
+
+size_t mapped_bytes(const void *addr, size_t len)
+{
+	size_t bytes;
+
+	return overlapping(addr, len, &bytes) < 0 ? SIZE_MAX : bytes;
+}
+
+int mappings(const void *addr, size_t len)
+{
+	size_t bytes;
+
+	return overlapping(addr, len, &bytes);
 }
 
 long smaps_kb(const void *addr, size_t len, const char *field)
