@@ -10,6 +10,7 @@
 #include <linux/mm_types.h>
 #include <linux/pagewalk.h>
 #include <linux/sizes.h>
+#include <uapi/linux/fs.h>
 
 /**
  * struct walk_section_ops - a walk by sections
@@ -55,6 +56,16 @@ struct walk_section_ops {
 /* Work of mlock() or the like since it took mmap_lock, and where it ends. */
 struct walk_mlock_work {
 	unsigned long pages, end;
+};
+
+/* One hold of mmap_lock by PAGEMAP_SCAN.  Zeroed in the beginning. */
+struct walk_scan {
+#ifdef CONFIG_FAULTLINE_WALK
+	unsigned long end;	/* the walk goes no further */
+	unsigned long pages;	/* that it has come to */
+	bool limited;		/* only a part of a hole is protected */
+	bool stopped;		/* it has ended before */
+#endif
 };
 
 #ifdef CONFIG_FAULTLINE_WALK
@@ -167,6 +178,102 @@ static inline int walk_mlock_wait(struct mm_struct *mm, unsigned long start,
 	       __walk_mlock_wait(mm, start, len) : 0;
 }
 
+unsigned long __walk_scan_part(struct mm_struct *mm, unsigned long start,
+			       unsigned long end);
+bool __walk_scan_stop(struct walk_scan *part, struct mm_struct *mm,
+		      unsigned long start, unsigned long end);
+void __walk_scan_go_on(struct walk_scan *part, struct mm_struct *mm);
+
+/**
+ * walk_scan_begin - begin a part of PAGEMAP_SCAN
+ * @part:  The part.
+ * @mm:    The address space; mmap_lock is held for reading.
+ * @start: Where it begins.
+ * @end:   End of the scan.
+ */
+static inline void walk_scan_begin(struct walk_scan *part, struct mm_struct *mm,
+				   unsigned long start, unsigned long end)
+{
+	part->end = static_branch_unlikely(&walk_section_key) ?
+		    __walk_scan_part(mm, start, end) : end;
+}
+
+/* Where the walk of a part ends, for a scan up to @end. */
+static inline unsigned long walk_scan_until(const struct walk_scan *part,
+					    unsigned long end)
+{
+	return part->end;
+}
+
+/**
+ * walk_scan_stop - should a part of PAGEMAP_SCAN end here?
+ * @part:  The part.
+ * @mm:    The address space; mmap_lock is held for reading.
+ * @start: Where the walk is.
+ * @end:   Where it is after the next step.
+ *
+ * Return: true if the switch is on, somebody waits for the lock, and enough was done.
+ * The caller then ends the walk with -ENOSPC, and sets walk_end to @start.
+ */
+static inline bool walk_scan_stop(struct walk_scan *part, struct mm_struct *mm,
+				  unsigned long start, unsigned long end)
+{
+	return static_branch_unlikely(&walk_section_key) &&
+	       __walk_scan_stop(part, mm, start, end);
+}
+
+/**
+ * walk_scan_limit - limit the memory without page tables that is protected at once
+ * @part:  The part.
+ * @start: Start of the hole.
+ * @end:   Its end.
+ *
+ * Return: The end of what is to be protected.
+ */
+static inline unsigned long walk_scan_limit(struct walk_scan *part,
+					    unsigned long start,
+					    unsigned long end)
+{
+	if (!static_branch_unlikely(&walk_section_key) ||
+	    end - start <= WALK_PROTECT_SIZE)
+		return end;
+	part->limited = true;
+	return ALIGN_DOWN(start + WALK_PROTECT_SIZE, WALK_PROTECT_SIZE);
+}
+
+/* Does the part end because of that? */
+static inline bool walk_scan_limited(struct walk_scan *part)
+{
+	part->stopped = part->limited;
+	return part->stopped;
+}
+
+/**
+ * walk_scan_end - end a part of PAGEMAP_SCAN, and release mmap_lock
+ * @part: The part.
+ * @mm:   The address space; mmap_lock is held for reading.
+ * @arg:  Arguments of the scan; walk_end is set if it goes on.
+ * @ret:  Result of the walk.
+ *
+ * If somebody waits for the lock and the scan goes on, wait until the first waiter has
+ * had it.
+ *
+ * Return: true if the scan goes on at walk_end, with nothing to be told to the caller.
+ */
+static inline bool walk_scan_end(struct walk_scan *part, struct mm_struct *mm,
+				 struct pm_scan_arg *arg, int ret)
+{
+	if (likely(ret != (part->stopped ? -ENOSPC : 0) ||
+		   (!part->stopped && part->end == arg->end))) {
+		mmap_read_unlock(mm);
+		return false;
+	}
+	if (!part->stopped)
+		arg->walk_end = part->end;
+	__walk_scan_go_on(part, mm);
+	return true;
+}
+
 /*
  * Of kernel/locking/rwsem.c, for a writer of mmap_lock.  On PREEMPT_RT nobody spins.
  */
@@ -200,6 +307,13 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 #define walk_mlock_yield(vmi, prev, start, at, end, flags)	0
 #define walk_mlockall_yield(vmi, prev, flags)	0
 #define walk_mlock_wait(mm, start, len)		0
+/* @end is read where upstream reads it. */
+#define walk_scan_begin(part, mm, start, end)	do { } while (0)
+#define walk_scan_until(part, end)		(end)
+#define walk_scan_stop(part, mm, start, end)	false
+#define walk_scan_limit(part, start, end)	(end)
+#define walk_scan_limited(part)			false
+#define walk_scan_end(part, mm, arg, ret)	(mmap_read_unlock(mm), false)
 
 #endif /* CONFIG_FAULTLINE_WALK */
 #endif /* _LINUX_FAULTLINE_WALK_H */

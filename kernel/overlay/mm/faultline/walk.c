@@ -32,6 +32,7 @@
 #include <linux/err.h>
 #include <linux/faultline_munmap.h>
 #include <linux/faultline_walk.h>
+#include <linux/hugetlb.h>
 #include <linux/ktime.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
@@ -408,6 +409,51 @@ struct vm_area_struct *walk_record(struct vm_area_struct *vma,
 	if (addr < target.end)
 		walk_locked(vma, addr, target.end, walk, private);
 	return vma;
+}
+
+/* === PAGEMAP_SCAN ========================================================= */
+
+/*
+ * End of a part of a scan from @start to @end.  It bounds the range of the MMU notifiers
+ * of each part, of which there can be many.  No hugetlb page lies in two parts: the scan
+ * cannot protect half of one.
+ */
+unsigned long __walk_scan_part(struct mm_struct *mm, unsigned long start,
+			       unsigned long end)
+{
+	struct vm_area_struct *vma = find_vma(mm, start);
+	unsigned long next;
+
+	/* Nothing is done in a hole, however large it is. */
+	if (vma)
+		start = max(start, vma->vm_start);
+	if (!vma || start >= end || end - start <= WALK_STEP)
+		return end;
+	next = ALIGN_DOWN(start + WALK_STEP, WALK_STEP);
+	vma = vma_lookup(mm, next - 1);
+	if (vma && is_vm_hugetlb_page(vma))
+		next = ALIGN(next, vma_kernel_pagesize(vma));
+	return min(next, end);
+}
+
+bool __walk_scan_stop(struct walk_scan *part, struct mm_struct *mm,
+		      unsigned long start, unsigned long end)
+{
+	/* W4 */
+	part->stopped = part->pages >= WALK_PROTECT_SIZE / PAGE_SIZE &&
+			mmap_lock_is_contended(mm);
+	part->pages += (end - start) / PAGE_SIZE;
+	return part->stopped;
+}
+
+/* The next part is a new one: it looks up everything by address (W6). */
+void __walk_scan_go_on(struct walk_scan *part, struct mm_struct *mm)
+{
+	if (mmap_lock_is_contended(mm))
+		walk_yield_read(mm);
+	else
+		mmap_read_unlock(mm);
+	*part = (struct walk_scan) {};
 }
 
 #ifdef CONFIG_FAULTLINE_WALK_TORTURE

@@ -683,6 +683,42 @@ TEST_F_TIMEOUT(race, uffd_protect, TIMEOUT)
 		  .verify = succeeded, .enough = has_yielded);
 }
 
+/* All pages are found and protected once, also if the lock is released meanwhile. */
+static int scan_by_pagemap(struct race *r)
+{
+	struct page_region region = { };
+	struct scan scan = { &region, 1, PM_SCAN_WP_MATCHING };
+	int fd = uffd_open_async(), err = 0;
+
+	if (fd < 0)
+		return fd;
+	if (uffd_register(fd, r->start, r->len, UFFDIO_REGISTER_MODE_WP))
+		err = errno;
+	else if (scan_written(&scan, r->start, r->len) != 1 ||
+		 region.start != (uintptr_t)r->start ||
+		 region.end != (uintptr_t)r->start + r->len ||
+		 uffd_protected(r->start, r->len) != r->len / page_size() ||
+		 scan_written(&scan, r->start, r->len) ||
+		 bad_pages(r->start, r->len, r->tag))
+		err = EIO;
+	close(fd);
+	return err ? -err : sum_up();
+}
+
+TEST_F_TIMEOUT(race, scan, TIMEOUT)
+{
+	int fd = uffd_open_async();
+	struct data d;
+
+	if (fd < 0)
+		SKIP(return, "userfaultfd cannot write-protect without events");
+	close(fd);
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_protected,
+		  .racer = writer, .call = scan_by_pagemap,
+		  .verify = succeeded, .enough = has_yielded);
+}
+
 /* --- a fork, whose child looks at the parent */
 
 static void forker(struct race *r, int id)

@@ -480,7 +480,7 @@ TEST_F_TIMEOUT(walk, uffd_protect, TIMEOUT)
 	expect_kept(_metadata, &self->s);
 }
 
-/* --- mlock() and munlock() of memory that is there */
+/* --- a thread that waits */
 
 /* A thread that wants mmap_lock for writing all the time, and maps nothing. */
 struct waiter {
@@ -500,18 +500,6 @@ static void *waiter_main(void *arg)
 	return NULL;
 }
 
-/* Base pages that never merge with the page of the waiter. */
-static char *map_lockable(size_t len)
-{
-	char *p = map_apart(len);
-
-	if (p) {
-		madvise(p, len, MADV_NOHUGEPAGE);
-		fill_pages(p, len, TAG);
-	}
-	return p;
-}
-
 static void waiter_start(struct __test_metadata *_metadata, struct waiter *w)
 {
 	atomic_store(&w->stop, false);
@@ -525,6 +513,173 @@ static void waiter_stop(struct waiter *w)
 	atomic_store(&w->stop, true);
 	pthread_join(w->thread, NULL);
 	munmap(w->page, page_size());
+}
+
+/* --- PAGEMAP_SCAN */
+
+/* More regions than the kernel copies out at once. */
+#define REGIONS		600
+/* Until scans have let the waiter go first often enough; on "off", once. */
+#define SCAN_YIELDS	20
+#define SCAN_TRIES	400
+
+/* Registers memory whose written pages a scan finds; false if that cannot be. */
+static bool scan_register(int fd, char *p, size_t len)
+{
+	struct scan none = { };
+
+	return fd >= 0 &&
+	       !uffd_register(fd, p, len, UFFDIO_REGISTER_MODE_WP) &&
+	       scan_written(&none, p, len) >= 0;
+}
+
+/* All of a range is written, then nothing, and neither changes what is found. */
+static void scan_all(struct __test_metadata *_metadata, char *p, size_t len)
+{
+	struct page_region regions[2] = { };
+	struct scan scan = { regions, 2, PM_SCAN_WP_MATCHING };
+
+	EXPECT_EQ(1, scan_written(&scan, p, len));
+	EXPECT_EQ((uintptr_t)p, regions[0].start);
+	EXPECT_EQ((uintptr_t)p + len, regions[0].end);
+	EXPECT_EQ(PAGE_IS_WRITTEN, regions[0].categories);
+	EXPECT_EQ(p + len, scan.walk_end);
+
+	EXPECT_EQ(0, scan_written(&scan, p, len));
+	EXPECT_EQ(p + len, scan.walk_end);
+}
+
+/* Every second page of a range up to @n of them is written: each is a region. */
+static void scan_some(struct __test_metadata *_metadata, char *p, size_t len,
+		      size_t step, int n)
+{
+	struct page_region regions[REGIONS] = { };
+	struct scan scan = { regions, REGIONS, PM_SCAN_WP_MATCHING };
+	int i;
+
+	for (i = 0; i < n; i++)
+		word_write(p + i * step, TAG);
+	/* It ends at the page after those that it may return. */
+	scan.max_pages = n / 2;
+	EXPECT_EQ(n / 2, scan_written(&scan, p, len));
+	EXPECT_EQ(p + n / 2 * step, scan.walk_end);
+
+	scan.max_pages = 0;
+	EXPECT_EQ(n - n / 2, scan_written(&scan, p, len));
+	EXPECT_EQ(p + len, scan.walk_end);
+	for (i = 0; i < n - n / 2; i++)
+		EXPECT_EQ((uintptr_t)p + (n / 2 + i) * step, regions[i].start);
+
+	/* All at once, in more than one buffer, with nothing changed. */
+	for (i = 0; i < n; i++)
+		word_write(p + i * step, TAG);
+	scan.flags = 0;
+	EXPECT_EQ(n, scan_written(&scan, p, len));
+	EXPECT_EQ(p + len, scan.walk_end);
+
+	/* Without regions. */
+	scan = (struct scan) { .flags = PM_SCAN_WP_MATCHING };
+	EXPECT_EQ(0, scan_written(&scan, p, len));
+	EXPECT_EQ(p + len, scan.walk_end);
+	EXPECT_EQ(len / page_size(), uffd_protected(p, len));
+}
+
+/* Memory with a hole of several page tables in the middle. */
+static char *map_scanned(size_t len)
+{
+	char *p = map_empty(len);
+
+	if (p) {
+		fill_pages(p, len / 4, TAG);
+		fill_pages(p + len / 4 * 3, len / 4, TAG);
+	}
+	return p;
+}
+
+TEST_F_TIMEOUT(walk, scan, TIMEOUT)
+{
+	char *p = map_scanned(2 * BIG);
+	int fd = uffd_open_async();
+
+	ASSERT_NE(NULL, p);
+	if (!scan_register(fd, p, 2 * BIG))
+		SKIP(return, "PAGEMAP_SCAN cannot write-protect");
+	scan_all(_metadata, p, 2 * BIG);
+	EXPECT_EQ(2 * BIG / page_size(), uffd_protected(p, 2 * BIG));
+	scan_some(_metadata, p, 2 * BIG, 2 * page_size(), REGIONS);
+	close(fd);
+	expect_kept(_metadata, &self->s);
+}
+
+TEST_F_TIMEOUT(walk, scan_beside, TIMEOUT)
+{
+	char *p = map_scanned(2 * BIG);
+	int fd = uffd_open_async(), tries = 0;
+	struct waiter w;
+
+	ASSERT_NE(NULL, p);
+	if (!scan_register(fd, p, 2 * BIG))
+		SKIP(return, "PAGEMAP_SCAN cannot write-protect");
+	waiter_start(_metadata, &w);
+	do {
+		ASSERT_EQ(0, uffd_protect(fd, p, 2 * BIG, false));
+		scan_all(_metadata, p, 2 * BIG);
+		scan_some(_metadata, p, 2 * BIG, 2 * page_size(), REGIONS);
+	} while (self->s.on && ++tries < SCAN_TRIES &&
+		 counted(&self->s.before, "yields") < SCAN_YIELDS &&
+		 _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	close(fd);
+	if (self->s.on)
+		EXPECT_LE(SCAN_YIELDS, counted(&self->s.before, "yields"));
+}
+
+/* Memory that has not even the upper page tables, scanned in more than one part. */
+TEST_F_TIMEOUT(walk, scan_hole, TIMEOUT)
+{
+	const size_t len = 3 * GIB;
+	int fd = uffd_open_async();
+	struct scan scan = { .flags = PM_SCAN_WP_MATCHING };
+	struct page_region region = { };
+	char *p, *middle;
+
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	ASSERT_NE(MAP_FAILED, p);
+	ASSERT_EQ(0, madvise(p, len, MADV_NOHUGEPAGE));
+	if (!scan_register(fd, p, len))
+		SKIP(return, "PAGEMAP_SCAN cannot write-protect");
+	/* Its page tables take a few MiB. */
+	middle = p + len / 2;
+	EXPECT_EQ(0, scan_written(&scan, middle, len / 4));
+	EXPECT_EQ(middle + len / 4, scan.walk_end);
+	EXPECT_EQ(len / 4 / page_size(), uffd_protected(middle, len / 4));
+	EXPECT_EQ(0, uffd_protected(middle + len / 4, BIG));
+	EXPECT_EQ(0, uffd_protected(middle - BIG, BIG));
+	word_write(middle + BIG, TAG);
+
+	/* The end of the scan is that of what it was asked for. */
+	scan = (struct scan) { &region, 1, .max_pages = 1 };
+	EXPECT_EQ(1, scan_written(&scan, middle, len / 2));
+	EXPECT_EQ((uintptr_t)middle + BIG, region.start);
+	EXPECT_EQ((uintptr_t)middle + BIG + page_size(), region.end);
+	EXPECT_EQ(middle + len / 4, scan.walk_end);
+	close(fd);
+	expect_kept(_metadata, &self->s);
+}
+
+/* --- mlock() and munlock() of memory that is there */
+
+/* Base pages that never merge with the page of the waiter. */
+static char *map_lockable(size_t len)
+{
+	char *p = map_apart(len);
+
+	if (p) {
+		madvise(p, len, MADV_NOHUGEPAGE);
+		fill_pages(p, len, TAG);
+	}
+	return p;
 }
 
 /* Until calls have let the waiter go first often enough; on "off", once. */

@@ -8,9 +8,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/userfaultfd.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -177,6 +180,48 @@ static inline size_t uffd_protected(const void *addr, size_t len)
 	if (fd >= 0)
 		close(fd);
 	return found;
+}
+
+/* One PAGEMAP_SCAN for written pages. */
+struct scan {
+	struct page_region *regions;
+	size_t n;		/* room for regions, or 0 */
+	__u64 flags, max_pages;
+	const char *walk_end;	/* set by it */
+};
+
+/* The number of regions found, or -errno. */
+static inline long scan_written(struct scan *scan, const void *addr, size_t len)
+{
+	struct pm_scan_arg arg = {
+		.size = sizeof(arg),
+		.flags = scan->flags,
+		.start = (uintptr_t)addr,
+		.end = (uintptr_t)addr + len,
+		.vec = (uintptr_t)scan->regions,
+		.vec_len = scan->n,
+		.max_pages = scan->max_pages,
+		.category_mask = PAGE_IS_WRITTEN,
+		.return_mask = PAGE_IS_WRITTEN,
+	};
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	long ret;
+
+	if (fd < 0)
+		return -errno;
+	ret = ioctl(fd, PAGEMAP_SCAN, &arg);
+	if (ret < 0)
+		ret = -errno;
+	close(fd);
+	scan->walk_end = (const char *)(uintptr_t)arg.walk_end;
+	return ret;
+}
+
+/* A userfaultfd that write-protects without events, also what is not there; or -1. */
+static inline int uffd_open_async(void)
+{
+	return uffd_open(UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED |
+			 UFFD_FEATURE_WP_HUGETLBFS_SHMEM, NULL);
 }
 
 /* linux/io_uring.h does not compile with the headers of tools/include. */
