@@ -58,13 +58,17 @@ struct walk_mlock_work {
 	unsigned long pages, end;
 };
 
-/* One hold of mmap_lock by PAGEMAP_SCAN.  Zeroed in the beginning. */
+/* Pages that a hole counts for, if nothing is done in it. */
+#define WALK_HOLE_PAGES		(WALK_FAULT_PAGES / 64)
+
+/* One hold of mmap_lock by PAGEMAP_SCAN; zeroed before the first. */
 struct walk_scan {
 #ifdef CONFIG_FAULTLINE_WALK
 	unsigned long end;	/* the walk goes no further */
-	unsigned long pages;	/* that it has come to */
+	unsigned long next;	/* where the next part begins */
+	unsigned long pages;	/* work done */
 	bool limited;		/* only a part of a hole is protected */
-	bool stopped;		/* it has ended before */
+	bool stopped;		/* it has ended before @end, at @next */
 #endif
 };
 
@@ -178,24 +182,31 @@ static inline int walk_mlock_wait(struct mm_struct *mm, unsigned long start,
 	       __walk_mlock_wait(mm, start, len) : 0;
 }
 
-unsigned long __walk_scan_part(struct mm_struct *mm, unsigned long start,
-			       unsigned long end);
+void __walk_scan_begin(struct walk_scan *part, struct mm_struct *mm,
+		       unsigned long start, const struct pm_scan_arg *arg);
 bool __walk_scan_stop(struct walk_scan *part, struct mm_struct *mm,
-		      unsigned long start, unsigned long end);
-void __walk_scan_go_on(struct walk_scan *part, struct mm_struct *mm);
+		      unsigned long addr, unsigned long pages);
+unsigned long __walk_scan_limit(struct walk_scan *part, unsigned long start,
+				unsigned long end);
+bool __walk_scan_end(struct walk_scan *part, struct mm_struct *mm,
+		     const struct pm_scan_arg *arg, unsigned long *start,
+		     int ret);
 
 /**
  * walk_scan_begin - begin a part of PAGEMAP_SCAN
- * @part:  The part.
+ * @part:  The part, as the last one has left it.
  * @mm:    The address space; mmap_lock is held for reading.
  * @start: Where it begins.
- * @end:   End of the scan.
+ * @arg:   Arguments of the scan.
  */
 static inline void walk_scan_begin(struct walk_scan *part, struct mm_struct *mm,
-				   unsigned long start, unsigned long end)
+				   unsigned long start,
+				   const struct pm_scan_arg *arg)
 {
-	part->end = static_branch_unlikely(&walk_section_key) ?
-		    __walk_scan_part(mm, start, end) : end;
+	if (static_branch_unlikely(&walk_section_key))
+		__walk_scan_begin(part, mm, start, arg);
+	else
+		*part = (struct walk_scan) { .end = arg->end };
 }
 
 /* Where the walk of a part ends, for a scan up to @end. */
@@ -209,17 +220,17 @@ static inline unsigned long walk_scan_until(const struct walk_scan *part,
  * walk_scan_stop - should a part of PAGEMAP_SCAN end here?
  * @part:  The part.
  * @mm:    The address space; mmap_lock is held for reading.
- * @start: Where the walk is.
- * @end:   Where it is after the next step.
+ * @addr:  Where the walk is.
+ * @pages: The work of the next step, in pages.
  *
  * Return: true if the switch is on, somebody waits for the lock, and enough was done.
- * The caller then ends the walk with -ENOSPC, and sets walk_end to @start.
+ * The caller then ends the walk with -ENOSPC, and leaves walk_end alone.
  */
 static inline bool walk_scan_stop(struct walk_scan *part, struct mm_struct *mm,
-				  unsigned long start, unsigned long end)
+				  unsigned long addr, unsigned long pages)
 {
 	return static_branch_unlikely(&walk_section_key) &&
-	       __walk_scan_stop(part, mm, start, end);
+	       __walk_scan_stop(part, mm, addr, pages);
 }
 
 /**
@@ -234,44 +245,40 @@ static inline unsigned long walk_scan_limit(struct walk_scan *part,
 					    unsigned long start,
 					    unsigned long end)
 {
-	if (!static_branch_unlikely(&walk_section_key) ||
-	    end - start <= WALK_PROTECT_SIZE)
-		return end;
-	part->limited = true;
-	return ALIGN_DOWN(start + WALK_PROTECT_SIZE, WALK_PROTECT_SIZE);
+	return static_branch_unlikely(&walk_section_key) ?
+	       __walk_scan_limit(part, start, end) : end;
 }
 
-/* Does the part end because of that? */
-static inline bool walk_scan_limited(struct walk_scan *part)
+/* Does the part end at @end because of that?  If so, the walk ends with -ENOSPC. */
+static inline bool walk_scan_limited(struct walk_scan *part, unsigned long end)
 {
 	part->stopped = part->limited;
+	part->next = end;
 	return part->stopped;
 }
 
 /**
  * walk_scan_end - end a part of PAGEMAP_SCAN, and release mmap_lock
- * @part: The part.
- * @mm:   The address space; mmap_lock is held for reading.
- * @arg:  Arguments of the scan; walk_end is set if it goes on.
- * @ret:  Result of the walk.
+ * @part:  The part.
+ * @mm:    The address space; mmap_lock is held for reading.
+ * @arg:   Arguments of the scan.
+ * @start: Set if the scan goes on: where the next part begins.
+ * @ret:   Result of the walk.
  *
  * If somebody waits for the lock and the scan goes on, wait until the first waiter has
  * had it.
  *
- * Return: true if the scan goes on at walk_end, with nothing to be told to the caller.
+ * Return: true if the scan goes on with the next part, and there is nothing to tell its
+ * caller before.
  */
 static inline bool walk_scan_end(struct walk_scan *part, struct mm_struct *mm,
-				 struct pm_scan_arg *arg, int ret)
+				 const struct pm_scan_arg *arg,
+				 unsigned long *start, int ret)
 {
-	if (likely(ret != (part->stopped ? -ENOSPC : 0) ||
-		   (!part->stopped && part->end == arg->end))) {
-		mmap_read_unlock(mm);
-		return false;
-	}
-	if (!part->stopped)
-		arg->walk_end = part->end;
-	__walk_scan_go_on(part, mm);
-	return true;
+	if (unlikely(part->stopped || part->end != (unsigned long)arg->end))
+		return __walk_scan_end(part, mm, arg, start, ret);
+	mmap_read_unlock(mm);
+	return false;
 }
 
 /*
@@ -308,12 +315,12 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 #define walk_mlockall_yield(vmi, prev, flags)	0
 #define walk_mlock_wait(mm, start, len)		0
 /* @end is read where upstream reads it. */
-#define walk_scan_begin(part, mm, start, end)	do { } while (0)
+#define walk_scan_begin(part, mm, start, arg)	do { } while (0)
 #define walk_scan_until(part, end)		(end)
-#define walk_scan_stop(part, mm, start, end)	false
+#define walk_scan_stop(part, mm, addr, pages)	false
 #define walk_scan_limit(part, start, end)	(end)
-#define walk_scan_limited(part)			false
-#define walk_scan_end(part, mm, arg, ret)	(mmap_read_unlock(mm), false)
+#define walk_scan_limited(part, end)		false
+#define walk_scan_end(part, mm, arg, start, ret) (mmap_read_unlock(mm), false)
 
 #endif /* CONFIG_FAULTLINE_WALK */
 #endif /* _LINUX_FAULTLINE_WALK_H */

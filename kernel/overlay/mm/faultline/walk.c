@@ -42,6 +42,7 @@
 #include <linux/sched.h>
 #include <linux/sched/signal.h>
 #include <linux/string.h>
+#include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
 #include <trace/events/faultline.h>
 
@@ -413,47 +414,89 @@ struct vm_area_struct *walk_record(struct vm_area_struct *vma,
 
 /* === PAGEMAP_SCAN ========================================================= */
 
-/*
- * End of a part of a scan from @start to @end.  It bounds the range of the MMU notifiers
- * of each part, of which there can be many.  No hugetlb page lies in two parts: the scan
- * cannot protect half of one.
- */
-unsigned long __walk_scan_part(struct mm_struct *mm, unsigned long start,
-			       unsigned long end)
+/* The next VMA that a scan of @arg can protect. */
+static struct vm_area_struct *walk_scan_vma(struct mm_struct *mm,
+					    unsigned long start,
+					    const struct pm_scan_arg *arg)
 {
-	struct vm_area_struct *vma = find_vma(mm, start);
+	struct vm_area_struct *vma;
+	VMA_ITERATOR(vmi, mm, start);
+
+	for_each_vma_range(vmi, vma, arg->end) {
+		if (userfaultfd_wp_async(vma))
+			return vma;
+	}
+	return NULL;
+}
+
+/*
+ * A part of a scan that protects pages ends after WALK_STEP of what it protects, and
+ * earlier if others wait all the time: MMU notifiers invalidate all of a part, of which
+ * there can be many.  No hugetlb page lies in two parts, as the scan cannot protect half
+ * of one.
+ */
+void __walk_scan_begin(struct walk_scan *part, struct mm_struct *mm,
+		       unsigned long start, const struct pm_scan_arg *arg)
+{
+	const unsigned long step = part->stopped ? 4 * WALK_PROTECT_SIZE :
+						   WALK_STEP;
+	struct vm_area_struct *vma;
 	unsigned long next;
 
-	/* Nothing is done in a hole, however large it is. */
-	if (vma)
-		start = max(start, vma->vm_start);
-	if (!vma || start >= end || end - start <= WALK_STEP)
-		return end;
-	next = ALIGN_DOWN(start + WALK_STEP, WALK_STEP);
+	*part = (struct walk_scan) { .end = arg->end };
+	if (!(arg->flags & PM_SCAN_WP_MATCHING))
+		return;
+	vma = walk_scan_vma(mm, start, arg);
+	if (!vma)
+		return;
+	start = max(start, vma->vm_start);
+	if (part->end - start <= step)
+		return;
+	next = ALIGN_DOWN(start + step, step);
 	vma = vma_lookup(mm, next - 1);
 	if (vma && is_vm_hugetlb_page(vma))
 		next = ALIGN(next, vma_kernel_pagesize(vma));
-	return min(next, end);
+	part->end = min(next, part->end);
 }
 
 bool __walk_scan_stop(struct walk_scan *part, struct mm_struct *mm,
-		      unsigned long start, unsigned long end)
+		      unsigned long addr, unsigned long pages)
 {
 	/* W4 */
 	part->stopped = part->pages >= WALK_PROTECT_SIZE / PAGE_SIZE &&
 			mmap_lock_is_contended(mm);
-	part->pages += (end - start) / PAGE_SIZE;
+	part->pages += pages;
+	part->next = addr;
 	return part->stopped;
 }
 
-/* The next part is a new one: it looks up everything by address (W6). */
-void __walk_scan_go_on(struct walk_scan *part, struct mm_struct *mm)
+unsigned long __walk_scan_limit(struct walk_scan *part, unsigned long start,
+				unsigned long end)
 {
-	if (mmap_lock_is_contended(mm))
+	part->limited = end - start > WALK_PROTECT_SIZE;
+	if (part->limited)
+		end = ALIGN_DOWN(start + WALK_PROTECT_SIZE, WALK_PROTECT_SIZE);
+	return end;
+}
+
+/*
+ * The next part looks up everything by address (W6).  It begins before the end of the
+ * scan: a part stops at a step that is still to be done, or short of the end of a hole.
+ */
+bool __walk_scan_end(struct walk_scan *part, struct mm_struct *mm,
+		     const struct pm_scan_arg *arg, unsigned long *start,
+		     int ret)
+{
+	const bool more = part->stopped ? ret == -ENOSPC :
+			  !ret && part->end < (unsigned long)arg->end;
+
+	if (more)
+		*start = part->stopped ? part->next : part->end;
+	if (more && mmap_lock_is_contended(mm))
 		walk_yield_read(mm);
 	else
 		mmap_read_unlock(mm);
-	*part = (struct walk_scan) {};
+	return more;
 }
 
 #ifdef CONFIG_FAULTLINE_WALK_TORTURE

@@ -519,6 +519,8 @@ static void waiter_stop(struct waiter *w)
 
 /* More regions than the kernel copies out at once. */
 #define REGIONS		600
+/* The regions that it copies out at once. */
+#define PAGEMAP_BUFFER	(int)(pmd_size() / page_size())
 /* Until scans have let the waiter go first often enough; on "off", once. */
 #define SCAN_YIELDS	20
 #define SCAN_TRIES	400
@@ -637,11 +639,11 @@ TEST_F_TIMEOUT(walk, scan_beside, TIMEOUT)
 /* Memory that has not even the upper page tables, scanned in more than one part. */
 TEST_F_TIMEOUT(walk, scan_hole, TIMEOUT)
 {
-	const size_t len = 3 * GIB;
-	int fd = uffd_open_async();
-	struct scan scan = { .flags = PM_SCAN_WP_MATCHING };
-	struct page_region region = { };
-	char *p, *middle;
+	const size_t len = 3 * GIB, part = len / 4;
+	int fd = uffd_open_async(), i;
+	struct page_region regions[REGIONS] = { };
+	struct scan scan = { regions, REGIONS, PM_SCAN_WP_MATCHING };
+	char *p, *middle, *some;
 
 	p = mmap(NULL, len, PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -649,23 +651,83 @@ TEST_F_TIMEOUT(walk, scan_hole, TIMEOUT)
 	ASSERT_EQ(0, madvise(p, len, MADV_NOHUGEPAGE));
 	if (!scan_register(fd, p, len))
 		SKIP(return, "PAGEMAP_SCAN cannot write-protect");
-	/* Its page tables take a few MiB. */
+	/* Its page tables take a few MiB.  One region, however it is divided. */
 	middle = p + len / 2;
-	EXPECT_EQ(0, scan_written(&scan, middle, len / 4));
-	EXPECT_EQ(middle + len / 4, scan.walk_end);
-	EXPECT_EQ(len / 4 / page_size(), uffd_protected(middle, len / 4));
-	EXPECT_EQ(0, uffd_protected(middle + len / 4, BIG));
+	EXPECT_EQ(1, scan_written(&scan, middle, part));
+	EXPECT_EQ((uintptr_t)middle, regions[0].start);
+	EXPECT_EQ((uintptr_t)middle + part, regions[0].end);
+	EXPECT_EQ(middle + part, scan.walk_end);
+	EXPECT_EQ(part / page_size(), uffd_protected(middle, part));
+	EXPECT_EQ(0, uffd_protected(middle + part, BIG));
 	EXPECT_EQ(0, uffd_protected(middle - BIG, BIG));
-	word_write(middle + BIG, TAG);
 
-	/* The end of the scan is that of what it was asked for. */
-	scan = (struct scan) { &region, 1, .max_pages = 1 };
-	EXPECT_EQ(1, scan_written(&scan, middle, len / 2));
-	EXPECT_EQ((uintptr_t)middle + BIG, region.start);
-	EXPECT_EQ((uintptr_t)middle + BIG + page_size(), region.end);
-	EXPECT_EQ(middle + len / 4, scan.walk_end);
+	/* As many regions as fit into the buffer of the kernel, and then a hole. */
+	some = middle + part - BIG;
+	for (i = 0; i < PAGEMAP_BUFFER; i++)
+		word_write(some + 2 * i * page_size(), TAG);
+	EXPECT_EQ(PAGEMAP_BUFFER + 1, scan_written(&scan, some, 2 * BIG));
+	EXPECT_EQ((uintptr_t)some + BIG, regions[PAGEMAP_BUFFER].start);
+	EXPECT_EQ((uintptr_t)some + 2 * BIG, regions[PAGEMAP_BUFFER].end);
+	EXPECT_EQ(some + 2 * BIG, scan.walk_end);
+	EXPECT_EQ(2 * BIG / page_size(), uffd_protected(some, 2 * BIG));
+
+	/* The end of a scan that stops is that of upstream, in a hole as well. */
+	scan.max_pages = BIG / page_size() + 1;
+	EXPECT_EQ(1, scan_written(&scan, some, 4 * BIG));
+	EXPECT_EQ((uintptr_t)some + 2 * BIG, regions[0].start);
+	EXPECT_EQ((uintptr_t)some + 3 * BIG + page_size(), regions[0].end);
+	EXPECT_EQ(some + 3 * BIG + page_size(), scan.walk_end);
+	EXPECT_EQ((3 * BIG) / page_size() + 1, uffd_protected(some, 4 * BIG));
 	close(fd);
 	expect_kept(_metadata, &self->s);
+}
+
+/*
+ * A huge page that the scan may not return as a whole is left out, and walk_end tells.
+ * It is followed by more than one part.
+ */
+TEST_F_TIMEOUT(walk, scan_hugetlb, TIMEOUT)
+{
+	const size_t huge = 2 * pmd_size(), len = huge + 2 * GIB;
+	const char *pages = "/proc/sys/vm/nr_hugepages";
+	struct page_region regions[2] = { };
+	struct scan scan = { regions, 2, PM_SCAN_WP_MATCHING };
+	int fd = uffd_open_async();
+	char *p;
+
+	if (write_text(pages, "2"))
+		SKIP(return, "there are no huge pages");
+	p = mmap(NULL, len + GIB, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	ASSERT_NE(MAP_FAILED, p);
+	/* It begins two huge pages below a border of parts. */
+	p = (char *)(((uintptr_t)p + huge + GIB - 1) / GIB * GIB) - huge;
+	if (mmap(p, huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS |
+		 MAP_HUGETLB | MAP_FIXED, -1, 0) != p)
+		SKIP(goto out, "there are no huge pages");
+	if (!scan_register(fd, p, len))
+		SKIP(goto out, "PAGEMAP_SCAN cannot write-protect hugetlb");
+	fill_pages(p, huge, TAG);
+	/* Nothing else is written. */
+	ASSERT_EQ(0, uffd_protect(fd, p + huge, len - huge, true));
+
+	scan.max_pages = 1;
+	EXPECT_EQ(0, scan_written(&scan, p, len));
+	EXPECT_EQ(p + huge / 2, scan.walk_end);
+	EXPECT_EQ(0, uffd_protected(p, huge));
+
+	scan.max_pages = 0;
+	EXPECT_EQ(1, scan_written(&scan, p, len));
+	EXPECT_EQ((uintptr_t)p, regions[0].start);
+	EXPECT_EQ((uintptr_t)p + huge, regions[0].end);
+	EXPECT_EQ(p + len, scan.walk_end);
+	EXPECT_EQ(0, bad_pages(p, huge, TAG));
+	EXPECT_EQ(0, scan_written(&scan, p, len));
+	expect_kept(_metadata, &self->s);
+out:
+	munmap(p, len);
+	close(fd);
+	write_text(pages, "0");
 }
 
 /* --- mlock() and munlock() of memory that is there */
