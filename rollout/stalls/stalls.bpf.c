@@ -505,14 +505,15 @@ static __always_inline struct history *history_of(u64 lock)
 
 /* --- Waits */
 
-/* The end of a wait was not seen. */
-static __always_inline void forget(u64 lock)
+/* One waiter less. */
+static __always_inline struct history *leave(u64 lock)
 {
 	struct history *history = bpf_map_lookup_elem(&histories, &lock);
 
 	if (history)
 		__sync_fetch_and_add(&history->waiters, -1);
 	__sync_fetch_and_add(&waiting, -1);
+	return history;
 }
 
 static __always_inline u64 run_delay(struct task_struct *task)
@@ -561,8 +562,9 @@ static __always_inline int wait_begins(u64 lock, unsigned int flags, bool whole)
 	waiter.lock = lock;
 	waiter.begin = bpf_ktime_get_ns();
 	describe_owner(&waiter.owner, word);
+	/* The end of that wait was not seen. */
 	if (known)
-		forget(known->lock);
+		leave(known->lock);
 	history = history_of(lock);
 	if (history) {
 		others = __sync_fetch_and_add(&history->waiters, 1);
@@ -687,9 +689,7 @@ static __always_inline int wait_ends(u64 lock, bool whole, bool taken)
 		return 0;
 	now = bpf_ktime_get_ns();
 	length = now - waiter->begin;
-	history = bpf_map_lookup_elem(&histories, &lock);
-	if (history)
-		__sync_fetch_and_add(&history->waiters, -1);
+	history = leave(lock);
 	if (length < min_ns) {
 		__sync_fetch_and_add(&short_waits, 1);
 		__sync_fetch_and_add(&short_ns, length);
@@ -709,7 +709,6 @@ static __always_inline int wait_ends(u64 lock, bool whole, bool taken)
 		history->taken.start = now;
 	}
 	bpf_map_delete_elem(&waiters, &pid);
-	__sync_fetch_and_add(&waiting, -1);
 	return 0;
 }
 

@@ -358,32 +358,36 @@ static void read_waiters(struct report *report, struct stalls_bpf *bpf, u64 end)
 	free(pids);
 }
 
+/* The entry after KEY, of a map that entries are only added to; BEGUN is false for the first. */
+static bool next_entry(const struct bpf_map *map, bool *begun, void *key,
+		       void *value)
+{
+	int fd = bpf_map__fd(map);
+
+	if (bpf_map_get_next_key(fd, *begun ? key : NULL, key))
+		return false;
+	*begun = true;
+	return !bpf_map_lookup_elem(fd, key, value);
+}
+
 static void read_groups(struct report *report, struct stalls_bpf *bpf)
 {
-	int fd = bpf_map__fd(bpf->maps.groups);
-	struct group_key key, next, *last = NULL;
+	struct group_key key;
 	struct group group;
+	bool begun = false;
 
-	while (!bpf_map_get_next_key(fd, last, &next)) {
-		key = next;
-		last = &key;
-		if (!bpf_map_lookup_elem(fd, &key, &group))
-			add_group(report, bpf, &key, &group);
-	}
+	while (next_entry(bpf->maps.groups, &begun, &key, &group))
+		add_group(report, bpf, &key, &group);
 }
 
 static void read_senders(struct report *report, struct stalls_bpf *bpf)
 {
-	int fd = bpf_map__fd(bpf->maps.senders);
-	struct sender key, next, *last = NULL;
 	struct broadcaster *sender;
+	struct sender key;
+	bool begun = false;
 	u64 count;
 
-	while (!bpf_map_get_next_key(fd, last, &next)) {
-		key = next;
-		last = &key;
-		if (bpf_map_lookup_elem(fd, &key, &count))
-			continue;
+	while (next_entry(bpf->maps.senders, &begun, &key, &count)) {
 		report->senders = grow(report->senders, report->nr_senders,
 				       sizeof(*sender));
 		sender = &report->senders[report->nr_senders++];
@@ -481,18 +485,14 @@ static struct stalls_bpf *load(struct report *report, const struct wish *wish,
 static void show_progress(struct stalls_bpf *bpf, long long done,
 			  const struct wish *wish)
 {
-	int fd = bpf_map__fd(bpf->maps.groups);
-	struct group_key key, next, *last = NULL;
 	unsigned long long waits = 0, total = 0;
+	struct group_key key;
 	struct group group;
+	bool begun = false;
 
-	while (!bpf_map_get_next_key(fd, last, &next)) {
-		key = next;
-		last = &key;
-		if (!bpf_map_lookup_elem(fd, &key, &group)) {
-			waits += group.waits;
-			total += group.total;
-		}
+	while (next_entry(bpf->maps.groups, &begun, &key, &group)) {
+		waits += group.waits;
+		total += group.total;
 	}
 	fprintf(stderr, "\r" PROGRAM ": %.0f of %.0f s, %llu waits, %.1f s in all ",
 		done / 1e9, wish->seconds, waits, total / 1e9);
