@@ -120,16 +120,29 @@ static void call_is(struct row *row, const char *call, const char *by)
 	row->which = by ? switch_named(by) : -1;
 }
 
-static void name_fault(struct row *row, const struct cause *cause)
+static bool is_hugetlb(int lock)
+{
+	return lock == LOCK_HUGE_FILE || lock == LOCK_HUGE_VMA ||
+		lock == LOCK_HUGE_FAULT;
+}
+
+static void name_fault(struct row *row, const struct cause *cause, int lock)
 {
 	static const char * const states[] = {
-		[STATE_RUNNING]		= "page fault",
-		[STATE_PREEMPTED]	= "page fault (preempted)",
-		[STATE_THROTTLED]	= "page fault (throttled by cpu.max)",
-		[STATE_ASLEEP]		= "page fault (asleep)",
+		[STATE_RUNNING]		= "",
+		[STATE_PREEMPTED]	= "preempted",
+		[STATE_THROTTLED]	= "throttled by cpu.max",
+		[STATE_ASLEEP]		= "asleep",
 	};
+	bool huge = cause->flags & CAUSE_HUGETLB || is_hugetlb(lock);
+	const char *state = states[cause->state & 3];
 
-	call_is(row, states[cause->state & 3], "vm.speculative_page_fault");
+	snprintf(row->call, sizeof(row->call), "page fault%s%s%s%s%s",
+		 huge || *state ? " (" : "", huge ? "hugetlb" : "",
+		 huge && *state ? ", " : "", state,
+		 huge || *state ? ")" : "");
+	/* No switch lets such a fault do without the lock of its mapping. */
+	row->which = huge ? -1 : switch_named("vm.speculative_page_fault");
 }
 
 static void name_advice(struct row *row, const struct cause *cause)
@@ -249,7 +262,7 @@ static void name_mmap(struct row *row, const struct cause *cause, int lock,
 		call_is(row, "NUMA balancing", NULL);
 		return;
 	case PLACE_FAULT:
-		name_fault(row, cause);
+		name_fault(row, cause, lock);
 		return;
 	case PLACE_COLLAPSE:
 		call_is(row, cause->flags & CAUSE_KTHREAD ? "collapse" :
@@ -293,8 +306,9 @@ static void name_mmap(struct row *row, const struct cause *cause, int lock,
 	else if (cause->nr >= 0)
 		name_syscall(row, cause, place);
 	/* No system call: user space was interrupted by a fault. */
-	else if (lock == LOCK_VMA || cause->flags & CAUSE_READER)
-		name_fault(row, cause);
+	else if (lock == LOCK_VMA || is_hugetlb(lock) ||
+		 cause->flags & CAUSE_READER)
+		name_fault(row, cause, lock);
 	else
 		call_is(row, "unknown", NULL);
 }

@@ -130,13 +130,13 @@ void print_table(const struct report *report, FILE *out)
 		report->seconds, duration(total, sizeof(total), report->min_ns));
 	sums = summarize(report, &nr);
 	if (nr)
-		fprintf(out, "\n%-16s %-26s %-13s %-22s %7s %9s %9s %9s %9s  %s\n",
+		fprintf(out, "\n%-16s %-31s %-13s %-22s %7s %9s %9s %9s %9s  %s\n",
 			"HOLDER", "CALL", "LOCK", "WAITERS", "WAITS", "TOTAL",
 			"P50", "P99", "LONGEST", "SWITCH");
 	for (i = 0; i < nr; i++) {
 		row = &sums[i].sum;
 		list_waiters(&sums[i], waiters, sizeof(waiters));
-		fprintf(out, "%-16s %-26s %-13s %-22s %7llu %9s %9s %9s %9s  %s\n",
+		fprintf(out, "%-16s %-31s %-13s %-22s %7llu %9s %9s %9s %9s  %s\n",
 			row->holder, row->call, lock_names[row->lock], waiters,
 			(unsigned long long)row->waits,
 			duration(total, sizeof(total), row->total),

@@ -135,6 +135,8 @@ struct task_struct {
 	struct sched_info sched_info;
 	struct signal_struct *signal;
 	struct sigpending pending;
+	unsigned long min_flt;
+	unsigned long maj_flt;
 };
 
 struct pt_regs {
@@ -256,6 +258,13 @@ struct {
 	__type(key, struct sender);
 	__type(value, u64);
 } senders SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, u32);
+	__type(value, struct huge_fault);
+} huge_faults SEC(".maps");
 
 static struct group no_group;
 static struct history no_history;
@@ -388,6 +397,25 @@ static __always_inline struct pt_regs *regs_of(struct task_struct *task)
 				  (u64)BPF_CORE_READ(self, stack));
 }
 
+static __always_inline u64 faults_of(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, min_flt) + BPF_CORE_READ(task, maj_flt);
+}
+
+/*
+ * How many page faults a thread has counted since the last one of hugetlb began.
+ * A fault counts when it is done, while it still has the lock of its mapping: 0 in
+ * the function for hugetlb, 1 when that fault releases the lock, 2 when the next one
+ * does.
+ */
+static __always_inline u64 since_huge_fault(struct task_struct *task)
+{
+	u32 pid = BPF_CORE_READ(task, pid);
+	struct huge_fault *last = bpf_map_lookup_elem(&huge_faults, &pid);
+
+	return last ? faults_of(task) - last->faults : ~0ULL;
+}
+
 static __always_inline void describe_owner(struct cause *cause, u64 word)
 {
 	struct task_struct *task = (struct task_struct *)(word & ~OWNER_FLAGS);
@@ -404,6 +432,8 @@ static __always_inline void describe_owner(struct cause *cause, u64 word)
 		cause->flags |= CAUSE_READER;
 	describe(cause, task, regs_of(task));
 	cause->state = state_of(task);
+	if (!since_huge_fault(task))
+		cause->flags |= CAUSE_HUGETLB;
 }
 
 /* --- Locks */
@@ -618,6 +648,7 @@ static __always_inline void choose(struct group_key *key, struct waiter *waiter,
 {
 	u64 length = now - waiter->begin, best = 0, woken = 0, start, end;
 	struct task_struct *self = bpf_get_current_task_btf();
+	struct huge_fault *fault;
 	struct segment *segment;
 	u64 without_cpu = 0;
 	int i, chosen = -1;
@@ -666,6 +697,10 @@ static __always_inline void choose(struct group_key *key, struct waiter *waiter,
 		key->cause = history->taken.cause;
 	} else {
 		key->cause = waiter->owner;
+		/* It was given the lock, and had not run yet. */
+		fault = bpf_map_lookup_elem(&huge_faults, &key->cause.pid);
+		if (fault && fault->begin > waiter->begin)
+			key->cause.flags |= CAUSE_HUGETLB;
 		/* After a release, the lock is no longer that owner's. */
 		if (history && history->releases != waiter->releases)
 			key->cause.flags =
@@ -805,6 +840,8 @@ int BPF_PROG(waking, struct task_struct *task)
 		__sync_fetch_and_add(&lost_stacks, 1);
 		segment->cause.stack = -1;
 	}
+	if (since_huge_fault(self) <= 1)
+		segment->cause.flags |= CAUSE_HUGETLB;
 	segment->start = history->since;
 	segment->end = now;
 	history->since = now;
@@ -824,7 +861,20 @@ int BPF_PROG(waking, struct task_struct *task)
 	return 0;
 }
 
-/* --- Exits, and broadcasts for page tables */
+/* --- Page faults of hugetlb, exits, and broadcasts for page tables */
+
+SEC("fentry/hugetlb_fault")
+int BPF_PROG(huge_fault)
+{
+	struct huge_fault fault = {
+		.faults = faults_of(bpf_get_current_task_btf()),
+		.begin = bpf_ktime_get_ns(),
+	};
+	u32 pid = bpf_get_current_pid_tgid();
+
+	bpf_map_update_elem(&huge_faults, &pid, &fault, BPF_ANY);
+	return 0;
+}
 
 SEC("fentry/exit_mmap")
 int BPF_PROG(exit_begin, struct mm_struct *mm)

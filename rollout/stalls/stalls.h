@@ -45,6 +45,7 @@ enum {
 	/* From the owner word: for a reader this is a hint. */
 	CAUSE_OWNER	= 1 << 6,
 	CAUSE_COMPAT	= 1 << 7,
+	/* An exit with pages of hugetlb, or a page fault in such memory. */
 	CAUSE_HUGETLB	= 1 << 8,
 	CAUSE_IO_WORKER	= 1 << 9,
 	/* The call maps memory without access. */
@@ -104,6 +105,13 @@ struct waiter {
 	/* From the function, not from the tracepoint. */
 	u8 whole;
 	u8 pad[5];
+};
+
+/* The last page fault of a thread in memory of hugetlb. */
+struct huge_fault {
+	/* How many faults the thread had counted. */
+	u64 faults;
+	u64 begin;
 };
 
 struct group_key {

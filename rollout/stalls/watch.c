@@ -422,7 +422,8 @@ static void leave_out(struct report *report, struct btf *btf, bool all,
 	bpf_program__set_autoload(first, false);
 	if (second)
 		bpf_program__set_autoload(second, false);
-	note(report, text);
+	if (text)
+		note(report, text);
 }
 
 /* The IDs and addresses that the BPF programs compare with. */
@@ -454,6 +455,8 @@ static const char spinning[] = "writers that spin while the holder runs";
 static const char exits[] = "exits";
 static const char broadcasts[] = "interrupts of every CPU for page tables";
 
+static const char huge_faults[] = "page faults of hugetlb, which look like those of other memory";
+
 static struct stalls_bpf *load(struct report *report, const struct wish *wish,
 			       struct btf *btf, const struct target *target,
 			       bool least)
@@ -471,6 +474,9 @@ static struct stalls_bpf *load(struct report *report, const struct wish *wish,
 		  "exit_mmap", exits);
 	leave_out(report, btf, least, bpf->progs.broadcast, NULL,
 		  "tlb_remove_table_sync_one", broadcasts);
+	/* A kernel without hugetlb lacks nothing. */
+	leave_out(report, btf, least, bpf->progs.huge_fault, NULL,
+		  "hugetlb_fault", least ? huge_faults : NULL);
 	error = stalls_bpf__load(bpf);
 	if (!error)
 		return bpf;
@@ -593,6 +599,7 @@ void watch(struct report *report, const struct wish *wish)
 	attach(bpf->progs.waking);
 	attach_optional(report, bpf->progs.write_end, bpf->progs.write_begin,
 			spinning);
+	attach_optional(report, NULL, bpf->progs.huge_fault, huge_faults);
 	attach(bpf->progs.contention_begin);
 	attach_optional(report, bpf->progs.exit_end, bpf->progs.exit_begin, exits);
 	attach_optional(report, NULL, bpf->progs.broadcast, broadcasts);

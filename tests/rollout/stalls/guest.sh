@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-only
 # shellcheck shell=sh
 #
-# In the guest of tests/rollout/stalls/test_kernels.py: faultline-stalls watches while survey makes
-# each cause on purpose.  MIB is the memory of an operation, the other words are operations.
+# In the guest of tests/rollout/stalls/test_kernels.py: faultline-stalls watches while survey and
+# holders make each cause on purpose.  MIB is the memory of an operation, the other words are operations.
 #
-# /out has what was seen of the causes, of an idle host, and of waiters that were killed.
+# /out has what was seen of the causes, of those that holders makes in huge pages, of an idle host,
+# and of waiters that were killed.
 set -u
 mib=$1
 shift
@@ -42,6 +43,11 @@ for operation; do
 done
 end
 faultline-stalls show /out/record --json >/out/shown.json || exit 1
+
+# A page of hugetlb is cleared within a few milliseconds.
+begin huge --min 200us
+holders >/out/holders || exit 1
+end
 
 begin killed
 for seconds in 1 2 3; do

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """faultline-stalls on Debian's kernels: each cause is named right, with the wait that it made.
 
-The program survey makes the causes, and measures how long its other thread waits.
+The program survey makes the causes, and measures how long its other thread waits; holders makes
+those in huge pages.
 """
 from __future__ import annotations
 
@@ -43,6 +44,15 @@ CAUSES = {
     "smaps_rollup": ("read smaps_rollup", WALK), "numa_maps": ("read numa_maps", WALK),
     "clear_refs": ("write clear_refs", WALK), "uffd_wp": ("ioctl(UFFDIO_WRITEPROTECT)", WALK)}
 
+# The holders of holders.c: how the calls begin, the locks, and the switch.
+SHARING = "vm.hugetlb_pmd_sharing"
+HOLDERS = {
+    "hugetlb-faults": ("page fault (hugetlb", {"mmap_lock", "vma"}, None),
+    "thp-faults": ("page fault", {"mmap_lock", "vma"}, "vm.speculative_page_fault"),
+    "hugetlb-dropped": ("madvise(MADV_DONTNEED)", {"hugetlb-vma", "hugetlb-file"}, SHARING),
+    "hugetlb-mutex": ("page fault (hugetlb", {"hugetlb-fault"}, None),
+    "hugetlb-unmap": ("munmap", {"hugetlb-file"}, SHARING)}
+
 
 def kernel_of(release: str) -> Path:
     """The image of Debian's kernel, fetched once."""
@@ -63,7 +73,8 @@ def outcome(version: str) -> tuple[Path, str]:
     """The files that the guest returns, and the output of survey."""
     out = PATHS.build / "vm" / f"stalls-{version}"
     guest_files = (stalls_lab.build(PATHS.build / "stalls"),
-                   guest.compile_program(ROOT / "tests/bench/survey.c"), HERE / "guest.sh")
+                   guest.compile_program(ROOT / "tests/bench/survey.c"),
+                   guest.compile_program(HERE / "holders.c"), HERE / "guest.sh")
     done = subprocess.run(
         [ROOT / "tools/fl", "vm", "run", "--kernel", kernel_of(KERNELS[version]), "--out",
          out, "--quiet", "--timeout", "1500", *MACHINE, "--append", "numa=fake=2",
@@ -100,6 +111,36 @@ def test_cause(version: str, operation: str) -> None:
     longest = max(group["longest_ms"] for group in groups)
     # Others of the same call may have waited longer.
     assert longest >= measured / 2, f"{longest} ms of {measured} ms"
+
+
+def made(version: str) -> dict[str, float]:
+    """What holders says of each scene: the longest wait in ms, or a number of interrupts."""
+    lines = (outcome(version)[0] / "holders").read_text().splitlines()
+    return {name: float(value) for name, value in map(str.split, lines)}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+@pytest.mark.parametrize("version", KERNELS)
+def test_huge(version: str, holder: str) -> None:
+    """A wait for a holder in huge pages is named, and page faults have the right switch."""
+    call, locks, switch = HOLDERS[holder]
+    groups = [group for group in report(version, "huge")["groups"] if group["holder"] == holder]
+    named = [group for group in groups if group["lock"] in locks and group["call"].startswith(call)]
+    assert named, f"{holder}: {call} is not named"
+    assert {group["switch"] for group in named} == {switch}
+    assert 0 < max(group["longest_ms"] for group in named) <= made(version)[holder]
+    for group in groups:
+        if group["call"].startswith("page fault"):
+            assert ("(hugetlb" in group["call"]) == (holder != "thp-faults"), group["call"]
+
+
+@pytest.mark.parametrize("program", ["hugetlb-unshare", "collapse"])
+@pytest.mark.parametrize("version", KERNELS)
+def test_broadcasts(version: str, program: str) -> None:
+    """Interrupts of every CPU count for the program that shares no page table any more, and for the
+    one that makes huge pages."""
+    sent = {sender["program"]: sender["count"] for sender in report(version, "huge")["broadcasts"]}
+    assert sent.get(program, 0) >= made(version)[program]
 
 
 @pytest.mark.parametrize("version", KERNELS)
