@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # Compile faultline-stalls into the folder OUT.  Needs clang, bpftool and libbpf.
+# BOUNDS has options for a test, such as -DMAX_WAITERS=16.
 set -eu
 [ $# -eq 1 ] || {
 	echo 'usage: rollout/stalls/build.sh OUT' >&2
@@ -27,14 +28,16 @@ grep -q '__NR_munmap,' "$out/syscalls.inc" || {
 }
 
 # v3 has atomic operations that return the old value; kernels since 5.12 know it.
+# shellcheck disable=SC2086 # words
 clang -g -O2 -Wall -Werror -mcpu=v3 -target bpf -D__TARGET_ARCH_x86 \
 	"-ffile-prefix-map=$here=." ${multiarch:+"-I/usr/include/$multiarch"} \
-	-c "$here/stalls.bpf.c" -o "$out/stalls.bpf.full.o"
+	${BOUNDS:-} -c "$here/stalls.bpf.c" -o "$out/stalls.bpf.full.o"
 # Debug information beyond the types and relocations that libbpf reads.
 bpftool gen object "$out/stalls.bpf.o" "$out/stalls.bpf.full.o"
 bpftool gen skeleton "$out/stalls.bpf.o" name stalls_bpf >"$out/stalls.skel.h"
 
 # shellcheck disable=SC2086 # words
-$CC ${CFLAGS:--O2 -Wall} -D_GNU_SOURCE "-ffile-prefix-map=$here=." "-ffile-prefix-map=$out=." \
-	"-I$out" "-I$here" -o "$out/faultline-stalls" "$here"/main.c "$here"/watch.c \
-	"$here"/report.c "$here"/causes.c "$here"/record.c "$here"/output.c ${LDFLAGS:-} -lbpf
+$CC ${CFLAGS:--O2 -Wall} ${BOUNDS:-} -D_GNU_SOURCE "-ffile-prefix-map=$here=." \
+	"-ffile-prefix-map=$out=." "-I$out" "-I$here" -o "$out/faultline-stalls" \
+	"$here"/main.c "$here"/watch.c "$here"/report.c "$here"/causes.c "$here"/record.c \
+	"$here"/output.c ${LDFLAGS:-} -lbpf

@@ -54,6 +54,12 @@ static void print_lost(const struct report *report, FILE *out)
 	if (lost[LOST_WAITERS])
 		fprintf(out, "Lost: %llu waits, as more than %u tasks waited at once.\n",
 			(unsigned long long)lost[LOST_WAITERS], MAX_WAITERS);
+	if (lost[LOST_ENDS])
+		fprintf(out, "Lost: %llu waits, whose end was not seen.\n",
+			(unsigned long long)lost[LOST_ENDS]);
+	if (lost[LOST_CALLS])
+		fprintf(out, "Lost: %llu events, at which the kernel did not run a BPF program, as it ran already.\n",
+			(unsigned long long)lost[LOST_CALLS]);
 	if (lost[LOST_STACKS])
 		fprintf(out, "Lost: %llu stacks of holders; their rows have the system call only.\n",
 			(unsigned long long)lost[LOST_STACKS]);
@@ -347,7 +353,9 @@ void write_textfile(const struct report *report, const char *path)
 		"faultline_stalls_longest_unended_wait_seconds %.6f\n",
 		total / 1e9, (unsigned long long)sent,
 		(unsigned long long)(report->counters[LOST_GROUPS] +
-				     report->counters[LOST_WAITERS]),
+				     report->counters[LOST_WAITERS] +
+				     report->counters[LOST_ENDS] +
+				     report->counters[LOST_CALLS]),
 		(unsigned long long)report->counters[UNENDED_WAITS],
 		report->counters[UNENDED_LONGEST_NS] / 1e9);
 	finish_file(out, path, temporary);

@@ -21,6 +21,8 @@ const char * const counter_names[NR_COUNTERS] = {
 	[LOST_STACKS]	= "lost_stacks",
 	[LOST_SENDERS]	= "lost_broadcasts",
 	[LOST_EXITS]	= "lost_exits",
+	[LOST_ENDS]	= "lost_ends",
+	[LOST_CALLS]	= "lost_calls",
 	[UNENDED_WAITS]	= "unended_waits",
 	[UNENDED_LONGEST_NS] = "unended_longest_ns",
 };

@@ -53,7 +53,7 @@ struct broadcaster {
 
 enum counter {
 	SHORT_WAITS, SHORT_NS, LOST_WAITERS, LOST_GROUPS, LOST_GROUP_NS,
-	LOST_STACKS, LOST_SENDERS, LOST_EXITS,
+	LOST_STACKS, LOST_SENDERS, LOST_EXITS, LOST_ENDS, LOST_CALLS,
 	/* Waits that had not ended with the window; they are in the rows. */
 	UNENDED_WAITS, UNENDED_LONGEST_NS,
 	NR_COUNTERS

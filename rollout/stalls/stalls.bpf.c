@@ -213,7 +213,9 @@ const volatile u64 fault_mutexes;
 /* Counters for what is not in a group. */
 u64 short_waits, short_ns;
 u64 lost_waiters, lost_groups, lost_group_ns, lost_stacks, lost_senders;
-u64 lost_exits;
+u64 lost_exits, lost_ends;
+/* write_begin is there, so that the tracepoint has nothing to tell of writers. */
+bool writers_begin;
 /* Entries of waiters: with none, a wakeup or the end of a wait costs one read. */
 int waiting;
 
@@ -566,12 +568,13 @@ static __always_inline int wait_begins(u64 lock, unsigned int flags, bool whole)
 	if (mutex && !is_fault_mutex(lock))
 		return 0;
 	/*
-	 * A mutex begins again when it changes between spinning and sleep, and
-	 * a writer sleeps within its function.  Any other entry is left over.
+	 * A writer sleeps within its function, and a mutex begins again when it
+	 * changes between spinning and sleep.  Any other entry is left over.
 	 */
+	if (write && !whole && writers_begin)
+		return 0;
 	known = bpf_map_lookup_elem(&waiters, &pid);
-	if (known && known->lock == lock &&
-	    (mutex || (known->whole && write && !whole)))
+	if (known && known->lock == lock && mutex)
 		return 0;
 	if (mutex) {
 		waiter.kind = LOCK_HUGE_FAULT;
@@ -593,8 +596,10 @@ static __always_inline int wait_begins(u64 lock, unsigned int flags, bool whole)
 	waiter.begin = bpf_ktime_get_ns();
 	describe_owner(&waiter.owner, word);
 	/* The end of that wait was not seen. */
-	if (known)
+	if (known) {
+		__sync_fetch_and_add(&lost_ends, 1);
 		leave(known->lock);
+	}
 	history = history_of(lock);
 	if (history) {
 		others = __sync_fetch_and_add(&history->waiters, 1);

@@ -349,8 +349,9 @@ static void read_waiters(struct report *report, struct stalls_bpf *bpf, u64 end)
 		     strerror(-error));
 	for (i = 0; i < count; i++) {
 		row = (struct row){ .which = -1 };
-		if (waiters[i].begin + report->min_ns <= end &&
-		    still_waits(pids[i], row.waiter, sizeof(row.waiter)))
+		if (!still_waits(pids[i], row.waiter, sizeof(row.waiter)))
+			report->counters[LOST_ENDS]++;
+		else if (waiters[i].begin + report->min_ns <= end)
 			add_waiter(report, bpf_map__fd(bpf->maps.histories),
 				   &waiters[i], &row, end);
 	}
@@ -548,21 +549,57 @@ static long long wait_window(struct stalls_bpf *bpf, const struct wish *wish)
 	return now() - begin;
 }
 
-/* The links stay until this process ends. */
-static void attach(struct bpf_program *program)
+/* --- What is lost if a program is preempted by itself, as the kernel may do with fentry and fexit */
+
+static const struct bpf_program *counted[8];
+static size_t nr_counted;
+
+static u64 lost_calls(void)
 {
-	if (!bpf_program__attach(program))
+	struct bpf_prog_info info;
+	u64 lost = 0;
+	size_t i;
+
+	for (i = 0; i < nr_counted; i++) {
+		u32 size = sizeof(info);
+
+		memset(&info, 0, sizeof(info));
+		if (!bpf_obj_get_info_by_fd(bpf_program__fd(counted[i]), &info,
+					    &size))
+			lost += info.recursion_misses;
+	}
+	return lost;
+}
+
+/* --- Links, which end with the window, so that the maps stay as they are. */
+
+static void attach(struct bpf_program *program, struct bpf_link **link)
+{
+	*link = bpf_program__attach(program);
+	if (!*link)
 		refused(errno);
 }
 
 /* Programs of a feature that the kernel may not have. */
-static void attach_optional(struct report *report, struct bpf_program *end,
-			    struct bpf_program *begin, const char *missing)
+static bool attach_optional(struct report *report, struct bpf_program *end,
+			    struct bpf_link **end_link,
+			    struct bpf_program *begin,
+			    struct bpf_link **begin_link, const char *missing)
 {
 	if (!bpf_program__autoload(begin))
-		return;
-	if ((end && !bpf_program__attach(end)) || !bpf_program__attach(begin))
-		note(report, missing);
+		return false;
+	if (end) {
+		counted[nr_counted++] = end;
+		*end_link = bpf_program__attach(end);
+	}
+	if (!end || *end_link) {
+		counted[nr_counted++] = begin;
+		*begin_link = bpf_program__attach(begin);
+		if (*begin_link)
+			return true;
+	}
+	note(report, missing);
+	return false;
 }
 
 void watch(struct report *report, const struct wish *wish)
@@ -595,14 +632,19 @@ void watch(struct report *report, const struct wish *wish)
 	sigprocmask(SIG_BLOCK, &signals, NULL);
 
 	/* Ends first: a wait whose end nobody sees would stay in the map. */
-	attach(bpf->progs.contention_end);
-	attach(bpf->progs.waking);
-	attach_optional(report, bpf->progs.write_end, bpf->progs.write_begin,
-			spinning);
-	attach_optional(report, NULL, bpf->progs.huge_fault, huge_faults);
-	attach(bpf->progs.contention_begin);
-	attach_optional(report, bpf->progs.exit_end, bpf->progs.exit_begin, exits);
-	attach_optional(report, NULL, bpf->progs.broadcast, broadcasts);
+	attach(bpf->progs.contention_end, &bpf->links.contention_end);
+	attach(bpf->progs.waking, &bpf->links.waking);
+	bpf->bss->writers_begin =
+		attach_optional(report, bpf->progs.write_end,
+				&bpf->links.write_end, bpf->progs.write_begin,
+				&bpf->links.write_begin, spinning);
+	attach_optional(report, NULL, NULL, bpf->progs.huge_fault,
+			&bpf->links.huge_fault, huge_faults);
+	attach(bpf->progs.contention_begin, &bpf->links.contention_begin);
+	attach_optional(report, bpf->progs.exit_end, &bpf->links.exit_end,
+			bpf->progs.exit_begin, &bpf->links.exit_begin, exits);
+	attach_optional(report, NULL, NULL, bpf->progs.broadcast,
+			&bpf->links.broadcast, broadcasts);
 
 	report->seconds = wait_window(bpf, wish) / 1e9;
 	/* A record of no time at all cannot be shown. */
@@ -612,6 +654,7 @@ void watch(struct report *report, const struct wish *wish)
 	while (sigtimedwait(&signals, NULL, &at_once) > 0)
 		;
 	end = now();
+	stalls_bpf__detach(bpf);
 	sigprocmask(SIG_UNBLOCK, &signals, NULL);
 	uname(&name);
 	snprintf(report->kernel, sizeof(report->kernel), "%s", name.release);
@@ -626,6 +669,8 @@ void watch(struct report *report, const struct wish *wish)
 	report->counters[LOST_WAITERS] = bpf->bss->lost_waiters;
 	report->counters[LOST_GROUPS] += bpf->bss->lost_groups;
 	report->counters[LOST_GROUP_NS] += bpf->bss->lost_group_ns;
+	report->counters[LOST_ENDS] += bpf->bss->lost_ends;
+	report->counters[LOST_CALLS] = lost_calls();
 	report->counters[LOST_STACKS] = bpf->bss->lost_stacks;
 	report->counters[LOST_SENDERS] = bpf->bss->lost_senders;
 	report->counters[LOST_EXITS] = bpf->bss->lost_exits;

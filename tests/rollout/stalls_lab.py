@@ -29,16 +29,16 @@ LINES = ["faultline-stalls 1", "kernel\t6.12.1-test", "seconds\t10.000", "min_ns
          *(f"count\t{name}\t{count}" for name, count in (
              ("shorter_waits", 7), ("shorter_ns", 3_000_000), ("lost_waiters", 0),
              ("lost_waits", 4), ("lost_ns", 9_000_000), ("lost_stacks", 0),
-             ("lost_broadcasts", 0), ("lost_exits", 3), ("unended_waits", 2),
-             ("unended_longest_ns", 700_000_000))),
+             ("lost_broadcasts", 0), ("lost_exits", 3), ("lost_ends", 5), ("lost_calls", 6),
+             ("unended_waits", 2), ("unended_longest_ns", 700_000_000))),
          "note\texits", "broadcasts\tjava\t0\t50", "broadcasts\tkhugepaged\t1\t20",
          *("\t".join(map(str, ("waits", *row))) for row in ROWS), "end"]
 
 
-def build(out: Path) -> Path:
-    """Compile the program without a warning."""
+def build(out: Path, bounds: str = "") -> Path:
+    """Compile the program without a warning, with other bounds of its maps than usual."""
     done = subprocess.run([STALLS / "build.sh", out], capture_output=True, text=True, check=False,
-                          env={**os.environ, "CFLAGS": "-O2 -Wall -Werror"})
+                          env={**os.environ, "CFLAGS": "-O2 -Wall -Werror", "BOUNDS": bounds})
     assert done.returncode == 0, done.stderr
     return out / "faultline-stalls"
 

@@ -10,6 +10,7 @@ import functools
 import json
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ MACHINE = ("--cpus", "2", "--mem", "2048", "--icount", "4", "--icount-sleep", "-
 # From 64 MiB on, the switches for munmap and madvise act.
 MIB = 96
 MUNMAP, MADVISE, WALK = (f"vm.{name}_section_kbytes" for name in ("munmap", "madvise", "walk"))
+# One CPU and a clock that counts its instructions: a fast host.
+FAST = ("--cpus", "1", "--mem", "1024", "--icount", "0")
+# Bounds of the maps that short waits exceed.
+BOUNDS = {"MAX_WAITERS": 4, "MAX_GROUPS": 8}
 # The operations of survey: the call, and the switch.
 CAUSES = {
     "munmap": ("munmap", MUNMAP), "dontneed": ("madvise(MADV_DONTNEED)", MADVISE),
@@ -68,20 +73,26 @@ def kernel_of(release: str) -> Path:
     return image
 
 
+def boot(version: str, name: str, machine: Sequence[str], programs: Sequence[Path],
+         *words: str) -> tuple[Path, str]:
+    """Run a script, the first word, on a kernel: the files that it returns, and its output."""
+    out = PATHS.build / "vm" / f"{name}-{version}"
+    done = subprocess.run(
+        [ROOT / "tools/fl", "vm", "run", "--kernel", kernel_of(KERNELS[version]), "--out",
+         out, "--quiet", "--timeout", "1500", *machine,
+         *(f"--file={file}" for file in (*programs, HERE / words[0])), "--", "sh", *words],
+        capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out / "files", done.stdout
+
+
 @functools.cache
 def outcome(version: str) -> tuple[Path, str]:
     """The files that the guest returns, and the output of survey."""
-    out = PATHS.build / "vm" / f"stalls-{version}"
-    guest_files = (stalls_lab.build(PATHS.build / "stalls"),
-                   guest.compile_program(ROOT / "tests/bench/survey.c"),
-                   guest.compile_program(HERE / "holders.c"), HERE / "guest.sh")
-    done = subprocess.run(
-        [ROOT / "tools/fl", "vm", "run", "--kernel", kernel_of(KERNELS[version]), "--out",
-         out, "--quiet", "--timeout", "1500", *MACHINE, "--append", "numa=fake=2",
-         *(f"--file={file}" for file in guest_files),
-         "--", "sh", "guest.sh", str(MIB), *CAUSES], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return out / "files", done.stdout
+    return boot(version, "stalls", (*MACHINE, "--append", "numa=fake=2"), (
+        stalls_lab.build(PATHS.build / "stalls"),
+        guest.compile_program(ROOT / "tests/bench/survey.c"),
+        guest.compile_program(HERE / "holders.c")), "guest.sh", str(MIB), *CAUSES)
 
 
 def report(version: str, name: str) -> dict[str, Any]:
@@ -149,6 +160,40 @@ def test_complete(version: str) -> None:
     found = report(version, "causes")
     assert not any(count for name, count in found["counters"].items() if "lost" in name)
     assert found == report(version, "shown")
+
+
+@functools.cache
+def churned(version: str) -> Path:
+    """What two programs saw of churn, one of which has small maps."""
+    bounds = " ".join(f"-D{name}={value}" for name, value in BOUNDS.items())
+    bounded = stalls_lab.build(PATHS.build / "stalls-bounded", bounds).rename(
+        PATHS.build / "stalls-bounded/bounded")
+    return boot(version, "churn", FAST, (
+        stalls_lab.build(PATHS.build / "stalls"), bounded, guest.compile_program(HERE / "churn.c")),
+        "churn.sh", "faultline-stalls", bounded.name)[0]
+
+
+@pytest.mark.parametrize("program", ["faultline-stalls", "bounded"])
+@pytest.mark.parametrize("version", KERNELS)
+def test_churn(version: str, program: str) -> None:
+    """Of as many short waits as a CPU can make, none is lost, or as many as the counters say."""
+    files = churned(version)
+    found = json.loads((files / f"{program}.json").read_text())
+    made_by = dict(line.split() for line in (files / f"{program}.churn").read_text().splitlines())
+    waits = int(made_by["writes"]) + int(made_by["reads"])
+    print(f"{waits / float(made_by['seconds']):.0f} waits a second")
+    counters = found["counters"]
+    lost = {name: counters[name] for name in ("lost_waiters", "lost_waits")}
+    assert found["waits"] + counters["shorter_waits"] + sum(lost.values()) == waits
+    assert counters["lost_ends"] == counters["lost_calls"] == 0
+    # More than there is room for at a time.
+    assert waits > 32768
+    if program == "bounded":
+        assert all(lost.values())
+        assert len({group["holder"] for group in found["groups"]}) <= BOUNDS["MAX_GROUPS"]
+    else:
+        assert not any(lost.values())
+    jsonschema.validate(found, json.loads((ROOT / "rollout/stalls/schema.json").read_text()))
 
 
 @pytest.mark.parametrize("version", KERNELS)
