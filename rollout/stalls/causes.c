@@ -120,6 +120,12 @@ static void call_is(struct row *row, const char *call, const char *by)
 	row->which = by ? switch_named(by) : -1;
 }
 
+/* A call of one section holds the lock as long with the switch. */
+static const char *if_sections(const struct cause *cause)
+{
+	return cause->size ? "vm.walk_section_kbytes" : NULL;
+}
+
 static bool is_hugetlb(int lock)
 {
 	return lock == LOCK_HUGE_FILE || lock == LOCK_HUGE_VMA ||
@@ -161,7 +167,7 @@ static void name_advice(struct row *row, const struct cause *cause)
 		/* Ranges of a vector are not known here. */
 		if (by && (cause->nr != SYS_madvise ||
 			   cause->flags & CAUSE_LARGE ||
-			   strstr(advices[i].name, "POPULATE")))
+			   (strstr(advices[i].name, "POPULATE") && cause->size)))
 			row->which = switch_named(by);
 		return;
 	}
@@ -198,7 +204,7 @@ static void name_syscall(struct row *row, const struct cause *cause,
 		if (cause->arg & (MAP_POPULATE | MAP_LOCKED) && reader)
 			call_is(row, cause->arg & MAP_POPULATE ?
 				"mmap(MAP_POPULATE)" : "mmap(MAP_LOCKED)",
-				"vm.walk_section_kbytes");
+				if_sections(cause));
 		else if (cause->arg & MAP_FIXED)
 			call_is(row, "mmap(MAP_FIXED)", large &&
 				cause->flags & CAUSE_NO_ACCESS &&
@@ -213,7 +219,7 @@ static void name_syscall(struct row *row, const struct cause *cause,
 	case SYS_mlockall:
 	case SYS_munlock:
 	case SYS_munlockall:
-		call_is(row, name, "vm.walk_section_kbytes");
+		call_is(row, name, if_sections(cause));
 		return;
 	case SYS_madvise:
 	case SYS_process_madvise:
@@ -228,7 +234,7 @@ static void name_syscall(struct row *row, const struct cause *cause,
 	case SYS_ioctl:
 		if (cause->arg == IOCTL_WRITEPROTECT)
 			call_is(row, "ioctl(UFFDIO_WRITEPROTECT)",
-				"vm.walk_section_kbytes");
+				if_sections(cause));
 		else if (cause->arg == IOCTL_PAGEMAP_SCAN)
 			call_is(row, "ioctl(PAGEMAP_SCAN)", NULL);
 		else
@@ -243,7 +249,7 @@ static void name_syscall(struct row *row, const struct cause *cause,
 		snprintf(row->call, sizeof(row->call), "%s %s",
 			 cause->nr == SYS_write ? "write" : "read",
 			 cause->file);
-		if (walks)
+		if (walks && cause->size)
 			row->which = switch_named("vm.walk_section_kbytes");
 		return;
 	}
@@ -281,7 +287,7 @@ static void name_mmap(struct row *row, const struct cause *cause, int lock,
 		call_is(row, "KSM", NULL);
 		return;
 	case PLACE_PIN:
-		call_is(row, "pinning of memory", "vm.walk_section_kbytes");
+		call_is(row, "pinning of memory", if_sections(cause));
 		return;
 	case PLACE_REMOTE:
 		/* The name of the file or the system call says more. */
@@ -342,4 +348,6 @@ void name_cause(struct row *row, const struct cause *cause, int lock,
 		else if (lock == LOCK_HUGE_FAULT)
 			row->which = -1;
 	}
+	if (cause->size && is_section_switch(row->which))
+		row->mib = slot_start(cause->size);
 }

@@ -97,8 +97,8 @@ static void print_senders(const struct report *report, FILE *out)
 
 static void print_summary(const struct report *report, FILE *out)
 {
-	u64 total, waits, removed;
-	char a[32], b[32];
+	u64 total, waits, removable, left;
+	char a[32], b[32], c[32];
 	bool any = false;
 	int i;
 
@@ -110,13 +110,18 @@ static void print_summary(const struct report *report, FILE *out)
 	}
 	duration(b, sizeof(b), total);
 	for (i = 0; i < NR_SWITCHES; i++) {
-		if (!switched_by(report, i, &removed))
+		if (!switched_by(report, i, &removable, &left))
 			continue;
 		any = true;
-		duration(a, sizeof(a), removed);
+		duration(c, sizeof(c), left);
+		duration(a, sizeof(a), is_on(report, i) ? left :
+			 removable - left);
 		if (is_on(report, i))
 			fprintf(out, "%s=%ld is on, and leaves %s of %s of waiting.\n",
 				switches[i].name, report->values[i], a, b);
+		else if (left)
+			fprintf(out, "%s=%ld would have removed about %s of %s of waiting, and left %s.\n",
+				switches[i].name, switches[i].on, a, b, c);
 		else
 			fprintf(out, "%s=%ld would have removed up to %s of %s of waiting.\n",
 				switches[i].name, switches[i].on, a, b);
@@ -186,20 +191,20 @@ static void json_name(int which, FILE *out)
 
 static void json_switches(const struct report *report, FILE *out)
 {
-	u64 removed;
+	u64 total, left;
 	int i;
 
 	fputs("  \"switches\": [\n", out);
 	for (i = 0; i < NR_SWITCHES; i++) {
-		switched_by(report, i, &removed);
+		switched_by(report, i, &total, &left);
 		fprintf(out, "    {\"name\": \"%s\", \"value\": ", switches[i].name);
 		if (report->values[i] == ABSENT)
 			fputs("null", out);
 		else
 			fprintf(out, "%ld", report->values[i]);
-		fprintf(out, ", \"on\": %ld, \"is_on\": %s, \"waited_ms\": %.3f}%s\n",
+		fprintf(out, ", \"on\": %ld, \"is_on\": %s, \"waited_ms\": %.3f, \"left_ms\": %.3f}%s\n",
 			switches[i].on, is_on(report, i) ? "true" : "false",
-			removed / 1e6, i < NR_SWITCHES - 1 ? "," : "");
+			total / 1e6, left / 1e6, i < NR_SWITCHES - 1 ? "," : "");
 	}
 	fputs("  ],\n", out);
 }
@@ -227,9 +232,10 @@ void print_json(const struct report *report, FILE *out)
 		json_name(row->which, out);
 		fputs(", \"waiters\": [", out);
 		for (j = 0; j < sums[i].nr_rows; j++) {
-			fprintf(out, "%s{\"program\": \"%s\", \"writes\": %s, ",
+			fprintf(out, "%s{\"program\": \"%s\", \"writes\": %s, \"mib\": %llu, ",
 				j ? ", " : "", sums[i].rows[j]->waiter,
-				sums[i].rows[j]->write ? "true" : "false");
+				sums[i].rows[j]->write ? "true" : "false",
+				(unsigned long long)sums[i].rows[j]->mib);
 			json_times(sums[i].rows[j], out);
 			fputc('}', out);
 		}

@@ -13,7 +13,7 @@
 #include "report.h"
 
 #define FIRST_LINE PROGRAM " 1"
-#define MAX_FIELDS 12
+#define MAX_FIELDS 13
 /* Of MAX_GROUPS rows with all their slots. */
 #define MAX_RECORD (16 << 20)
 
@@ -117,10 +117,11 @@ void write_record(const struct report *report, const char *path)
 			(unsigned long long)report->senders[i].count);
 	for (i = 0; i < report->nr_rows; i++) {
 		row = &report->rows[i];
-		fprintf(file, "waits\t%s\t%d\t%s\t%d\t%s\t%s\t%s\t%llu\t%llu\t%llu\t",
+		fprintf(file, "waits\t%s\t%d\t%s\t%d\t%s\t%s\t%s\t%llu\t%llu\t%llu\t%llu\t",
 			lock_names[row->lock], row->write, row->holder,
 			row->kthread, row->call, row->waiter,
 			row->which < 0 ? "-" : switches[row->which].name,
+			(unsigned long long)row->mib,
 			(unsigned long long)row->waits,
 			(unsigned long long)row->total,
 			(unsigned long long)row->max);
@@ -224,10 +225,11 @@ static void read_waits(const struct input *input, struct report *report,
 		if (row.which < 0)
 			wrong(input, "an unknown switch");
 	}
-	row.waits = number_in(input, field[8]);
-	row.total = number_in(input, field[9]);
-	row.max = number_in(input, field[10]);
-	read_slots(input, &row, field[11]);
+	row.mib = number_in(input, field[8]);
+	row.waits = number_in(input, field[9]);
+	row.total = number_in(input, field[10]);
+	row.max = number_in(input, field[11]);
+	read_slots(input, &row, field[12]);
 	if (!add_row(report, &row))
 		wrong(input, "more groups than a record can have");
 }
@@ -274,7 +276,7 @@ static void read_line(const struct input *input, struct report *report,
 		copy(input, sender->program, sizeof(sender->program), field[1]);
 		sender->kthread = flag_in(input, field[2]);
 		sender->count = number_in(input, field[3]);
-	} else if (!strcmp(field[0], "waits") && nr == 12) {
+	} else if (!strcmp(field[0], "waits") && nr == 13) {
 		read_waits(input, report, field);
 	} else {
 		wrong(input, "not a line of this format");

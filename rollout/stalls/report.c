@@ -69,7 +69,7 @@ static struct row *find_row(struct report *report, const struct row *like)
 	for (i = 0; i < report->nr_rows; i++) {
 		row = &report->rows[i];
 		if (row->lock == like->lock && row->write == like->write &&
-		    row->which == like->which &&
+		    row->which == like->which && row->mib == like->mib &&
 		    !strcmp(row->holder, like->holder) &&
 		    !strcmp(row->call, like->call) &&
 		    !strcmp(row->waiter, like->waiter))
@@ -210,6 +210,12 @@ static u64 slot_end(unsigned int slot)
 	return (((4ULL + quarter + 1) << power) + 3) / 4 * SLOT_UNIT;
 }
 
+/* Its beginning, in units. */
+u64 slot_start(unsigned int slot)
+{
+	return ((4ULL + slot % 4) << slot / 4) / 4;
+}
+
 u64 percentile(const struct row *row, double part)
 {
 	u64 seen = 0;
@@ -233,6 +239,11 @@ int switch_named(const char *name)
 		if (!strcmp(switches[i].name, name))
 			return i;
 	return -1;
+}
+
+bool is_section_switch(int which)
+{
+	return which >= 0 && strstr(switches[which].name, "_section_");
 }
 
 void read_switches(struct report *report)
@@ -261,15 +272,49 @@ bool is_on(const struct report *report, int which)
 		report->values[which] != switches[which].stock;
 }
 
-bool switched_by(const struct report *report, int which, u64 *total)
+/*
+ * With a section switch, the lock is let go of after a section, if somebody waits.
+ * The longest wait is taken for the time of the whole call, so a section takes its
+ * share of that, and no wait is longer.
+ */
+static u64 left_of(const struct row *row)
+{
+	u64 bound, from, end, left = 0;
+	unsigned int i;
+
+	if (!is_section_switch(row->which))
+		return 0;
+	if (row->mib <= SECTION_MIB)
+		return row->total;
+	bound = (double)row->max * SECTION_MIB / row->mib;
+	for (i = 0; i < SLOTS; i++) {
+		if (!row->slots[i])
+			continue;
+		from = i ? slot_end(i - 1) : 0;
+		end = slot_end(i) < row->max ? slot_end(i) : row->max;
+		if (from > end)
+			from = end;
+		/* The middle, as only the number of waits in a slot is known. */
+		from += (end - from) / 2;
+		left += row->slots[i] * (from < bound ? from : bound);
+	}
+	return left < row->total ? left : row->total;
+}
+
+bool switched_by(const struct report *report, int which, u64 *total, u64 *left)
 {
 	size_t i;
 
-	*total = 0;
-	for (i = 0; i < report->nr_rows; i++)
-		if (report->rows[i].which == which &&
-		    report->rows[i].lock != LOCK_EXIT)
-			*total += report->rows[i].total;
+	*total = *left = 0;
+	for (i = 0; i < report->nr_rows; i++) {
+		if (report->rows[i].which != which ||
+		    report->rows[i].lock == LOCK_EXIT)
+			continue;
+		*total += report->rows[i].total;
+		*left += left_of(&report->rows[i]);
+	}
+	if (is_on(report, which))
+		*left = *total;
 	return *total > 0;
 }
 

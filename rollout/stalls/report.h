@@ -37,6 +37,8 @@ struct row {
 	/* An index of switches, or -1. */
 	int which;
 	int lock;
+	/* Of the memory that the call works on, if more than a section; or 0. */
+	u64 mib;
 	bool write;
 	bool kthread;
 	u64 waits;
@@ -94,11 +96,14 @@ void add_slots(struct row *to, const struct row *from);
 void sort_rows(struct report *report);
 void anonymize(struct report *report);
 struct summary *summarize(const struct report *report, size_t *nr);
+u64 slot_start(unsigned int slot);
 u64 percentile(const struct row *row, double part);
 int switch_named(const char *name);
+bool is_section_switch(int which);
 void read_switches(struct report *report);
 bool is_on(const struct report *report, int which);
-bool switched_by(const struct report *report, int which, u64 *total);
+/* The waits that a switch acts on, and what it leaves of them, at a guess. */
+bool switched_by(const struct report *report, int which, u64 *total, u64 *left);
 u64 waited(const struct report *report, u64 *waits);
 
 /* causes.c */

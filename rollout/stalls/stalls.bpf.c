@@ -50,6 +50,7 @@ struct mm_struct {
 	struct rw_semaphore mmap_lock;
 	struct task_struct *owner;
 	atomic_long_t hugetlb_usage;
+	atomic_long_t pgtables_bytes;
 };
 
 struct super_block {
@@ -197,7 +198,16 @@ struct vma_lock {
 #define NR_IOCTL	16
 #define NR_PREAD64	17
 #define NR_MADVISE	28
+#define NR_MLOCK	149
+#define NR_MUNLOCK	150
+#define NR_MLOCKALL	151
+#define NR_MUNLOCKALL	152
+#define NR_MLOCK2	325
+#define NR_IO_URING_REGISTER 427
 #define NR_PROCESS_MADVISE 440
+
+#define PAGE_TABLE_BYTES 4096
+#define PAGE_TABLE_MAPS	(2 << 20)
 
 const volatile u64 min_ns = 1000000;
 /* Shorter exits are not listed. */
@@ -311,13 +321,23 @@ static __always_inline void name_file(struct cause *cause,
 				  BPF_CORE_READ(dentry, d_name.name));
 }
 
+/* The memory that the page tables of a process map; for calls that walk all of it. */
+static __always_inline u64 mapped_bytes(struct mm_struct *mm)
+{
+	if (!mm || !bpf_core_field_exists(mm->pgtables_bytes))
+		return 0;
+	return (u64)BPF_CORE_READ(mm, pgtables_bytes.counter) /
+		PAGE_TABLE_BYTES * PAGE_TABLE_MAPS;
+}
+
 /* A system call's registers stay at the top of the task's stack. */
 static __always_inline void describe(struct cause *cause,
 				     struct task_struct *task,
-				     struct pt_regs *regs)
+				     struct pt_regs *regs,
+				     struct mm_struct *mm)
 {
 	u32 flags = BPF_CORE_READ(task, flags);
-	u64 length = 0, shorter;
+	u64 length = 0, shorter, work = 0;
 	unsigned long call;
 	int nr;
 
@@ -372,18 +392,35 @@ static __always_inline void describe(struct cause *cause,
 	case NR_PROCESS_MADVISE:
 		cause->arg = BPF_CORE_READ(regs, r10);
 		break;
+	case NR_MLOCK:
+	case NR_MLOCK2:
+	case NR_MUNLOCK:
+		work = BPF_CORE_READ(regs, si);
+		break;
 	case NR_IOCTL:
 		cause->arg = BPF_CORE_READ(regs, si);
 		name_file(cause, task, BPF_CORE_READ(regs, di));
+		work = mapped_bytes(mm);
 		break;
 	case NR_READ:
 	case NR_WRITE:
 	case NR_PREAD64:
 		name_file(cause, task, BPF_CORE_READ(regs, di));
+		if (*cause->file)
+			work = mapped_bytes(mm);
+		break;
+	case NR_MLOCKALL:
+	case NR_MUNLOCKALL:
+	case NR_IO_URING_REGISTER:
+		work = mapped_bytes(mm);
 		break;
 	}
 	if (length >= large_bytes)
 		cause->flags |= CAUSE_LARGE;
+	if (length)
+		work = length;
+	if (work > (u64)SECTION_MIB << 20)
+		cause->size = slot_of(work >> 20 << 10);
 }
 
 /* Where this kernel keeps the registers, as an offset from the stack. */
@@ -418,7 +455,18 @@ static __always_inline u64 since_huge_fault(struct task_struct *task)
 	return last ? faults_of(task) - last->faults : ~0ULL;
 }
 
-static __always_inline void describe_owner(struct cause *cause, u64 word)
+/* The process of a lock that only its threads and visitors take; NULL for others. */
+static __always_inline struct mm_struct *mm_of(u64 lock, u8 kind,
+					       struct task_struct *waiter)
+{
+	if (kind == LOCK_MMAP)
+		return (struct mm_struct *)
+			(lock - bpf_core_field_offset(struct mm_struct, mmap_lock));
+	return kind == LOCK_VMA ? BPF_CORE_READ(waiter, mm) : NULL;
+}
+
+static __always_inline void describe_owner(struct cause *cause, u64 word,
+					   struct mm_struct *mm)
 {
 	struct task_struct *task = (struct task_struct *)(word & ~OWNER_FLAGS);
 
@@ -432,7 +480,7 @@ static __always_inline void describe_owner(struct cause *cause, u64 word)
 	cause->flags = CAUSE_OWNER;
 	if (word & OWNER_READER)
 		cause->flags |= CAUSE_READER;
-	describe(cause, task, regs_of(task));
+	describe(cause, task, regs_of(task), mm);
 	cause->state = state_of(task);
 	if (!since_huge_fault(task))
 		cause->flags |= CAUSE_HUGETLB;
@@ -594,7 +642,7 @@ static __always_inline int wait_begins(u64 lock, unsigned int flags, bool whole)
 	waiter.whole = whole;
 	waiter.lock = lock;
 	waiter.begin = bpf_ktime_get_ns();
-	describe_owner(&waiter.owner, word);
+	describe_owner(&waiter.owner, word, mm_of(lock, waiter.kind, self));
 	/* The end of that wait was not seen. */
 	if (known) {
 		__sync_fetch_and_add(&lost_ends, 1);
@@ -745,7 +793,8 @@ static __always_inline int wait_ends(u64 lock, bool whole, bool taken)
 		__builtin_memset(&history->taken.cause, 0,
 				 sizeof(history->taken.cause));
 		describe(&history->taken.cause, self,
-			 (struct pt_regs *)bpf_task_pt_regs(self));
+			 (struct pt_regs *)bpf_task_pt_regs(self),
+			 mm_of(lock, waiter->kind, self));
 		history->taken.start = now;
 	}
 	bpf_map_delete_elem(&waiters, &pid);
@@ -839,7 +888,8 @@ int BPF_PROG(waking, struct task_struct *task)
 	__builtin_memset(&segment->cause, 0, sizeof(segment->cause));
 	self = bpf_get_current_task_btf();
 	describe(&segment->cause, self,
-		 (struct pt_regs *)bpf_task_pt_regs(self));
+		 (struct pt_regs *)bpf_task_pt_regs(self),
+		 mm_of(waiter->lock, waiter->kind, task));
 	segment->cause.stack = bpf_get_stackid(ctx, &stacks, 0);
 	if (segment->cause.stack < 0) {
 		__sync_fetch_and_add(&lost_stacks, 1);

@@ -25,6 +25,12 @@ typedef unsigned long long u64;
 #endif
 #define MAX_SENDERS 512
 
+/*
+ * The section switches hold a lock for at most the work of so much memory, while
+ * others wait for it: UFFDIO_WRITEPROTECT for 16 MiB, other calls for less.
+ */
+#define SECTION_MIB 16
+
 /* The kinds of locks; an exit is a duration without one. */
 enum lock_kind {
 	LOCK_NONE,
@@ -72,7 +78,8 @@ struct cause {
 	unsigned int pid;
 	unsigned short flags;
 	unsigned char state;
-	unsigned char pad;
+	/* slot_of() the MiB of its range or its process; 0: up to a section, or not known. */
+	unsigned char size;
 };
 
 struct segment {

@@ -15,15 +15,15 @@ SWITCHES = {row.split()[0]: row.split()[3:5]
 # Two waiters of one holder, a kernel thread, a hugetlb lock, a wait that nobody can attribute.
 ROWS = (
     ("mmap_lock", 1, "db", 0, "munmap", "worker", "vm.munmap_section_kbytes",
-     2, 3_000_000_000, 2_000_000_000, "79:1,83:1"),
+     128, 2, 3_000_000_000, 2_000_000_000, "79:1,83:1"),
     ("mmap_lock", 0, "db", 0, "munmap", "other", "vm.munmap_section_kbytes",
-     1, 1_000_000_000, 1_000_000_000, "79:1"),
+     64, 1, 1_000_000_000, 1_000_000_000, "79:1"),
     ("mmap_lock", 1, "khugepaged", 1, "collapse", "worker", "-",
-     1, 500_000_000, 500_000_000, "75:1"),
+     0, 1, 500_000_000, 500_000_000, "75:1"),
     ("hugetlb-file", 1, "vm", 0, "munmap", "vm", "vm.hugetlb_pmd_sharing",
-     1, 250_000_000, 250_000_000, "71:1"),
-    ("mmap_lock", 1, "-", 0, "unknown", "worker", "-", 1, 2_000_000, 2_000_000, "43:1"),
-    ("exit", 0, "vm", 0, "exit", "vm", "-", 1, 800_000_000, 800_000_000, "78:1"))
+     0, 1, 250_000_000, 250_000_000, "71:1"),
+    ("mmap_lock", 1, "-", 0, "unknown", "worker", "-", 0, 1, 2_000_000, 2_000_000, "43:1"),
+    ("exit", 0, "vm", 0, "exit", "vm", "-", 0, 1, 800_000_000, 800_000_000, "78:1"))
 LINES = ["faultline-stalls 1", "kernel\t6.12.1-test", "seconds\t10.000", "min_ns\t1000000",
          *(f"switch\t{name}\t-1" for name in SWITCHES),
          *(f"count\t{name}\t{count}" for name, count in (

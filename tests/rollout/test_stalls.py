@@ -72,7 +72,8 @@ def test_table(run: Run, record: Path) -> None:
                            "vm.munmap_section_kbytes"]
     assert body[2][-1] == "none"
     assert lines[-2:] == [
-        "vm.munmap_section_kbytes=65536 would have removed up to 4.0 s of 4.8 s of waiting.",
+        "vm.munmap_section_kbytes=65536 would have removed about 3.2 s of 4.8 s of waiting, and "
+        "left 750.0 ms.",
         "vm.hugetlb_pmd_sharing=0 would have removed up to 250.0 ms of 4.8 s of waiting."]
     for said in ("7 shorter waits, 3.0 ms in all.", "Not watched: exits.",
                  "2 of these waits had not ended when watching did, the longest after 700.0 ms.",
@@ -104,6 +105,34 @@ def test_switched_on(run: Run, record: Path) -> None:
     record.write_text(record.read_text().replace("kbytes\t-1", "kbytes\t65536", 1))
     assert ("vm.munmap_section_kbytes=65536 is on, and leaves 4.0 s of 4.8 s of waiting."
             in run("show", record).stdout)
+
+
+@pytest.mark.parametrize("switch, mib, slots, left", [
+    # A share of the longest wait is left of each long one, and all of a short one.
+    ("walk_section_kbytes", 128, "79:2,52:1", 250 + 9.437),
+    ("munmap_section_kbytes", 128, "79:2,52:1", 250 + 9.437),
+    ("madvise_section_kbytes", 1024, "79:2,52:1", 2 * 15.625 + 9.437),
+    # A call of one section, or of unknown size.
+    ("walk_section_kbytes", 16, "79:2,52:1", 2010), ("walk_section_kbytes", 0, "79:3", 2010),
+    # No more than all.
+    ("walk_section_kbytes", 20, "79:3", 2010),
+    # Other switches do without the lock.
+    ("speculative_page_fault", 128, "79:2,52:1", 0)])
+def test_left(run: Run, record: Path, switch: str, mib: int, slots: str, left: float) -> None:
+    """What a section switch leaves of waits of 1 s, 1 s and 10 ms."""
+    lines = [line for line in LINES if not line.startswith("waits\t")]
+    lines.insert(-1, f"waits\tmmap_lock\t1\ta\t0\tmlock\tb\tvm.{switch}\t{mib}\t3\t2010000000\t"
+                     f"1000000000\t{slots}")
+    record.write_text("\n".join(lines) + "\n")
+    found = json.loads(run("show", record, "--json").stdout)
+    one, = (one for one in found["switches"] if one["name"] == f"vm.{switch}")
+    assert one["waited_ms"] == 2010
+    assert one["left_ms"] == pytest.approx(left, abs=0.01)
+    assert found["groups"][0]["waiters"][0]["mib"] == mib
+    # With the switch on, nothing is guessed.
+    record.write_text(record.read_text().replace(f"vm.{switch}\t-1", f"vm.{switch}\t1"))
+    found = json.loads(run("show", record, "--json").stdout)
+    assert {one["left_ms"] for one in found["switches"] if one["is_on"]} == {2010}
 
 
 def test_nothing(run: Run, record: Path) -> None:
@@ -142,7 +171,7 @@ def test_recorded_again(run: Run, record: Path, tmp_path: Path) -> None:
 def test_textfile(run: Run, record: Path, tmp_path: Path) -> None:
     """Metrics add up over holders, without names of programs, and each has a type."""
     path = tmp_path / "stalls.prom"
-    ioctls = "".join(f"waits\tmmap_lock\t0\ta\t0\tioctl({number})\tb\t-\t1\t0\t0\t0:1\n"
+    ioctls = "".join(f"waits\tmmap_lock\t0\ta\t0\tioctl({number})\tb\t-\t0\t1\t0\t0\t0:1\n"
                      for number in ("0x1", "0x2"))
     record.write_text(record.read_text().removesuffix("end\n") + ioctls + "end\n")
     run("show", record, "--textfile", path)
@@ -171,7 +200,7 @@ def test_textfile(run: Run, record: Path, tmp_path: Path) -> None:
 def test_percentile(run: Run, record: Path, slots: str, longest: int, p50: float) -> None:
     """A percentile is the end of its bucket, or the longest wait."""
     lines = [line for line in LINES if not line.startswith("waits\t")]
-    lines.insert(-1, f"waits\tmmap_lock\t1\ta\t0\tfork\tb\t-\t2\t{2 * longest}\t{longest}\t"
+    lines.insert(-1, f"waits\tmmap_lock\t1\ta\t0\tfork\tb\t-\t0\t2\t{2 * longest}\t{longest}\t"
                      f"{slots}:2")
     record.write_text("\n".join(lines) + "\n")
     found, = json.loads(run("show", record, "--json").stdout)["groups"]
@@ -196,7 +225,7 @@ BROKEN = (
     (lambda text: text + "end\n", "line 33: something after the end"),
     (lambda text: text.replace("79:1,83:1", "79:1,83:2"), "does not add up"),
     (lambda text: text.replace("79:1,83:1", "79:1,999:1"), "line 26: not a distribution"),
-    (lambda text: text.replace("vm.munmap_section_kbytes\t2", "vm.no\t2"), "an unknown switch"),
+    (lambda text: text.replace("vm.munmap_section_kbytes\t128", "vm.no\t128"), "an unknown switch"),
     (lambda text: text.replace("\tworker\t", "\t\x1b[2J\t", 1), "a character that it cannot have"),
     (lambda text: text.replace("\tworker\t", "\t" + "x" * 99 + "\t", 1), "empty or too long"),
     (lambda text: text.replace("\tworker\t", "\twor\x00ker\t", 1), "not a line of this format"),
@@ -208,7 +237,7 @@ BROKEN = (
     (lambda text: text.replace("broadcasts\tjava\t0\t50\n", "broadcasts\tjava\t0\t50\n" * 513),
      "more broadcasts than a record can have"),
     (lambda text: text.replace("waits\texit", "".join(
-        f"waits\texit\t0\tp{one}\t0\texit\tvm\t-\t1\t1\t1\t0:1\n" for one in range(8192))
+        f"waits\texit\t0\tp{one}\t0\texit\tvm\t-\t0\t1\t1\t1\t0:1\n" for one in range(8192))
         + "waits\texit"), "more groups than a record can have"),
     (lambda text: text + " " * (16 << 20), "is larger than 16 MiB"))
 
