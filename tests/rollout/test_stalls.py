@@ -119,7 +119,7 @@ def test_switched_on(run: Run, record: Path) -> None:
     # Other switches do without the lock.
     ("speculative_page_fault", 128, "79:2,52:1", 0)])
 def test_left(run: Run, record: Path, switch: str, mib: int, slots: str, left: float) -> None:
-    """What a section switch leaves of waits of 1 s, 1 s and 10 ms."""
+    """A section switch leaves its share of waits of 1 s, 1 s and 10 ms."""
     lines = [line for line in LINES if not line.startswith("waits\t")]
     lines.insert(-1, f"waits\tmmap_lock\t1\ta\t0\tmlock\tb\tvm.{switch}\t{mib}\t3\t2010000000\t"
                      f"1000000000\t{slots}")

@@ -125,7 +125,7 @@ def test_cause(version: str, operation: str) -> None:
 
 
 def made(version: str) -> dict[str, float]:
-    """What holders says of each scene: the longest wait in ms, or a number of interrupts."""
+    """The scenes of holders: the longest wait of each in ms, or a number of interrupts."""
     lines = (outcome(version)[0] / "holders").read_text().splitlines()
     return {name: float(value) for name, value in map(str.split, lines)}
 
@@ -164,7 +164,7 @@ def test_complete(version: str) -> None:
 
 @functools.cache
 def churned(version: str) -> Path:
-    """What two programs saw of churn, one of which has small maps."""
+    """The files of a guest in which two programs watch churn, one of them with small maps."""
     bounds = " ".join(f"-D{name}={value}" for name, value in BOUNDS.items())
     bounded = stalls_lab.build(PATHS.build / "stalls-bounded", bounds).rename(
         PATHS.build / "stalls-bounded/bounded")
