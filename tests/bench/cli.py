@@ -13,11 +13,13 @@ from typing import Any, NoReturn
 from faultline.flavour import FLAVOURS
 from . import hugetlb, micro, munmap, pmd_clear, spf, survey, workloads
 from .guest import BUILD, BenchError, Kernels
+from .report import Report
 
 _ABOUT = """\
 Measure a feature in VMs and print a table. The numbers also go to
-build/bench/NAME.json (--quick: NAME-quick.json; --scenes: NAME-SCENE.json). A
-missed aim is marked in the table, but is not an error.
+build/bench/NAME.json (--quick: NAME-quick.json; --scenes: NAME-SCENE.json), and
+pictures to .svg files beside it. A missed aim is marked in the table, but is not an
+error.
 """
 
 _MORE = """\
@@ -40,7 +42,10 @@ switches off and all switches on are booted once, in alternating order. cost is 
 number of instructions per operation, on one emulated CPU.
 
 survey: the longest wait of a thread that maps and unmaps a page beside each of some
-thirty operations on memory; --scenes populate_write,mlock takes some of them.
+thirty operations on memory, and the 99th percentile of its waits; --scenes
+populate_write,mlock takes some of them. --mib takes several sizes; kinds of memory
+but the first are measured at the last size. There is a picture for each size and
+kind; --from draws it again.
 
 workloads: programs of the host's Debian release (Redis, Python with numpy, a JVM,
 QEMU), which are downloaded once (some 190 MB; delete build/bench/rootfs to get
@@ -61,6 +66,9 @@ examples:
   lab bench spf --scenes cost
   lab bench micro --rounds 6
   lab bench micro --scenes cost --peer
+  lab bench survey --peer
+  lab bench survey --mib 256 --kinds 4k,thp --scenes mlock,munlock
+  lab bench survey --from tests/bench/results/survey.json
   lab bench workloads --scenes redis_flush,qemu_shared
   lab bench workloads --scenes redis_bgsave --virtual-time --ms 5000 --mib 128
 """
@@ -113,6 +121,10 @@ def _parser() -> argparse.ArgumentParser:
                        for name, module in _BENCHMARKS.items() if hasattr(module, "SCENES"))
     parser.add_argument("--scenes", metavar="SCENE,...", type=lambda text: tuple(text.split(",")),
                         help=f"only some; {scenes}")
+    parser.add_argument("--kinds", metavar="KIND,...", type=lambda text: tuple(text.split(",")),
+                        help=f"survey: kinds of memory; {', '.join(survey.KINDS)}")
+    parser.add_argument("--from", metavar="JSON", type=Path, dest="made",
+                        help="survey: measure nothing, print and draw a report again")
     parser.add_argument("--rounds", metavar="N", type=_numbers, help="rounds of each measurement")
     for name, (metavar, text) in _SIZES.items():
         parser.add_argument(f"--{name}", metavar=metavar, type=_numbers, help=text)
@@ -155,13 +167,17 @@ def _resize(plan: Any, options: argparse.Namespace) -> None:
         if len(values) > 1:
             raise BenchError(f"--{option} takes one number for {options.benchmark}")
         setattr(plan, name, values[0])
-    if options.scenes is not None:
-        if "scenes" not in fields:
-            raise BenchError(f"--scenes is not for {options.benchmark}")
-        unknown = [scene for scene in options.scenes if scene not in plan.scenes]
+    for name in ("scenes", "kinds"):
+        chosen = getattr(options, name)
+        if chosen is None:
+            continue
+        if name not in fields:
+            raise BenchError(f"--{name} is not for {options.benchmark}")
+        there = getattr(plan, name)
+        unknown = [one for one in chosen if one not in there]
         if unknown:
-            raise BenchError(f"--scenes: no '{unknown[0]}' in {', '.join(plan.scenes)}")
-        plan.scenes = tuple(scene for scene in plan.scenes if scene in options.scenes)
+            raise BenchError(f"--{name}: no '{unknown[0]}' in {', '.join(there)}")
+        setattr(plan, name, tuple(one for one in there if one in chosen))
     if options.virtual_time:
         if "virtual_time" not in fields:
             raise BenchError(f"--virtual-time is not for {options.benchmark}")
@@ -176,6 +192,11 @@ def main() -> None:
     """Run the program."""
     options = _parser().parse_args()
     benchmark = _BENCHMARKS[options.benchmark]
+    if options.made:
+        if benchmark is not survey:
+            raise BenchError(f"--from is not for {options.benchmark}")
+        _finish(survey.Survey.read(options.made), options.made.stem)
+        return
     plan = benchmark.QUICK if options.quick else benchmark.Plan()
     _resize(plan, options)
     report = benchmark.run(_kernels(options), plan)
@@ -185,7 +206,11 @@ def main() -> None:
     name = "-".join([options.benchmark, *(plan.scenes if options.scenes else ()),
                      *(["virtual"] if options.virtual_time else []),
                      *(["quick"] if options.quick else [])])
-    path = BUILD / "bench" / f"{name}.json"
-    report.write(path)
+    _finish(report, name)
+
+
+def _finish(report: Report, name: str) -> None:
+    """Write the report to files, and print it."""
+    paths = report.write(BUILD / "bench" / f"{name}.json")
     print(report.text())
-    print(f"\nwritten to {path}")
+    print("\nwritten to " + ", ".join(map(str, paths)))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from .guest import Boot, Sample
+from .guest import BenchError, Boot, Sample
 
 # The unit of kernel counters, which get a separate table.
 EVENTS = "events"
@@ -150,13 +150,18 @@ class Report:
                        [[row.metric, row.unit, row.arm, _short(row.median), _short(row.min),
                          _short(row.max), str(row.n)]
                         for row in self.rows if row.unit != EVENTS], left=3)
-        lines += self._events()
-        if self.aims:
-            lines += ["", *table(
-                ["aim for", "arm", "against", "value", "aim", ""],
-                [[aim.metric, aim.arm, aim.vs, _aim_value(aim), aim.words(f"{aim.aim:g}"),
-                  aim.verdict()] for aim in self.aims], left=3)]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._events(), *self.verdicts()])
+
+    def verdicts(self) -> list[str]:
+        """Return the table of aims."""
+        return ["", *table(
+            ["aim for", "arm", "against", "value", "aim", ""],
+            [[aim.metric, aim.arm, aim.vs, _aim_value(aim), aim.words(f"{aim.aim:g}"),
+              aim.verdict()] for aim in self.aims], left=3)] if self.aims else []
+
+    def pictures(self) -> dict[str, str]:
+        """Return pictures in SVG, by the end of their names."""
+        return {}
 
     def _events(self) -> list[str]:
         """Return a table of kernel counters, one column per arm, without rows of zeros."""
@@ -171,12 +176,27 @@ class Report:
             return []
         return ["", *table(["events (medians)", *arms], body, left=1)]
 
-    def write(self, path: Path) -> None:
-        """Write the JSON file atomically."""
+    @classmethod
+    def read(cls, path: Path) -> Report:
+        """The report that write() has written."""
+        try:
+            found = json.loads(path.read_text("utf-8"))
+            return cls(found["kernel"], found["machine"], [Row(**row) for row in found["rows"]],
+                       [Aim(**aim) for aim in found["aims"]])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BenchError(f"{path} is not a report of lab bench ({error!r})") from None
+
+    def write(self, path: Path) -> list[Path]:
+        """Write the JSON file and the pictures, each atomically; return their paths."""
+        files = {path: json.dumps(asdict(self), indent=1) + "\n"}
+        for end, text in self.pictures().items():
+            files[path.with_name(f"{path.stem}-{end}.svg")] = text
         path.parent.mkdir(parents=True, exist_ok=True)
-        new = path.with_suffix(".json.new")
-        new.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        new.rename(path)
+        for file, text in files.items():
+            new = file.with_suffix(f"{file.suffix}.new")
+            new.write_text(text, encoding="utf-8")
+            new.rename(file)
+        return list(files)
 
 
 def _aim_value(aim: Aim) -> str:

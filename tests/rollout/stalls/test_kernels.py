@@ -91,7 +91,7 @@ def outcome(version: str) -> tuple[Path, str]:
     """The files that the guest returns, and the output of survey."""
     return boot(version, "stalls", (*MACHINE, "--append", "numa=fake=2"), (
         stalls_lab.build(PATHS.build / "stalls"),
-        guest.compile_program(ROOT / "tests/bench/survey.c"),
+        guest.compile_program(ROOT / "rollout/bench/survey.c"),
         guest.compile_program(HERE / "holders.c")), "guest.sh", str(MIB), *CAUSES)
 
 
@@ -115,7 +115,7 @@ def test_cause(version: str, operation: str) -> None:
     """The call and its switch are named, with the longest wait of the other thread."""
     call, switch = CAUSES[operation]
     measured, = (sample.value for sample in guest.parse_samples(outcome(version)[1])
-                 if sample.metric == f"{operation}_wait_max")
+                 if sample.metric == f"{operation}_{MIB}m_4k_wait_max")
     groups = [group for group in report(version, "causes")["groups"]
               if (group["holder"], group["call"], group["switch"]) == ("survey", call, switch)]
     assert groups, f"{call} is not named"

@@ -42,6 +42,7 @@
 #define SMALL_PAGES	2
 #define SWITCHES_MAX	16
 #define PAGE		4096UL
+#define HUGE_PAGE	(2 * MIB)
 /* Until what the last operation has freed is gone. */
 #define SETTLE_US	30000
 
@@ -91,9 +92,14 @@ static void set_switches(const char *arm)
 
 /* --- the memory of an operation */
 
-enum fill { FILL_4K, FILL_THP, FILL_FILE, NR_FILLS };
+enum fill { FILL_4K, FILL_THP, FILL_HUGETLB, FILL_FILE, NR_FILLS };
 
-static const char * const fill_names[NR_FILLS] = { "4k", "thp", "file" };
+static const char * const fill_names[NR_FILLS] = {
+	[FILL_4K]	= "4k",
+	[FILL_THP]	= "thp",
+	[FILL_HUGETLB]	= "hugetlb",
+	[FILL_FILE]	= "file",
+};
 
 static enum fill fill;
 static size_t size;
@@ -115,8 +121,10 @@ static char *map_fixed(void *place, int flags)
 	} else {
 		flags |= MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 	}
+	if (fill == FILL_HUGETLB)
+		flags |= MAP_HUGETLB;
 	p = map_memory(place, size, flags, fd);
-	if (fill != FILL_FILE)
+	if (fill == FILL_4K || fill == FILL_THP)
 		madvise(p, size,
 			fill == FILL_THP ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 	return p;
@@ -219,7 +227,7 @@ static void unlock_all(void)
 static void map_movable(void)
 {
 	map_full();
-	target = mmap(NULL, size + 2 * MIB, PROT_NONE,
+	target = mmap(NULL, size + HUGE_PAGE, PROT_NONE,
 		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (target == MAP_FAILED)
 		err(1, "mmap");
@@ -227,12 +235,12 @@ static void map_movable(void)
 
 static int do_mremap(void)
 {
-	char *to = (char *)((uintptr_t)target & ~(2 * MIB - 1)) + 2 * MIB -
+	char *to = (char *)((uintptr_t)target & ~(HUGE_PAGE - 1)) + HUGE_PAGE -
 		   PAGE;
 	char *p;
 
 	if (to < target)
-		to += 2 * MIB;
+		to += HUGE_PAGE;
 	p = mremap(mem, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 	if (p == MAP_FAILED)
 		return -1;
@@ -243,7 +251,7 @@ static int do_mremap(void)
 static void unmap_moved(void)
 {
 	unmap_all();
-	munmap(target, size + 2 * MIB);
+	munmap(target, size + HUGE_PAGE);
 }
 
 static int do_fork(void)
@@ -530,7 +538,14 @@ static void measure(int arm, void *arg)
 	const struct operation *op = arg;
 	int error, tries;
 	__u64 from, to;
+	char name[64];
 
+	/* The small mappings are the same whatever --size and --fill say. */
+	if (op->prepare == map_small)
+		snprintf(name, sizeof(name), "%s", op->name);
+	else
+		snprintf(name, sizeof(name), "%s_%zum_%s", op->name, size / MIB,
+			 fill_names[fill]);
 	for (tries = 0; tries < 10; tries++) {
 		bool ran = true;
 
@@ -549,20 +564,18 @@ static void measure(int arm, void *arg)
 		op->clean_up();
 		usleep(SETTLE_US);
 		if (error) {
-			printf("# %s: %s: left out\n", op->name,
-			       strerror(error));
+			printf("# %s: %s: left out\n", name, strerror(error));
 			return;
 		}
 		if (beside)
-			ran = report_waits(op->name, arm, from, to);
+			ran = report_waits(name, arm, from, to);
 		else
-			report(arm, "ms", (to - from) / 1e6, "%s_alone",
-			       op->name);
+			report(arm, "ms", (to - from) / 1e6, "%s_alone", name);
 		if (ran)
 			return;
 	}
 	printf("# %s: the other thread did not run beside it: left out\n",
-	       op->name);
+	       name);
 }
 
 int main(int argc, char **argv)
@@ -577,7 +590,8 @@ int main(int argc, char **argv)
 		  &probe.pause_us },
 		{ "switches", "the table of the arms off and on",
 		  .text = &table },
-		{ "fill", "kind of memory: 4k, thp, file", .text = &kind },
+		{ "fill", "kind of memory: 4k, thp, hugetlb, file",
+		  .text = &kind },
 		{ "probe", "the other thread: map, fault, none",
 		  .text = &who },
 		{ }
@@ -607,6 +621,8 @@ int main(int argc, char **argv)
 		beside = found != NONE;
 	}
 	size = mib * MIB;
+	if (fill == FILL_HUGETLB && !huge_pool(size / HUGE_PAGE))
+		errx(1, "%ld MiB: there is no memory for the huge pages", mib);
 	probe.waits = calloc(SAMPLES_MAX, sizeof(*probe.waits));
 	if (!probe.waits)
 		errx(1, "no memory for samples");
@@ -614,5 +630,7 @@ int main(int argc, char **argv)
 	probe.place = map_anon(probe.pages * PAGE);
 	madvise(probe.place, probe.pages * PAGE, MADV_NOHUGEPAGE);
 	bench_scenes(argc, argv, first, &bench);
+	if (fill == FILL_HUGETLB)
+		huge_pool(0);
 	return 0;
 }
