@@ -12,6 +12,6 @@ here=$(dirname "$0")
 usr=$1/usr
 umask 022
 install -D -m 755 "$here/faultline-bench" -t "$usr/sbin"
-install -D -m 755 "$2/micro" "$2/munmap" -t "$usr/libexec/faultline-bench"
+install -D -m 755 "$2/micro" "$2/munmap" "$2/survey" -t "$usr/libexec/faultline-bench"
 install -D -m 644 "$here/completion/faultline-bench" -t "$usr/share/bash-completion/completions"
 install -D -m 644 "$here/faultline-bench.8" -t "$usr/share/man/man8"

@@ -45,7 +45,8 @@ survey: the longest wait of a thread that maps and unmaps a page beside each of 
 thirty operations on memory, and the 99th percentile of its waits; --scenes
 populate_write,mlock takes some of them. --mib takes several sizes; kinds of memory
 but the first are measured at the last size. There is a picture for each size and
-kind; --from draws it again.
+kind; --from draws it again. With --virtual-time, other load of the host does not count:
+the CPUs take turns, each until the next timer, and time is the sum of their instructions.
 
 workloads: programs of the host's Debian release (Redis, Python with numpy, a JVM,
 QEMU), which are downloaded once (some 190 MB; delete build/bench/rootfs to get
@@ -129,7 +130,8 @@ def _parser() -> argparse.ArgumentParser:
     for name, (metavar, text) in _SIZES.items():
         parser.add_argument(f"--{name}", metavar=metavar, type=_numbers, help=text)
     parser.add_argument("--virtual-time", action="store_true",
-                        help="workloads: one emulated CPU, an instruction per nanosecond")
+                        help="workloads: one emulated CPU, an instruction per nanosecond; "
+                        "survey: the CPUs take turns")
     parser.add_argument("--quick", action="store_true",
                         help="one small round as a smoke test; the figures mean little")
     return parser
@@ -181,7 +183,7 @@ def _resize(plan: Any, options: argparse.Namespace) -> None:
     if options.virtual_time:
         if "virtual_time" not in fields:
             raise BenchError(f"--virtual-time is not for {options.benchmark}")
-        if options.cpus is not None:
+        if options.cpus is not None and options.benchmark == "workloads":
             raise BenchError("--virtual-time uses one CPU and takes no --cpus")
         plan.virtual_time = True
     if options.rounds is not None and "cost_rounds" in fields:

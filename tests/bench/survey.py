@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from faultline.common import ROOT
@@ -58,6 +58,8 @@ class Plan:
     cpus: int = 2
     # mbind moves the memory to one of two nodes.
     mem: int = 6144
+    # The clock counts the instructions of all CPUs, which take turns.
+    virtual_time: bool = False
     scenes: tuple[str, ...] = SCENES
 
     def groups(self) -> list[tuple[int, str]]:
@@ -168,12 +170,15 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
         command = guest.command("survey", arms, plan.rounds, *scenes, size=mib, fill=kind,
                                 switches=guest.TABLE.name)
         machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem, append=["numa=fake=2"])
+        if plan.virtual_time:
+            machine = replace(machine, icount=4, icount_fair=True)
         return guest.boot(machine, program, [command], f"survey-{mib}m-{kind}{end}")
 
     boots = [boot(kernel, arms, end, group) for group in plan.groups()
              if group == plan.groups()[0] or set(plan.scenes) - set(SMALL)
              for arms, kernel, end in kernels.boots(f"{OFF},{ON}")]
-    report = Survey.of(boots[0], guest.samples_of(boots))
+    report = Survey.of(boots[0], guest.samples_of(boots),
+                       ", virtual time" if plan.virtual_time else "")
     for mib in plan.mib:
         for name in (name for name in HELPED if name in plan.scenes):
             report.aim_value(f"{name}_{mib}m_{plan.kinds[0]}{RATIO}", ON, LONGEST)

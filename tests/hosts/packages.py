@@ -44,7 +44,7 @@ def copy_stage(second: Path, third: Path) -> Path:
         else:
             os.link(second / name, third / name)
     for name in ("tools/faultline-perf", "tools/faultline-perf.1", "selftests/run", "bench/micro",
-                 "bench/munmap", "stalls/faultline-stalls"):
+                 "bench/munmap", "bench/survey", "stalls/faultline-stalls"):
         (third / name).parent.mkdir(exist_ok=True)
         os.link(second / name, third / name)
     # A static program: nothing here needs perf.

@@ -23,7 +23,7 @@ from faultline.common import ROOT
 PROGRAM = ROOT / "rollout/bench/faultline-bench"
 HOST = ROOT / "rollout/host"
 BEFORE = {"munmap_section_kbytes": 4096, "madvise_section_kbytes": 0, "hugetlb_pmd_sharing": 1,
-          "pmd_clear_ipi_free": 0, "speculative_page_fault": 1}
+          "pmd_clear_ipi_free": 0, "speculative_page_fault": 1, "walk_section_kbytes": 0}
 # Records each call with the values of the switches; twice as fast with speculative faults.
 MICRO = """#!/bin/sh
 vm=$FAULTLINE_SYSCTL/vm
@@ -46,6 +46,23 @@ echo "sample ${name}_mmap_max ms $2 $wait"
 echo "sample ${name}_mmap_n operations $2 7"
 echo "sample ${name}_quiet_max ms $2 1"
 """
+# The same; the kernel has no smaps_rollup.
+SURVEY = """#!/bin/sh
+vm=$FAULTLINE_SYSCTL/vm
+echo "$*" >>$0.calls
+name=$7_$6m_4k
+if [ $7 = smaps_rollup ]; then
+    echo "# $name: No such file or directory: left out"
+    exit
+fi
+wait=40
+[ "$(cat $vm/walk_section_kbytes)" = 0 ] || wait=4
+echo "sample ${name}_time ms $2 50"
+echo "sample ${name}_wait_max ms $2 $wait"
+echo "sample ${name}_wait_p99 ms $2 1"
+echo "sample ${name}_wait_ratio of_call $2 1"
+echo "sample ${name}_wait_n operations $2 7"
+"""
 
 
 class Host:
@@ -58,8 +75,9 @@ class Host:
         for name, value in BEFORE.items():
             (self.vm / name).write_text(f"{value}\n")
         (folder / "cmdline").write_text("root=/dev/vda quiet\n")
-        self.micro, self.munmap = folder / "micro", folder / "munmap"
-        for path, text in ((self.micro, MICRO), (self.munmap, MUNMAP)):
+        self.micro, self.munmap, self.survey = (
+            folder / name for name in ("micro", "munmap", "survey"))
+        for path, text in ((self.micro, MICRO), (self.munmap, MUNMAP), (self.survey, SURVEY)):
             path.write_text(text)
             path.chmod(0o755)
         self.before = folder / "run/ab/bench.before"
@@ -161,11 +179,17 @@ def test_run(host: Host) -> None:
     # Shorter times are better.
     assert rows["stall_256m_4k_mmap_max"] == ["20", "ms", "0.100", "0.100", "to", "0.100", "FASTER"]
     assert rows["stall_256m_4k_munmap"] == ["25", "ms", "1.000", "1.000", "to", "1.000"]
+    for call in ("fixed_none", "populate_write", "mlock"):
+        assert rows[f"{call}_256m_4k_wait_max"] == [
+            "40", "ms", "0.100", "0.100", "to", "0.100", "FASTER"]
+        assert rows[f"{call}_256m_4k_time"] == ["50", "ms", "1.000", "1.000", "to", "1.000"]
     # The table leaves out numbers of operations and the control.
     assert not {"stall_256m_4k_mmap_n", "stall_256m_4k_quiet_max"} & rows.keys()
-    assert run["skipped"] == ["case-hugetlb: no huge pages"]
-    assert out.endswith("\nskipped: case-hugetlb: no huge pages\n")
-    assert (host.folder / "p.svg").read_text().count("<circle") == 4
+    assert not any(name.endswith(("_p99", "_ratio", "_n")) for name in rows)
+    skipped = ["case-hugetlb: no huge pages", "smaps_rollup_256m_4k: No such file or directory"]
+    assert run["skipped"] == skipped
+    assert out.endswith("".join(f"\nskipped: {text}" for text in skipped) + "\n")
+    assert (host.folder / "p.svg").read_text().count("<circle") == 4 + 3 * 2
     with host.start("show", "o.json") as process:
         assert process.communicate()[0] == out
 
@@ -173,15 +197,32 @@ def test_run(host: Host) -> None:
 def test_chosen(host: Host) -> None:
     """Only the chosen switches change, and only the chosen tests run."""
     stalls = Path(f"{host.munmap}.calls")
+    others = Path(f"{host.survey}.calls")
     assert host.run("--tests", "page_fault1", "--rounds", 1)[0] == 0 and not stalls.exists()
+    assert not others.exists()
     Path(f"{host.micro}.calls").unlink()
     assert host.run("--tests", "madvise-stall", "--rounds", 1)[0] == 0 and not host.calls()
     assert [line.partition(" --rounds ")[2] for line in stalls.read_text().splitlines()] \
-        == 2 * ["3 --size 256 --call dontneed stall"]
+        == 2 * ["3 --size 256 --call dontneed stall"] and not others.exists()
+    assert host.run("--tests", "mlock-stall,populate-stall", "--rounds", 1)[0] == 0
+    assert [line.partition(" --rounds ")[2] for line in others.read_text().splitlines()] \
+        == 2 * [f"3 --size 256 {call}" for call in ("populate_write", "mlock")]
     assert host.run("--switches", "vm.munmap_section_kbytes=2048", "--rounds", 1)[0] == 0
     assert {call.split()[1] for call in host.calls()} == {"0", "2048"}
     assert {call.split()[2] for call in host.calls()} == {"1"}
     assert host.values() == BEFORE
+
+
+def test_stalls(program: ModuleType) -> None:
+    """The tests with a thread that waits are in the completion, the man page and the programs."""
+    folder = ROOT / "rollout/bench"
+    completion = (folder / "completion/faultline-bench").read_text("utf-8")
+    words = completion.partition("--tests) words='")[2].partition("'")[0].split()
+    assert words == ["all", *program.STALLS]
+    manual = (folder / "faultline-bench.8").read_text("utf-8")
+    for test, (name, *call) in program.STALLS.items():
+        assert f".It Ql {test}\n" in manual and name in program.GUESTS
+        assert f'{{ "{call[-1]}", ' in (folder / f"{name}.c").read_text("utf-8"), test
 
 
 def test_dry_run(host: Host) -> None:

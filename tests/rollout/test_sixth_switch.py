@@ -81,7 +81,7 @@ def test_experiment(sysctl: Path) -> None:
 def test_bench(sysctl: Path) -> None:
     """faultline-bench measures it, and bash offers its name."""
     folder = sysctl.parent
-    for name, text in (("micro", MICRO), ("munmap", "#!/bin/sh\n")):
+    for name, text in (("micro", MICRO), ("munmap", "#!/bin/sh\n"), ("survey", "#!/bin/sh\n")):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     said = run(ROOT / "rollout/bench/faultline-bench", "--programs", folder, "--tests", "sixth",

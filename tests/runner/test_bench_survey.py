@@ -214,6 +214,22 @@ def test_errors(words: tuple[str, ...], error: str) -> None:
         cli._resize(cli._BENCHMARKS[words[0]].Plan(), cli._parser().parse_args(words))
 
 
+@pytest.mark.parametrize("virtual", [False, True])
+def test_clock(virtual: bool) -> None:
+    """In virtual time the CPUs take turns, and the report says so."""
+    plan = survey.Plan(mib=(64,), kinds=("4k",))
+    words = ["survey", *(["--virtual-time"] if virtual else [])]
+    cli._resize(plan, cli._parser().parse_args(words))
+    with mock.patch.object(guest, "boot") as boot, mock.patch.object(guest, "compile_program"):
+        boot.return_value = Boot(samples("fork_64m_4k", "on"), "6.12", "tcg")
+        text = survey.run(KERNELS, plan).text()
+    machines = [call.args[0] for call in boot.call_args_list]
+    assert len(machines) == 3
+    assert {(machine.cpus, machine.icount, machine.icount_fair) for machine in machines} == {
+        (2, 4, True) if virtual else (2, None, False)}
+    assert ("QEMU TCG, virtual time" in text) == virtual
+
+
 def test_options() -> None:
     """--mib and --kinds take several, in the order of the plan for kinds."""
     plan = survey.Plan()

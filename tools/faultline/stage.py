@@ -42,7 +42,7 @@ from .sysroot import Sysroot, sysroot
 BUILD_ID_SIZE = 20
 BUILD_ID_NOTE = struct.pack("<III4s", 4, BUILD_ID_SIZE, 3, b"GNU")
 SELFTESTS = "tools/testing/selftests/mm/faultline"
-BENCH = ("micro", "munmap")
+BENCH = ("micro", "munmap", "survey")
 BENCH_SELFTESTS = PATHS.kernel / "overlay" / SELFTESTS
 BENCH_SOURCES = ROOT / "rollout/bench"
 STALLS = ROOT / "rollout/stalls"

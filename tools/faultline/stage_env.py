@@ -27,7 +27,7 @@ FORMS = {
 NATIVE = ("tools/perf", "stalls/faultline-stalls")
 PARTS = ("config", "System.map", "headers/Module.symvers",
          "tools/faultline-perf", "tools/faultline-perf.1", "selftests/run",
-         "bench/micro", "bench/munmap", "doc/sbom.spdx.json")
+         "bench/micro", "bench/munmap", "bench/survey", "doc/sbom.spdx.json")
 MAKE_ONE = "make one with tools/fl stage FLAVOUR"
 AGAIN = "make the stage again with tools/fl stage"
 

@@ -73,6 +73,11 @@ result $? 'every switch is as before'
 	grep -qE '^mmap1_threads_2 .* [0-9.]+ +ops/s +[0-9.]+  [0-9.]+ to [0-9.]+' /tmp/said &&
 	grep -qE '^stall_256m_4k_mmap_max .* [0-9.]+ +ms +[0-9.]+  [0-9.]+ to [0-9.]+' /tmp/said
 result $? 'a table with intervals, a plot and JSON'
+missing=$(for call in populate_write mlock fixed_none smaps_rollup; do
+	grep -qE "^${call}_256m_4k_wait_max .* ms " /tmp/said || echo "$call"
+done)
+[ -z "$missing" ]
+result $? "the table has the waits of each call: ${missing:-all}"
 : >/tmp/said
 for name in $names; do
 	dmesg | grep -q "faultline: vm.$name: .* by " || echo "vm.$name was not flipped" >>/tmp/said

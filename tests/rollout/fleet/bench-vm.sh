@@ -12,7 +12,7 @@ set -euo pipefail
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-options=${BENCH_TEST_OPTIONS:---rounds 3 --seconds 1 --tests mmap1,munmap-stall}
+options=${BENCH_TEST_OPTIONS:---rounds 3 --seconds 1 --tests mmap1,munmap-stall,populate-stall,mlock-stall,fixed-stall,rollup-stall}
 python=$(readlink -f /usr/bin/python3)
 library=/usr/lib/${python##*/}
 [ -d "$library" ] || {
