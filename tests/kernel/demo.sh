@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # The demo of `make run` shows what README.md says of it: the stall with the
-# switch off, and sections with the switch on.
+# switch off, and sections with the switch on.  It ends with waits for other calls.
 set -euo pipefail
 . "$(dirname "$0")/../lib/tap.sh"
 
@@ -23,6 +23,12 @@ if said=$(tests/demo/run.sh 2>&1); then
 	check "with 0, the munmap has no sections" turns 0 '$2 == 0' 2
 	# shellcheck disable=SC2016
 	check "with 65536, the munmap has sections" turns 65536 '$2 > 0' 2
+	for call in munmap dontneed populate_write mlock munlock fixed_none; do
+		# shellcheck disable=SC2016 # for awk
+		check "with every switch on, the wait for $call is shorter" awk -v call="$call" '
+			$1 == call && $2 == "off" && $5 == "on" { found = 1; shorter = $6 + 0 < $3 + 0 }
+			END { exit !found || !shorter }' <<<"$said"
+	done
 else
 	not_ok "the demo runs" <<<"$said"
 fi
