@@ -16,5 +16,5 @@ survey=$(tests/lab compile rollout/bench/survey.c)
 
 in_vm microvm demo --cpus 2 --mem 1536 --file "$program" \
 	--file tests/demo/guest.sh --file sysctl/switches -- sh guest.sh
-in_vm microvm demo-survey --cpus 2 --mem 1024 --icount 4 --icount-fair --file "$survey" \
+in_vm microvm demo-survey --cpus 2 --mem 1024 --icount 6 --icount-fair --file "$survey" \
 	--file tests/demo/survey.sh --file sysctl/switches -- sh survey.sh
