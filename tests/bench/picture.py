@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -16,9 +16,15 @@ PITCH, GAP, THICK = 10, 7, 7
 # Of the title and the note; of the line of arms.
 TITLE, LEGEND = 44, 20
 HEADING = 20
-# Fills on a light page, and on a dark one; the last arm is the one that stands out.
-COLOURS = (("#8c959f", "#6e7681"), ("#d4a72c", "#bb8009"), ("#54aeff", "#388bfd"),
-           ("#1a7f37", "#3fb950"))
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The words for an arm, and its fill on a light page and on a dark one."""
+
+    words: str
+    light: str
+    dark: str
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,10 @@ class Row:
         return PITCH * len(self.bars) + GAP if self.bars else HEADING
 
 
-def _style(arms: Sequence[str]) -> str:
+def _style(arms: Collection[Arm]) -> str:
     """The colours: those of the page's background are in the picture, too."""
-    chosen = COLOURS[-len(arms):]
-    light = "".join(f".arm{number}{{fill:{one}}}" for number, (one, _) in enumerate(chosen))
-    dark = "".join(f".arm{number}{{fill:{one}}}" for number, (_, one) in enumerate(chosen))
+    light = "".join(f".arm{number}{{fill:{arm.light}}}" for number, arm in enumerate(arms))
+    dark = "".join(f".arm{number}{{fill:{arm.dark}}}" for number, arm in enumerate(arms))
     return ("<style>text{font-family:sans-serif;font-size:11px;fill:#1f2328}"
             ".title{font-size:15px;font-weight:bold}.head{font-weight:bold}"
             ".note,.value{fill:#59636e}.value{font-size:9px}"
@@ -91,10 +96,8 @@ def _row(row: Row, left: int, top: int, arms: Sequence[str]) -> list[str]:
     return made
 
 
-def draw(title: str, note: str, arms: dict[str, str], rows: Sequence[Row]) -> str:
-    """The picture; ARMS are their names in Bar, and the words for them."""
-    if not arms or len(arms) > len(COLOURS):
-        raise ValueError(f"1 to {len(COLOURS)} arms have a colour, not {len(arms)}")
+def draw(title: str, note: str, arms: dict[str, Arm], rows: Sequence[Row]) -> str:
+    """The picture; ARMS by their names in Bar."""
     columns = _columns(rows)
     top = MARGIN + TITLE + LEGEND
     height = top + max(sum(row.height for row in column) for column in columns) + MARGIN
@@ -104,11 +107,11 @@ def draw(title: str, note: str, arms: dict[str, str], rows: Sequence[Row]) -> st
              f'<text class="title" x="{MARGIN}" y="{MARGIN + 13}">{escape(title)}</text>',
              f'<text class="note" x="{MARGIN}" y="{MARGIN + 31}">{escape(note)}</text>']
     left = MARGIN
-    for number, words in enumerate(arms.values()):
+    for number, arm in enumerate(arms.values()):
         y = MARGIN + TITLE
         marks += [f'<rect class="arm{number}" x="{left}" y="{y}" width="10" height="10"/>',
-                  f'<text x="{left + 15}" y="{y + 9}">{escape(words)}</text>']
-        left += 40 + 7 * len(words)
+                  f'<text x="{left + 15}" y="{y + 9}">{escape(arm.words)}</text>']
+        left += 40 + 7 * len(arm.words)
     for number, column in enumerate(columns):
         left, y = MARGIN + number * (WORDS + BAR + TEXT + 10), top
         for row in column:
@@ -117,4 +120,4 @@ def draw(title: str, note: str, arms: dict[str, str], rows: Sequence[Row]) -> st
     return ("<!-- SPDX-License-Identifier: GPL-2.0-only -->\n"
             f'<svg xmlns="http://www.w3.org/2000/svg" role="img" viewBox="0 0 {WIDTH} {height}" '
             f'width="{WIDTH}" height="{height}">\n<title>{escape(title)}</title>\n'
-            + "\n".join([_style(names), *marks]) + "\n</svg>\n")
+            + "\n".join([_style(arms.values()), *marks]) + "\n</svg>\n")

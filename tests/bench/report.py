@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Self
 
 from .guest import BenchError, Boot, Sample
 
@@ -86,7 +87,7 @@ class Report:
     aims: list[Aim] = field(default_factory=list)
 
     @classmethod
-    def of(cls, boot: Boot, samples: Iterable[Sample], note: str = "") -> Report:
+    def of(cls, boot: Boot, samples: Iterable[Sample], note: str = "") -> Self:
         """The report of a run; BOOT is one of our kernel."""
         machine = f"{platform.machine()}, {os.cpu_count()} CPUs, QEMU {boot.accel.upper()}{note}"
         return cls(boot.release, machine, rows_of(samples))
@@ -159,6 +160,10 @@ class Report:
             [[aim.metric, aim.arm, aim.vs, _aim_value(aim), aim.words(f"{aim.aim:g}"),
               aim.verdict()] for aim in self.aims], left=3)] if self.aims else []
 
+    def page(self) -> str:
+        """Return tables in Markdown."""
+        return ""
+
     def pictures(self) -> dict[str, str]:
         """Return pictures in SVG, by the end of their names."""
         return {}
@@ -177,7 +182,7 @@ class Report:
         return ["", *table(["events (medians)", *arms], body, left=1)]
 
     @classmethod
-    def read(cls, path: Path) -> Report:
+    def read(cls, path: Path) -> Self:
         """The report that write() has written."""
         try:
             found = json.loads(path.read_text("utf-8"))
@@ -187,8 +192,10 @@ class Report:
             raise BenchError(f"{path} is not a report of lab bench ({error!r})") from None
 
     def write(self, path: Path) -> list[Path]:
-        """Write the JSON file and the pictures, each atomically; return their paths."""
+        """Write the JSON file, the page and the pictures, each atomically; return their paths."""
         files = {path: json.dumps(asdict(self), indent=1) + "\n"}
+        if self.page():
+            files[path.with_suffix(".md")] = self.page()
         for end, text in self.pictures().items():
             files[path.with_name(f"{path.stem}-{end}.svg")] = text
         path.parent.mkdir(parents=True, exist_ok=True)

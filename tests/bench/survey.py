@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,8 +37,16 @@ CALLS = {
     "pin": "io_uring buffers", "mbind_move": "mbind, MOVE",
     "munmap_small": "munmap of 30,000", "fork_small": "fork with 30,000",
     "maps_small": "maps of 30,000", "smaps_small": "smaps of 30,000"}
-ARMS = {STOCK: "upstream 6.12", PEER: "newest upstream", OFF: "Faultline, off",
-        ON: "Faultline, on"}
+ARMS = {STOCK: picture.Arm("upstream 6.12", "#8c959f", "#6e7681"),
+        PEER: picture.Arm("newest upstream", "#d4a72c", "#bb8009"),
+        OFF: picture.Arm("Faultline, off", "#54aeff", "#388bfd"),
+        ON: picture.Arm("Faultline, on", "#1a7f37", "#3fb950")}
+
+# In virtual time, an instruction takes 2^SHIFT ns.  QEMU gives a CPU that does not wait turns of
+# 100 ms: with fewer instructions in a turn, shorter waits can be told apart, and ticks of the
+# kernel take a larger part of it.
+SHIFT = 6
+VIRTUAL = ", 1 ns per instruction"
 
 _SOURCE = ROOT / "rollout/bench/survey.c"
 SCENES = tuple(re.findall(r'^\t\{ "(\w+)", ', _SOURCE.read_text("utf-8"), re.M))
@@ -94,9 +103,9 @@ class Survey(Report):
     """A line for each operation, and a picture for each kind of memory."""
 
     def arms(self) -> list[str]:
-        """In the order of ARMS, and those that have another name."""
+        """In the order of ARMS."""
         found = dict.fromkeys(row.arm for row in self.rows)
-        return [*(arm for arm in ARMS if arm in found), *(arm for arm in found if arm not in ARMS)]
+        return [arm for arm in ARMS if arm in found]
 
     def groups(self) -> list[Group]:
         """In the order of the run; small mappings come last."""
@@ -128,6 +137,24 @@ class Survey(Report):
             lines += ["", *table(head, body, left=1)]
         return "\n".join([*lines, *self.verdicts()])
 
+    def page(self) -> str:
+        """Return the tables in Markdown: the part, the longest wait and p99, each for all arms."""
+        arms = self.arms()
+        columns = [(metric, words, digits, arm) for metric, words, digits in (
+            (RATIO, "part,", 3), (WAIT, "ms,", 1), (P99, "p99,", 1)) for arm in arms]
+        lines: list[str] = []
+        for group in self.groups():
+            lines += ["", f"| {group.words} | " + " | ".join(
+                f"{words} {arm}" for _, words, _, arm in columns) + " |",
+                      "|---" * (len(columns) + 1) + "|"]
+            for name in group.operations:
+                cells = [self.median(f"{name}{group.end}{metric}", arm)
+                         for metric, _, _, arm in columns]
+                lines.append(f"| {CALLS[name]} | " + " | ".join(
+                    "-" if value is None else f"{value:.{digits}f}"
+                    for value, (_, _, digits, _) in zip(cells, columns)) + " |")
+        return "\n".join(lines[1:]) + "\n"
+
     def _row(self, name: str, end: str) -> picture.Row:
         """The bars of an operation."""
         bars = []
@@ -135,8 +162,8 @@ class Survey(Report):
             wait, part = (self.median(f"{name}{end}{metric}", arm) for metric in (WAIT, RATIO))
             if wait is not None and part is not None:
                 # The other thread may still wait for its CPU when the operation is over.
-                bars.append(picture.Bar(arm, min(part, 1.0), f"{wait:.3g} ms",
-                                        f"{CALLS[name]}, {ARMS.get(arm, arm)}: {wait:.1f} ms, "
+                bars.append(picture.Bar(arm, min(part, 1.0), f"{_digits(wait)} ms",
+                                        f"{CALLS[name]}, {ARMS[arm].words}: {_digits(wait)} ms, "
                                         f"{part:.3f} of its time"))
         return picture.Row(CALLS[name], tuple(bars))
 
@@ -156,8 +183,29 @@ class Survey(Report):
                 f"How long a thread waits while another one works on {group.words}",
                 "The longest wait, in ms, and as a part of the operation's time: a full bar is "
                 f"all of it. {self.machine}, {self.kernel}",
-                {arm: ARMS.get(arm, arm) for arm in self.arms()}, rows)
+                {arm: ARMS[arm] for arm in self.arms()}, rows)
         return made
+
+
+def _digits(value: float) -> str:
+    """Two digits at least."""
+    return f"{value:.{2 if value < 1 else 1 if value < 10 else 0}f}"
+
+
+def _samples(boots: Iterable[guest.Boot], plan: Plan) -> list[guest.Sample]:
+    """The samples; virtual times are instructions, as if one took 1 ns."""
+    return [replace(sample, value=sample.value / (1 << SHIFT))
+            if plan.virtual_time and sample.unit == "ms" else sample
+            for sample in guest.samples_of(boots)]
+
+
+def report_of(boots: list[guest.Boot], plan: Plan) -> Survey:
+    """The report of a run, and its aims; the first boot is one of our kernel."""
+    report = Survey.of(boots[0], _samples(boots, plan), VIRTUAL if plan.virtual_time else "")
+    for mib in plan.mib:
+        for name in (name for name in HELPED if name in plan.scenes):
+            report.aim_value(f"{name}_{mib}m_{plan.kinds[0]}{RATIO}", ON, LONGEST)
+    return report
 
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
@@ -171,15 +219,10 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
                                 switches=guest.TABLE.name)
         machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem, append=["numa=fake=2"])
         if plan.virtual_time:
-            machine = replace(machine, icount=4, icount_fair=True)
+            machine = replace(machine, icount=SHIFT, icount_fair=True)
         return guest.boot(machine, program, [command], f"survey-{mib}m-{kind}{end}")
 
     boots = [boot(kernel, arms, end, group) for group in plan.groups()
              if group == plan.groups()[0] or set(plan.scenes) - set(SMALL)
              for arms, kernel, end in kernels.boots(f"{OFF},{ON}")]
-    report = Survey.of(boots[0], guest.samples_of(boots),
-                       ", virtual time" if plan.virtual_time else "")
-    for mib in plan.mib:
-        for name in (name for name in HELPED if name in plan.scenes):
-            report.aim_value(f"{name}_{mib}m_{plan.kinds[0]}{RATIO}", ON, LONGEST)
-    return report
+    return report_of(boots, plan)

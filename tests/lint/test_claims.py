@@ -26,7 +26,7 @@ FIGURE = re.compile(r"(?<![\w.])(?:\d+(?:\.\d+)?(?: ?%| ms\b| times\b)|[0-2]\.\d
 QEMU = ("workloads.md", r"\*\*shared max\*\*, three|QEMU, shared")
 LATER = ("workloads.md", r"\*\*shared max\*\* \||the same, another day \| 3")
 PYTHON = ("workloads.md", r"mapped max|Python, mapped")
-ROWS = (
+ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("README.md", r"longest NBD read meanwhile \| (?P<stock>.*?\)) \| (?P<on>.*?\))", *QEMU),
     ("README.md", r"step of its other thread \| (?P<stock>.*?\)) \| (?P<on>.*?\))", *PYTHON),
     ("objections.rst", r"longest read takes (?P<on>.*?\)) with the switch on, "
@@ -36,6 +36,23 @@ ROWS = (
     ("objections.rst", r"step of that thread takes (?P<on>.*?\)) with the switch on, "
      r"(?P<off>.*?\)) with it off, (?P<peer>.*?\)) on 7.3.4 and (?P<stock>.*?\))", *PYTHON),
 )
+# The rows of a table in the guide, and those of the survey: the parts.
+SURVEY = {
+    r"``MAP_POPULATE``: longest wait / time": "MAP_POPULATE",
+    r"``MADV_POPULATE_WRITE``: the same": "MADV_POPULATE_WRITE",
+    r"``MADV_POPULATE_READ``: the same": "MADV_POPULATE_READ",
+    r"mlock\(\) of memory that is not there: the same": "mlock, not there yet",
+    r"mlock\(\) of memory that is there: the same": "mlock",
+    r"munlock\(\): the same": "munlock",
+    r"mlockall\(\): the same": "mlockall",
+    r"``smaps_rollup``: the same": "smaps_rollup",
+    r"``smaps``: the same": "smaps",
+    r"``numa_maps``: the same": "numa_maps",
+    r"``clear_refs`` \(1\): the same": "clear_refs, 1",
+    r"``UFFDIO_WRITEPROTECT``: the same": "UFFDIO_WRITEPROTECT",
+}
+ROWS += tuple(("walk.rst", rf"{words} (?P<stock>[\d.]+) (?P<on>[\d.]+)", "survey.md", rf"{call} \|")
+              for words, call in SURVEY.items())
 # The same for the largest figure of all such rows; "%" is the excess over 1.
 LARGEST = (
     ("README.md", r"at most (?P<off>[\d.]+); at most (?P<on>[\d.]+)", "micro.md", ""),
@@ -56,7 +73,7 @@ WITHOUT_FILE = {
     "pmd_clear.rst": (1, "the entries of a page table"),
     "spf.rst": (29, "make bench BENCH=spf"),
     "symptoms.rst": (4, "from the pages of munmap, madvise and spf"),
-    "walk.rst": (37, "make bench BENCH=survey, and its program with --probe none"),
+    "walk.rst": (14, "make bench BENCH=survey, and its program with --probe none"),
     "faultline-experiment.5": (1, "an example"),
     "faultline-stalls.8": (1, "a limit"),
 }

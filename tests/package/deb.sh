@@ -166,7 +166,7 @@ declare -A allowed=(
 	[linux-headers-faultline-microvm]='-'
 	[linux-tools-faultline-microvm]='-'
 	[faultline-host]='usr/sbin/faultline-(ab|boot)|usr/lib/(faultline|systemd|tmpfiles\.d)/.*|usr/share/(bash-completion|man/man8)/.*faultline-(ab|boot).*'
-	[faultline-bench]='usr/sbin/faultline-bench|usr/libexec/faultline-bench/(micro|munmap)|usr/share/bash-completion/completions/faultline-bench|usr/share/man/man8/faultline-bench\.8\.gz'
+	[faultline-bench]='usr/sbin/faultline-bench|usr/libexec/faultline-bench/(micro|munmap|survey)|usr/share/bash-completion/completions/faultline-bench|usr/share/man/man8/faultline-bench\.8\.gz'
 	[faultline-stalls]='usr/sbin/faultline-stalls|usr/share/faultline-stalls/schema\.json|usr/share/bash-completion/completions/faultline-stalls|usr/share/man/man8/faultline-stalls\.8\.gz'
 	[faultline-rollout]='usr/bin/faultline-rollout|usr/share/faultline-rollout/(faultline-rollout|simulate|faultline_rollout/[a-z_]+\.py|monitoring/[A-Za-z_]+\.(args|json|md|yml)|ansible/(([a-z]+|roles/[a-z]+/[a-z]+/main)\.yml|roles/ab/filter_plugins/node_exporter\.py))|usr/share/bash-completion/completions/faultline-rollout|usr/share/man/man1/faultline-rollout\.1\.gz|usr/share/man/man5/faultline-experiment\.5\.gz'
 	[faultline-profiles]='usr/lib/sysctl\.d/60-faultline\.conf|usr/share/faultline/(switches|profiles/.*)|usr/lib/tuned/.*|usr/share/man/man7/faultline-profiles\.7\.gz'
@@ -321,7 +321,7 @@ dpkg-deb -x "$(deb faultline-profiles)" "$work/bench"
 dpkg-deb -x "$(deb faultline-host)" "$work/bench"
 check 'faultline-bench starts as it is installed' starts_bench "$work/bench"
 check 'the programs of faultline-bench are as staged' diff -r "$stage/bench" "$work/bench/usr/libexec/faultline-bench"
-for program in micro munmap; do
+for program in micro munmap survey; do
 	check "faultline-bench: $program starts" quiet "$work/bench/usr/libexec/faultline-bench/$program" --help
 	check "faultline-bench: $program is hardened" hardened "$work/bench/usr/libexec/faultline-bench/$program"
 done

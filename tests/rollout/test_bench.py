@@ -415,7 +415,9 @@ def test_rule_for_results(host: Host, kind: str) -> None:
 
 def test_results() -> None:
     """The collected results follow the rule."""
-    found = {path.name: problems(path) for path in (ROOT / "tests/bench/results").glob("*.json")}
+    # tests/runner/test_bench_survey.py reads the result of make bench BENCH=survey.
+    found = {path.name: problems(path) for path in (ROOT / "tests/bench/results").glob("*.json")
+             if path.name != "survey.json"}
     assert not any(found.values()), found
 
 

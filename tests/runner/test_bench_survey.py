@@ -11,6 +11,7 @@ import pytest
 from bench import cli, guest, picture, survey
 from bench.guest import BenchError, Boot, Kernels, Sample
 from bench.report import Report, rows_of
+from faultline.common import ROOT
 from faultline.vm.qemu import Machine
 
 KERNELS = Kernels(Path("ours"), Path("stock"), Path("peer"))
@@ -71,7 +72,8 @@ def test_boots() -> None:
 
 def test_table() -> None:
     """A table for each kind of memory has the longest wait, p99 and the part of each arm."""
-    text = run(survey.Plan(scenes=("populate_write", "fork", "fork_small")))[0].text()
+    report = run(survey.Plan(scenes=("populate_write", "fork", "fork_small")))[0]
+    text = report.text()
     heads = [line for line in text.splitlines() if "stock, ms" in line]
     assert [head.partition("  ")[0] for head in heads] == [
         "512 MiB of 4 KiB pages", "2 GiB of 4 KiB pages", "2 GiB of transparent huge pages",
@@ -79,6 +81,12 @@ def test_table() -> None:
     assert {tuple(re.split("  +", head)[1:]) for head in heads} == {tuple(
         word for arm in ("stock", "peer", "off", "on") for word in (f"{arm}, ms", "p99", "part"))}
     stalled = ["190.0", "189.0", "0.950"]
+    page = report.page().splitlines()
+    assert page[0] == "| 512 MiB of 4 KiB pages | " + " | ".join(
+        f"{what}, {arm}" for what in ("part", "ms", "p99")
+        for arm in ("stock", "peer", "off", "on")) + " |"
+    assert page.count("| MADV_POPULATE_WRITE | 0.950 | 0.950 | 0.950 | 0.015 | 190.0 | 190.0"
+                      " | 190.0 | 3.0 | 189.0 | 189.0 | 189.0 | 2.0 |") == 5
     rows = [line.split() for line in text.splitlines()]
     assert rows.count(["populate_write", *3 * stalled, "3.0", "2.0", "0.015"]) == 5
     assert rows.count(["fork", *4 * stalled]) == 5 and rows.count(["fork_small", *4 * stalled]) == 1
@@ -117,8 +125,8 @@ def test_picture() -> None:
     marks = drawn(pictures["512m-4k"])
     page = next(mark for mark in marks if mark.get("class") == "page")
     words = [mark.text for mark in marks if mark.tag == f"{SVG}text"]
-    assert {*survey.CALLS.values(), *survey.ARMS.values(), "with a switch", "as upstream"} \
-        <= set(words)
+    assert {*survey.CALLS.values(), *(arm.words for arm in survey.ARMS.values()),
+            "with a switch", "as upstream"} <= set(words)
     bars = {}
     for mark in marks:
         assert number(mark, "x") >= 0 or mark.tag in (f"{SVG}title", f"{SVG}style")
@@ -158,12 +166,10 @@ def test_dark() -> None:
 
 
 def test_words_in_picture() -> None:
-    """Characters of XML are escaped, a long wait is no longer than a full bar, arms are few."""
+    """Characters of XML are escaped, and a long wait is no longer than a full bar."""
     row = picture.Row("a < b & c", (picture.Bar("x", 1.0, "<1", '"'),))
-    marks = drawn(picture.draw("t & t", "n", {"x": "<x>"}, [row]))
+    marks = drawn(picture.draw("t & t", "n", {"x": picture.Arm("<x>", "red", "blue")}, [row]))
     assert {"a < b & c", "<1", "<x>"} <= {mark.text for mark in marks}
-    with pytest.raises(ValueError, match="1 to 4 arms"):
-        picture.draw("t", "n", {}, [row])
     report = survey.Survey("k", "m", rows_of([Sample("fork_64m_4k_wait_max", "ms", "on", 3),
                                               Sample("fork_64m_4k_wait_ratio", "", "on", 1.5)]))
     widths = [mark.get("width") for mark in drawn(report.pictures()["64m-4k"])]
@@ -187,7 +193,7 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     """--from prints and draws a report again, and says which files it has written."""
     report, _ = run(survey.Plan(mib=(512,), kinds=("4k",)))
     paths = report.write(tmp_path / "survey.json")
-    assert [path.name for path in paths] == ["survey.json", "survey-512m-4k.svg"]
+    assert [path.name for path in paths] == ["survey.json", "survey.md", "survey-512m-4k.svg"]
     made = tmp_path / "made"
     monkeypatch.setattr(cli, "BUILD", made)
     monkeypatch.setattr("sys.argv", ["bench", "survey", "--from", str(paths[0])])
@@ -222,12 +228,26 @@ def test_clock(virtual: bool) -> None:
     cli._resize(plan, cli._parser().parse_args(words))
     with mock.patch.object(guest, "boot") as boot, mock.patch.object(guest, "compile_program"):
         boot.return_value = Boot(samples("fork_64m_4k", "on"), "6.12", "tcg")
-        text = survey.run(KERNELS, plan).text()
+        report = survey.run(KERNELS, plan)
     machines = [call.args[0] for call in boot.call_args_list]
     assert len(machines) == 3
     assert {(machine.cpus, machine.icount, machine.icount_fair) for machine in machines} == {
-        (2, 4, True) if virtual else (2, None, False)}
-    assert ("QEMU TCG, virtual time" in text) == virtual
+        (2, survey.SHIFT, True) if virtual else (2, None, False)}
+    assert (survey.VIRTUAL in report.text()) == virtual
+    # In ms of 1 ns per instruction; a part stays as it is.
+    assert report.median("fork_64m_4k_wait_max", "on") == 190 / (64 if virtual else 1)
+    assert report.median("fork_64m_4k_wait_ratio", "on") == 0.95
+
+
+def test_results() -> None:
+    """The collected result has its tables in its page, and its pictures beside it."""
+    folder = ROOT / "tests/bench/results"
+    report = survey.Survey.read(folder / "survey.json")
+    assert report.page() in (folder / "survey.md").read_text("utf-8"), "lab bench survey --from"
+    pictures = {f"survey-{end}.svg": text for end, text in report.pictures().items()}
+    found = {path.name: path.read_text("utf-8") for path in folder.glob("survey*.svg")}
+    assert found == pictures, "lab bench survey --from"
+    assert f"(tests/bench/results/{list(pictures)[0]})" in (ROOT / "README.md").read_text("utf-8")
 
 
 def test_options() -> None:
