@@ -77,7 +77,7 @@ class Plan:
                 *((self.mib[-1], kind) for kind in self.kinds[1:])]
 
 
-QUICK = Plan(rounds=1, mib=(64,), mem=1024)
+QUICK = Plan(rounds=1, mib=(16,), mem=1024)
 
 
 @dataclass(frozen=True)
