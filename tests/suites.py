@@ -308,6 +308,17 @@ RULES = {
         _spf("SPF_EARLY_FILE", "not touching a file that may be closed", "stop_overlay",
              "lock=20000"),
         _spf("SPF_NO_RECHECK", "the check of a VMA once it is locked", "stop_shared", "vma=20000"),
+        # The kernel reports that the VMA is not that of the page.
+        _spf("SPF_NO_FILL_CHECK", "revalidation before a huge page is mapped", "stop_huge_advice",
+             "fill=20000"),
+        _spf("SPF_NO_FILL_CHECK", "revalidation before a table is installed",
+             "stop_table_munmap", "fill=20000"),
+        _spf("SPF_HUGE_TWICE", "a single attempt to get a huge page", "stop_huge_tries",
+             "prepared=20000"),
+        _spf("SPF_SEEN_TABLE", "depositing only tables that nobody has seen", "fill_discard",
+             "walk=100000 install=20000"),
+        _spf("SPF_NO_ANON_CHECK", "revalidation before the anon_vma is made", "stop_anon_vma",
+             "anon_vma=20000"),
         _spf("PMD_CLEAR_NO_COLLAPSE_RCU", "freeing a collapsed table by RCU", "stop_collapse",
              "walk=100000"),
         _spf("PMD_CLEAR_NO_TABLE_RCU", "freeing the only table of a munmap by RCU",
@@ -330,6 +341,10 @@ RULES = {
 UNTESTED = {
     "MUNMAP_LATE_FLUSH": "T4: race.on.replaced_everywhere with munmap_flush_window_us=20000 has "
                          "noticed it once in four runs.",
+    "SPF_PREPARE_LOCKED": "H1: spf_race.wide.stop_huge_wait with prepared=100000 has not noticed "
+                          "it in two runs.",
+    "SPF_HUGE_CROWD": "H6: spf_race.wide.stop_huge_crowd with fill=2000 has not noticed it in two "
+                      "runs.",
     "SPF_BAD_MEMORY": "This is not a rule: it makes memory fail for spf_race.",
 }
 

@@ -107,7 +107,6 @@ QUOTED = {
                                   "mmap_write_lock", "mmap_write_unlock", "mmap_write_downgrade",
                                   "vma_end_write_all"),
     "include/linux/seqlock.h": ("do_raw_write_seqcount_begin", "do_raw_write_seqcount_end"),
-    "mm/huge_memory.c": ("zap_deposited_table",),
     "mm/khugepaged.c": ("collapse_huge_page",),
     "mm/mmu_gather.c": ("tlb_remove_table", "tlb_remove_table_one", "tlb_remove_table_free",
                         "tlb_table_flush"),
@@ -116,10 +115,13 @@ QUOTED = {
     "mm/mremap.c": ("move_normal_pmd", "move_normal_pud"),
     "mm/rmap.c": ("__anon_vma_prepare", "unlink_anon_vmas"),
     "mm/vma.c": ("mm_take_all_locks", "vma_complete", "__split_vma"),
-    # Functions that spf.c mirrors.
+    # Functions that spf.c and spf_huge.c mirror.
+    "mm/huge_memory.c": ("do_huge_pmd_anonymous_page", "__do_huge_pmd_anonymous_page",
+                         "map_anon_folio_pmd", "vma_thp_gfp_mask", "zap_deposited_table"),
     "mm/memory.c": ("do_anonymous_page", "wp_page_copy", "do_wp_page", "wp_page_reuse",
                     "wp_can_reuse_anon_folio", "alloc_anon_folio", "mm_account_fault",
-                    "handle_mm_fault", "sanitize_fault_flags", "lru_gen_enter_fault"),
+                    "__handle_mm_fault", "handle_mm_fault", "sanitize_fault_flags",
+                    "lru_gen_enter_fault", "__vmf_anon_prepare", "pmd_install"),
 }
 
 HEADER = """\

@@ -2,9 +2,9 @@
 /*
  * Speculative page faults: the interface to mm/ and arch/.
  *
- * A speculative page fault takes neither mmap_lock nor the VMA lock.  It works
- * on a snapshot of the VMA and checks, with the page table locked, whether the
- * VMA was write-locked since.  See mm/faultline/spf.c for the protocol, and
+ * A speculative page fault does its slow work from a snapshot of the VMA, without
+ * a lock, and checks, with the page table locked (or the VMA, for a moment), if it
+ * was write-locked since.  See mm/faultline/spf.c for the protocol, and
  * Documentation/admin-guide/mm/faultline/spf.rst for vm.speculative_page_fault.
  */
 #ifndef _LINUX_FAULTLINE_SPF_H
@@ -15,6 +15,7 @@
 #include <linux/kernel.h>
 #include <linux/mm_types.h>
 
+struct folio;
 struct mm_struct;
 struct mmu_notifier_subscriptions;
 struct pt_regs;
@@ -171,6 +172,9 @@ bool spf_can_reuse(struct folio *folio, struct vm_area_struct *vma);
 void spf_account_fault(struct mm_struct *mm, struct pt_regs *regs,
 		       unsigned long address, unsigned int flags,
 		       vm_fault_t result);
+/* mm/huge_memory.c: as above. */
+void spf_map_huge(struct folio *folio, pmd_t *pmd, struct vm_area_struct *vma,
+		  unsigned long address, pgtable_t pgtable);
 
 #else /* !CONFIG_FAULTLINE_SPF */
 

@@ -149,7 +149,10 @@
 	E(SPF_ABORT_NO_MEMORY, "spf_abort_no_memory")			\
 	E(SPF_RETRY, "spf_retry")					\
 	E(SPF_SLEEP, "spf_sleep")					\
-	E(SPF_SKIPPED, "spf_skipped")
+	E(SPF_SKIPPED, "spf_skipped")					\
+	E(SPF_HUGE, "spf_huge")						\
+	E(SPF_TABLE, "spf_table")					\
+	E(SPF_HUGE_UNUSED, "spf_huge_unused")
 #else
 #define FAULTLINE_SPF_EVENTS(E)
 #endif

@@ -10,15 +10,21 @@
  *
  * 1. Take a snapshot of the VMA, spf_snapshot_vma().  The snapshot is valid if
  *    the VMA was not write-locked while it was taken.  From here on the VMA
- *    itself is only an address and a sequence number, unless it is locked for
- *    the upstream path.
+ *    itself is only an address and a sequence number, unless it is locked: for
+ *    the upstream path, or as in spf_huge.c.
  * 2. Do the slow work from the snapshot: allocate and charge memory, copy a
  *    page.
  * 3. Lock the page table and revalidate: has the VMA been write-locked since?
  *    See spf_lock_table().  If not, change the entry.
  *
+ * If there is no page table, step 3 cannot do without the VMA lock.  Then it takes
+ * that lock, briefly, and revalidates with it held: see spf_huge.c.  The fault is
+ * over with a huge page; otherwise it goes on in the new page table.  If there is
+ * no anon_vma to write, the fault makes one with mmap_lock held for reading, and
+ * goes on with a new attempt.
+ *
  * Anything unexpected, at any step, makes the fault fall back to the upstream
- * path, as if no attempt had been made.
+ * path, as if no attempt had been made; a new page table or anon_vma stays.
  *
  * The rules for writers:
  *
@@ -34,7 +40,9 @@
  *  W5 Before a writer frees or moves a page table, relies on its entries or on
  *     translations made from them (the powerpc hash table), or frees anything
  *     a snapshot points to, it locks the page table at least once after W2, or
- *     has seen that there is no table.  Upstream's writers do, with two
+ *     has seen that there is no table.  (None appears after that: a speculative
+ *     fault installs one only with the VMA locked for reading, and W2 comes with
+ *     waiting for that lock.)  Upstream's writers do, with two
  *     exceptions: mremap() when it moves whole tables, and the collapse into a
  *     huge page, which flushes translations before it locks the table.  Both
  *     call spf_drain_pmd().  (retract_page_tables() and
@@ -143,111 +151,15 @@ struct faultline_toggle speculative_page_fault_toggle = {
 	.apply	= spf_apply,
 };
 
-/* The result of a fault, in the order of the counters from SPF_ZERO on. */
-enum spf_outcome {
-	SPF_GO_ON = -1,
-	DONE_ZERO,		/* mapped the zero page */
-	DONE_ANON,		/* mapped new memory */
-	DONE_COW,		/* copied the page */
-	DONE_REUSE,		/* made writable: there is no other user */
-	DONE_ACCESS,		/* set young or dirty, or found it so */
-	DONE_RACED,		/* the entry changed: nothing to do, or retry */
-	DONE_HWPOISON,		/* the page to copy is poisoned: SIGBUS */
-	ABORT_NO_VMA,		/* none, it ends here, or it was unmapped */
-	ABORT_LOCKED,		/* the VMA is being changed */
-	ABORT_CHANGED,		/* it was changed, or the sysctl went to 0 */
-	ABORT_UNSUPPORTED,	/* kind of mapping */
-	ABORT_ACCESS,		/* the VMA does not allow the access */
-	ABORT_NO_TABLE,		/* no page table, or a huge page */
-	ABORT_PTE,		/* swapped out, migrating, file page to read */
-	ABORT_BUSY,		/* could not get the page table lock */
-	ABORT_NO_ANON_VMA,	/* the first write to the VMA */
-	ABORT_NO_MEMORY,	/* upstream may wait longer, and OOM-kill */
-};
-
 static_assert(SPF_ABORT_NO_MEMORY - SPF_ZERO == ABORT_NO_MEMORY);
 
 /* Hash MMU: how often to try the page table lock. */
 #define LOCK_TRIES	64
 
-/*
- * Maximum age of a snapshot.  The sequence numbers have 32 bits and advance by
- * two per write section, so a number recurs after 2^31 sections.  Those take
- * minutes, and a fault would have to stay in one RCU section for all of them,
- * where it cannot lose its CPU, enter_rcu().  (One case is accepted: a virtual
- * CPU is stopped for that long, other CPUs of the guest change the same VMA
- * without a break, and the number is then exactly the one of 2^32 that
- * matches.)  A fault that leaves the section for memory has MAX_SLEEP.
- */
-#define MAX_SECTIONS	BIT(30)
+/* See MAX_SECTIONS. */
 #define MAX_SLEEP	(10 * HZ)
 
-struct spf_state {
-	struct mm_struct *mm;
-	unsigned long address;		/* page aligned */
-	struct pt_regs *regs;
-	unsigned int flags;
-	enum spf_entry entry;
-	enum spf_outcome outcome;
-	bool wasted;			/* aborting now throws work away */
-	bool slept;			/* the lookup's RCU section is over */
-	bool spare_zeroed;
-	struct folio *spare;		/* of a previous attempt, charged */
-	/*
-	 * Used only in the RCU section: to make the snapshot, to read
-	 * vm_lock_seq, and to lock the VMA.
-	 */
-	struct vm_area_struct *vma;
-	/* Only what copy_vma_fields() sets; the rest is uninitialized. */
-	struct vm_area_struct snapshot;
-	struct file *file;		/* valid while ptl is held */
-	u32 vma_seq;			/* vm_lock_seq of the snapshot */
-	u32 mm_seq;			/* mm_lock_seq when it was taken */
-	/*
-	 * Set by spf_walk().  The tables of the walk stay in memory until
-	 * spf_walk_end(), until the RCU section ends, or while ptl is held.
-	 */
-	bool walked;
-	pmd_t *pmdp;
-	pmd_t pmd;
-	pte_t *pte;
-	spinlock_t *ptl;		/* page table lock */
-};
-
-/*
- * The RCU section of a fault.  All grace periods of the machine wait for it.
- * With preemptible RCU they would also wait while the task is preempted, or
- * throttled by cpu.max.  So preemption is off, as in the RCU sections of other
- * kernels, where this adds no code unless preemption is counted.  MAX_SECTIONS
- * relies on that, too.
- *
- * Preemption is enabled last: a pending reschedule must not come inside the
- * section.  So preemptible RCU leaves the section with preemption off, and then
- * it reports the end of the section to an expedited grace period at the next
- * reschedule, softirq or tick, which is a little later.
- */
-static __always_inline void enter_rcu(void)
-{
-	preempt_disable();
-	rcu_read_lock();
-}
-
-static __always_inline void leave_rcu(void)
-{
-	rcu_read_unlock();
-	preempt_enable();
-}
-
 /* === The VMA snapshot ===================================================== */
-
-static u32 mm_sequence(struct mm_struct *mm)
-{
-	/*
-	 * Pairs with the smp_wmb() in mm_lock_seqcount_end(): W4.  Not
-	 * raw_read_seqcount(), which hides the accesses that follow from KCSAN.
-	 */
-	return smp_load_acquire(&mm->mm_lock_seq.sequence);
-}
 
 /* Kinds of mappings that are left to the upstream path. */
 static bool spf_unsupported(vm_flags_t flags)
@@ -320,17 +232,12 @@ find_vma_rcu(struct mm_struct *mm, unsigned long address)
  * always correct.
  */
 static __always_inline enum spf_outcome
-spf_refuse(const struct vm_area_struct *vma, unsigned int flags,
-	   enum spf_entry entry)
+spf_refuse(const struct vm_area_struct *vma, enum spf_entry entry)
 {
 	if (spf_unsupported(READ_ONCE(vma->vm_flags)))
 		return ABORT_UNSUPPORTED;
-	if (entry != SPF_ENTRY_ABSENT)
-		return SPF_GO_ON;
-	if (READ_ONCE(vma->vm_ops))
+	if (entry == SPF_ENTRY_ABSENT && READ_ONCE(vma->vm_ops))
 		return ABORT_PTE;
-	if (flags & FAULT_FLAG_WRITE && !READ_ONCE(vma->anon_vma))
-		return ABORT_NO_ANON_VMA;
 	return SPF_GO_ON;
 }
 
@@ -461,15 +368,6 @@ static enum spf_outcome spf_check_snapshot(struct spf_state *f)
 	return SPF_GO_ON;
 }
 
-/* Is the VMA of the snapshot unchanged? */
-static bool snapshot_valid(const struct spf_state *f)
-{
-	if (READ_ONCE(f->vma->vm_lock_seq) != f->vma_seq)
-		return false;
-	/* Nor can the number have wrapped around. */
-	return mm_sequence(f->mm) - f->mm_seq < MAX_SECTIONS;
-}
-
 /*
  * While the fault slept outside RCU, the VMA may have been freed and another
  * one allocated in its place.  If the tree still yields the same pointer, with
@@ -494,6 +392,42 @@ static enum spf_outcome revalidate_vma(struct spf_state *f)
 	if (smp_load_acquire(&f->vma->vm_lock_seq) != f->vma_seq)
 		return ABORT_CHANGED;
 	return SPF_GO_ON;
+}
+
+/*
+ * Leave the RCU section, to sleep; spf_end_sleep() enters a new one.  The caller
+ * then throws away a huge page in hand, unless H6 in spf_huge.c has an exception.
+ *
+ * Return: false, in the same section, if the fault must not sleep.
+ */
+bool spf_begin_sleep(struct spf_state *f, unsigned long *since)
+{
+	if (f->mmap_locked)
+		return false;
+	f->walked = false;
+	/* In the RCU section, and again in the next one: see MAX_SECTIONS. */
+	*since = jiffies;
+	leave_rcu();
+	f->slept = true;
+	count_vm_event(SPF_SLEEP);
+	return true;
+}
+
+/*
+ * Enter an RCU section.
+ *
+ * Return: SPF_GO_ON if the snapshot is as good as before; otherwise f->vma must
+ * not be used any more.
+ */
+enum spf_outcome spf_end_sleep(struct spf_state *f, unsigned long since)
+{
+	enter_rcu();
+	if (time_after(jiffies, since + MAX_SLEEP)) {
+		/* That says nothing about writers: do not back off. */
+		f->wasted = false;
+		return ABORT_CHANGED;
+	}
+	return revalidate_vma(f);
 }
 
 /* === The page table ======================================================= */
@@ -744,8 +678,8 @@ alloc_page_folio(struct spf_state *f, gfp_t gfp, bool zero)
  * A task whose memory cgroup is over memory.high or swap.high reclaims, and
  * sleeps if that is not enough: when it returns to user mode, and also in a
  * charge that may sleep, because one system call can fill any amount of memory.
- * So after a fault in the kernel that has charged memory, do here what
- * try_charge_memcg() has not done for GFP_FAST.
+ * So after a fault in the kernel, which may have charged a page or a page table,
+ * do here what try_charge_memcg() has not done for an allocation like GFP_FAST.
  */
 static void enforce_high(void)
 {
@@ -852,29 +786,21 @@ static noinline enum spf_outcome get_folio_slow(struct spf_state *f,
 						unsigned long orders, bool zero,
 						struct folio **folio)
 {
-	unsigned long slept;
+	enum spf_outcome outcome;
+	unsigned long since;
 
-	f->walked = false;
-	/* In the RCU section, and again in the next one: see MAX_SECTIONS. */
-	slept = jiffies;
-	leave_rcu();
-	f->slept = true;
-	count_vm_event(SPF_SLEEP);
+	if (!spf_begin_sleep(f, &since))
+		return ABORT_CHANGED;
+	if (spf_has_huge(f))
+		spf_discard_huge(f);
 	if (orders)
 		*folio = alloc_large(f, orders);
 	if (!*folio)
 		*folio = alloc_page_folio(f, GFP_SLEEP, zero);
 	spf_window(SPF_WINDOW_SLEEP);
-	enter_rcu();
+	outcome = spf_end_sleep(f, since);
 
-	if (!*folio)
-		return ABORT_NO_MEMORY;
-	if (time_after(jiffies, slept + MAX_SLEEP)) {
-		/* That says nothing about writers: do not back off. */
-		f->wasted = false;
-		return ABORT_CHANGED;
-	}
-	return revalidate_vma(f);
+	return *folio ? outcome : ABORT_NO_MEMORY;
 }
 
 /*
@@ -1247,6 +1173,19 @@ static bool entry_is_none(struct spf_state *f)
 	       !get_mm_counter(f->mm, MM_SWAPENTS);
 }
 
+/* There may be no page table: a huge page or a table has to come first. */
+static noinline enum spf_outcome map_hole(struct spf_state *f)
+{
+	enum spf_outcome outcome = spf_fill_hole(f);
+
+	/* Another thread may have been faster: then its table will do. */
+	if (outcome == ABORT_NO_TABLE && has_table(f))
+		outcome = SPF_GO_ON;
+	if (outcome != SPF_GO_ON)
+		return outcome;
+	return f->flags & FAULT_FLAG_WRITE ? map_anon(f) : map_zero(f);
+}
+
 /* Runs in the RCU section in which f->vma was found. */
 static enum spf_outcome spf_handle(struct spf_state *f)
 {
@@ -1269,13 +1208,15 @@ static enum spf_outcome spf_handle(struct spf_state *f)
 		return change_present(f);
 	if (f->entry == SPF_ENTRY_ABSENT && file)
 		return ABORT_PTE;
-	if (f->entry == SPF_ENTRY_ABSENT && !write)
-		return map_zero(f);
+	if (f->entry == SPF_ENTRY_ABSENT && !write) {
+		outcome = map_zero(f);
+		return outcome == ABORT_NO_TABLE ? map_hole(f) : outcome;
+	}
 	if (write && entry_is_none(f))
-		return has_table(f) ? map_anon(f) : ABORT_NO_TABLE;
+		return has_table(f) ? map_anon(f) : map_hole(f);
 
 	if (!spf_peek(f, &pte))
-		return ABORT_NO_TABLE;
+		return file ? ABORT_NO_TABLE : map_hole(f);
 	if (pte_present(pte))
 		return change_present(f);
 	if (file || !pte_none(pte))
@@ -1311,15 +1252,16 @@ static void wait_for_writer(const struct spf_state *f)
 
 /*
  * May the upstream path go on with f->vma?  Not for faults in the kernel, which
- * take mmap_lock, nor if f->vma was found in an RCU section that is over.  After
+ * take mmap_lock, nor if f->vma was found in an RCU section that is over, nor with
+ * a huge page in hand, which is freed (and perhaps cleared) without a lock.  After
  * these outcomes the upstream path is likely to succeed with the VMA locked.
  */
 static bool may_lock_found_vma(const struct spf_state *f)
 {
-	if (!(f->flags & FAULT_FLAG_USER) || f->slept)
+	if (!(f->flags & FAULT_FLAG_USER) || f->slept || spf_has_huge(f))
 		return false;
 	return f->outcome == ABORT_UNSUPPORTED || f->outcome == ABORT_NO_TABLE ||
-	       f->outcome == ABORT_PTE || f->outcome == ABORT_NO_ANON_VMA;
+	       f->outcome == ABORT_PTE;
 }
 
 static bool may_retry(enum spf_outcome outcome)
@@ -1329,20 +1271,75 @@ static bool may_retry(enum spf_outcome outcome)
 }
 
 /*
+ * Begin another attempt, in a new RCU section.
+ *
+ * Return: false if there is nothing to attempt; f->outcome tells why.
+ */
+static bool find_again(struct spf_state *f)
+{
+	/* Check the key inside the section: see spf_apply(). */
+	if (!spf_enabled()) {
+		f->outcome = ABORT_CHANGED;
+		return false;
+	}
+	f->vma = find_vma_rcu(f->mm, f->address);
+	if (!f->vma) {
+		f->outcome = ABORT_NO_VMA;
+		return false;
+	}
+	f->slept = false;
+	count_vm_event(SPF_RETRY);
+	return true;
+}
+
+/* A huge page is in hand, or none could be had: do not try another one (H4). */
+static bool last_huge(const struct spf_state *f)
+{
+	return spf_has_huge(f) || (f->huge_tried && f->table);
+}
+
+/*
+ * The attempts are used up, but there is something to install: last_huge().
+ * Upstream would wait for mmap_lock, and then try another huge page with a lock
+ * held.  So wait here.
+ */
+static noinline void last_attempt(struct spf_state *f)
+{
+	if (!spf_wait_with_huge(f))
+		return;
+	enter_rcu();
+	if (find_again(f)) {
+		f->mmap_locked = true;
+		f->outcome = spf_handle(f);
+	}
+	leave_rcu();
+	mmap_read_unlock(f->mm);
+}
+
+/*
  * Begins in the RCU section in which f->vma was found and leaves it; get_folio()
- * may leave one and enter another.
+ * and spf_fill_hole() may leave one and enter another.
  *
  * Return: the VMA, locked for the upstream path; or NULL.
  */
 static struct vm_area_struct *spf_attempt(struct spf_state *f)
 {
 	struct vm_area_struct *locked = NULL;
+	bool anon_vma_made = false;
 	int left = ATTEMPTS;
 
 	for (;;) {
 		f->outcome = spf_handle(f);
 		if (likely(f->outcome < ABORT_NO_VMA))
 			break;
+		if (f->outcome == ABORT_NO_ANON_VMA) {
+			f->outcome = spf_make_anon_vma(f);
+			/* That was not lost to a writer; but once is enough. */
+			if (f->outcome == ABORT_CHANGED && !anon_vma_made) {
+				anon_vma_made = true;
+				left++;
+			}
+		}
 		if (may_lock_found_vma(f)) {
 			locked = lock_found_vma(f->vma, f->address);
 			if (locked)
@@ -1350,28 +1347,29 @@ static struct vm_area_struct *spf_attempt(struct spf_state *f)
 		}
 		leave_rcu();
 		cond_resched();
-		if (!--left || !may_retry(f->outcome))
+		if (!may_retry(f->outcome))
 			goto free;
+		if (!--left) {
+			if (last_huge(f))
+				last_attempt(f);
+			goto free;
+		}
 		if (f->outcome == ABORT_LOCKED)
 			wait_for_writer(f);
 
 		enter_rcu();
-		/* Check the key inside the section: see spf_apply(). */
-		f->vma = spf_enabled() ? find_vma_rcu(f->mm, f->address) : NULL;
-		if (!f->vma) {
-			f->outcome = spf_enabled() ? ABORT_NO_VMA :
-						     ABORT_CHANGED;
+		if (!find_again(f)) {
 			leave_rcu();
 			cond_resched();
 			goto free;
 		}
-		f->slept = false;
-		count_vm_event(SPF_RETRY);
 	}
 	leave_rcu();
 free:
 	if (f->spare)
 		folio_put(f->spare);
+	if (unlikely(f->prepared))
+		spf_discard(f);
 
 	return locked;
 }
@@ -1435,8 +1433,9 @@ static __always_inline void count_abort(unsigned long address,
  * Context: may sleep; call where mmap_lock could be taken.
  *
  * Return: an error pointer if the fault was handled and accounted, for
- * spf_fault_result().  Otherwise nothing was changed, and the caller goes on as
- * if it had not called: with the VMA at @address, locked as by
+ * spf_fault_result().  Otherwise nothing was mapped (but there may be a new page
+ * table or anon_vma), and the caller goes on as if it had not called: with the VMA
+ * at @address, locked as by
  * lock_vma_under_rcu(), or with NULL, and has to look it up.  Never a VMA for a
  * fault in kernel mode.
  */
@@ -1458,7 +1457,7 @@ struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
 		return NULL;
 	}
 	vma = find_vma_rcu(current->mm, address);
-	outcome = vma ? spf_refuse(vma, flags, entry) : ABORT_NO_VMA;
+	outcome = vma ? spf_refuse(vma, entry) : ABORT_NO_VMA;
 	if (outcome != SPF_GO_ON) {
 		count_abort(address, flags, regs, outcome);
 		if (user_mode(regs) && outcome != ABORT_NO_VMA)
@@ -1479,6 +1478,9 @@ struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
 	f.entry = entry;
 	f.wasted = false;
 	f.slept = false;
+	f.mmap_locked = false;
+	f.huge_tried = false;
+	f.prepared = false;
 	f.spare = NULL;
 
 	__set_current_state(TASK_RUNNING);
@@ -1496,8 +1498,7 @@ struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
 	poisoned = f.outcome == DONE_HWPOISON;
 	spf_account_fault(f.mm, regs, address, flags,
 			  poisoned ? VM_FAULT_HWPOISON : 0);
-	if (!(f.flags & FAULT_FLAG_USER) &&
-	    (f.outcome == DONE_ANON || f.outcome == DONE_COW))
+	if (!(f.flags & FAULT_FLAG_USER))
 		enforce_high();
 	return ERR_PTR(poisoned ? -EHWPOISON : -EALREADY);
 }

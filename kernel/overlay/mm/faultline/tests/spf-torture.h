@@ -16,7 +16,10 @@ bool spf_broken(enum spf_rule rule)
 	return READ_ONCE(broken_rules) & rule;
 }
 
-/* In SPF_WINDOW_CHANGE, the page table lock is held. */
+/*
+ * In SPF_WINDOW_CHANGE, the page table lock is held; in SPF_WINDOW_INSTALL, the
+ * VMA lock.
+ */
 void spf_window(enum spf_place place)
 {
 	torture_delay(torture_window_us(&windows[place]));
@@ -44,6 +47,15 @@ static int __init spf_torture_init(void)
 	torture_create_window("spf_sleep_window_us",
 			      &windows[SPF_WINDOW_SLEEP]);
 	torture_create_window("spf_vma_window_us", &windows[SPF_WINDOW_VMA]);
+	torture_create_window("spf_prepared_window_us",
+			      &windows[SPF_WINDOW_PREPARED]);
+	torture_create_window("spf_fill_window_us", &windows[SPF_WINDOW_FILL]);
+	torture_create_window("spf_install_window_us",
+			      &windows[SPF_WINDOW_INSTALL]);
+	torture_create_window("spf_anon_vma_window_us",
+			      &windows[SPF_WINDOW_ANON_VMA]);
+	debugfs_create_atomic_t("spf_huge_waiting", 0400, NULL,
+				&spf_huge_waiting);
 	torture_create_notifier("spf_notifier", "spf_unnotified",
 				&spf_notifier);
 	return 0;

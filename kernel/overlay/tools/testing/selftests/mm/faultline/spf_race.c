@@ -10,6 +10,9 @@
  * map anything there, or write without a notification: munmap(), mmap() over
  * something, mprotect(), userfaultfd, MMU notifiers.
  *
+ * "fill" tests: memory without page tables, where faults install tables, the
+ * anon_vma and huge pages, against the same changes.
+ *
  * "order": a child sees its parent's memory as of one moment.
  *
  * Variants: the switch off (the test itself must hold on upstream), on, on
@@ -26,6 +29,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "munmap_util.h"
 #include "race.h"
 #include "spf_util.h"
 
@@ -43,6 +47,10 @@ static struct {
 	{ "change_window_us", 200 },
 	{ "sleep_window_us", 1000 },
 	{ "vma_window_us", 200 },
+	{ "prepared_window_us", 1000 },
+	{ "fill_window_us", 200 },
+	{ "install_window_us", 200 },
+	{ "anon_vma_window_us", 200 },
 };
 
 struct thread {
@@ -88,7 +96,8 @@ struct world {
 	size_t pages;
 	size_t len;
 	atomic_uintptr_t map;	/* where the memory is now */
-	bool huge;		/* the memory may be collapsed */
+	bool huge;		/* the memory may have huge pages */
+	const char *fills;	/* a counter that the race needs, or NULL */
 	atomic_bool collapsing;
 	atomic_int quiet;	/* no thread may begin an access */
 	atomic_int busy;	/* threads in the middle of an access */
@@ -111,6 +120,13 @@ static bool map_zero_at(char *addr, size_t len)
 		    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == addr;
 }
 
+/* Huge pages or base pages; a kernel without THP has only base pages. */
+static bool advise_pages(const struct world *w, char *addr, size_t len)
+{
+	return !madvise(addr, len, w->huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE) ||
+	       errno == EINVAL;
+}
+
 /*
  * Memory of base pages with neighbours, so that there are a page table and an
  * anon_vma, and mappings can be merged.
@@ -122,8 +138,8 @@ static char *map_new(size_t len, bool huge)
 
 	if (!p)
 		return NULL;
-	if (!huge)
-		madvise(p, len + 2 * pmd_size(), MADV_NOHUGEPAGE);
+	madvise(p, len + 2 * pmd_size(), huge ? MADV_HUGEPAGE :
+						MADV_NOHUGEPAGE);
 	p += pmd_size();
 	word_write(p - edge, TAG);
 	word_write(p + len, TAG);
@@ -534,7 +550,8 @@ static bool has_raced(const struct world *w)
 	if (!w->variant->value || w->variant->flip)
 		return true;
 	d = counters_since(&w->run.before);
-	return spf_successes(&d) > 0;
+	return spf_successes(&d) > 0 &&
+	       (!w->fills || counter(&d, w->fills) > 0);
 }
 
 static void report(struct __test_metadata *_metadata, struct world *w)
@@ -552,6 +569,8 @@ static void report(struct __test_metadata *_metadata, struct world *w)
 		EXPECT_EQ(0, spf_successes(&d));
 	} else if (!w->variant->flip) {
 		EXPECT_LT(0, spf_successes(&d));
+		if (w->fills)
+			EXPECT_LT(0, counter(&d, w->fills));
 	}
 }
 
@@ -690,10 +709,7 @@ static bool stop_replace(struct world *w, __u64 dice)
 	if (!map_zero_at(map, w->len))
 		return false;
 	expect_zero(w);
-	if (!map_fresh_at(map, w->len))
-		return false;
-	madvise(map, w->len, MADV_NOHUGEPAGE);
-	return true;
+	return map_fresh_at(map, w->len) && advise_pages(w, map, w->len);
 }
 
 TEST_F_TIMEOUT(spf_race, stop_replace, TIMEOUT)
@@ -717,10 +733,8 @@ static bool stop_munmap(struct world *w, __u64 dice)
 	part = !part;
 	if (!part && madvise(map, w->len, MADV_DONTDUMP))
 		return false;
-	if (mprotect(map, w->len, PROT_READ | PROT_WRITE))
-		return false;
-	madvise(map, w->len, MADV_NOHUGEPAGE);
-	return true;
+	return !mprotect(map, w->len, PROT_READ | PROT_WRITE) &&
+	       advise_pages(w, map, w->len);
 }
 
 TEST_F_TIMEOUT(spf_race, stop_munmap, TIMEOUT)
@@ -734,10 +748,8 @@ static bool stop_munmap_table(struct world *w, __u64 dice)
 	char *map = map_of(w);
 
 	usleep(200);
-	if (munmap(map, w->len) || !map_fresh_at(map, w->len))
-		return false;
-	madvise(map, w->len, MADV_NOHUGEPAGE);
-	return true;
+	return !munmap(map, w->len) && map_fresh_at(map, w->len) &&
+	       advise_pages(w, map, w->len);
 }
 
 TEST_F_TIMEOUT(spf_race, stop_munmap_table, TIMEOUT)
@@ -783,16 +795,20 @@ TEST_F_TIMEOUT(spf_race, stop_mprotect, TIMEOUT)
 static long pages_there(const char *map, size_t len)
 {
 	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	size_t n = len / page_size(), i;
+	size_t n = len / page_size(), at = (uintptr_t)map / page_size(), i;
 	__u64 entries[64];
 	long there = 0;
 
-	if (fd < 0 || n > ARRAY_SIZE(entries) ||
-	    pread(fd, entries, n * 8, (uintptr_t)map / page_size() * 8) !=
-	    (ssize_t)(n * 8))
-		there = -1;
-	for (i = 0; there >= 0 && i < n; i++)
-		there += entries[i] >> 62 ? 1 : 0;
+	while (n && there >= 0) {
+		size_t some = n < ARRAY_SIZE(entries) ? n : ARRAY_SIZE(entries);
+
+		if (pread(fd, entries, some * 8, at * 8) != (ssize_t)(some * 8))
+			there = -1;
+		for (i = 0; there >= 0 && i < some; i++)
+			there += entries[i] >> 62 ? 1 : 0;
+		n -= some;
+		at += some;
+	}
 	close(fd);
 	return there;
 }
@@ -1205,6 +1221,1028 @@ TEST_F_TIMEOUT(spf_race, fork_order, TIMEOUT)
 	run(_metadata, self, pmd_size(), in_order, fork_order);
 }
 
+/* --- fill: memory without page tables */
+
+/* Of the memory of most of these tests, in huge pages. */
+#define FILL_HUGE	3
+
+/*
+ * Each word of the memory is zero, or what touch() writes there, whichever
+ * thread or process did it.  The memory of others that a page had before must
+ * not show up.
+ */
+static __u64 touched_word(size_t index, size_t word)
+{
+	size_t id = word / 8 - 1;
+
+	return word % 8 || !word || id >= THREADS ? 0 :
+	       page_word(TAG + id, index);
+}
+
+static bool touched_well(struct world *w, size_t index, size_t word)
+{
+	__u64 *p = (__u64 *)(map_of(w) + index * page_size()), found;
+
+	return try_read(p + word, &found) || !found ||
+	       found == touched_word(index, word);
+}
+
+/*
+ * Writes its own words at random places, and reads any.  The first access to a
+ * huge page should be a write: a read maps the huge zero page.
+ */
+static void *touch(void *arg)
+{
+	struct thread *t = arg;
+	struct world *w = t->w;
+
+	while (!atomic_load(&w->run.stop)) {
+		size_t index = random_next(&t->seed) % w->pages;
+		size_t word = random_next(&t->seed) %
+			      (page_size() / sizeof(__u64));
+		bool write = random_next(&t->seed) % 8;
+
+		begin(w);
+		if (write && try_write(slot(t, map_of(w), index),
+				       page_word(TAG + t->id, index)))
+			t->escapes++;
+		if (!touched_well(w, index, word))
+			atomic_fetch_add(&w->run.wrong, 1);
+		end(w);
+		t->acts++;
+	}
+	return NULL;
+}
+
+/* A huge page of the memory. */
+static char *any_huge(struct world *w, __u64 dice)
+{
+	return map_of(w) + dice / 16 % (w->len / pmd_size()) * pmd_size();
+}
+
+/* Huge, or a part of it. */
+static size_t any_len(__u64 dice)
+{
+	return dice % 4 ? pmd_size() : (1 + dice / 256 % 64) * page_size();
+}
+
+static bool fill_discard(struct world *w, __u64 dice)
+{
+	return !madvise(any_huge(w, dice), any_len(dice), MADV_DONTNEED);
+}
+
+static bool fill_replace(struct world *w, __u64 dice)
+{
+	char *p = any_huge(w, dice);
+	size_t len = any_len(dice);
+
+	return map_fresh_at(p, len) &&
+	       !madvise(p, len, dice % 3 ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+}
+
+/* Not there at all for a while. */
+static bool fill_unmap(struct world *w, __u64 dice)
+{
+	char *p = any_huge(w, dice);
+	size_t len = dice % 8 ? any_len(dice) : w->len - (p - map_of(w));
+
+	if (munmap(p, len))
+		return false;
+	usleep(dice % 300);
+	return map_fresh_at(p, len) && !madvise(p, len, MADV_HUGEPAGE);
+}
+
+static bool fill_protect(struct world *w, __u64 dice)
+{
+	char *p = any_huge(w, dice);
+	size_t len = any_len(dice);
+
+	return !mprotect(p, len, dice % 3 ? PROT_READ : PROT_NONE) &&
+	       !mprotect(p, len, PROT_READ | PROT_WRITE);
+}
+
+static bool fill_advise(struct world *w, __u64 dice)
+{
+	char *p = any_huge(w, dice);
+
+	return !madvise(p, any_len(dice), MADV_NOHUGEPAGE) &&
+	       (dice % 3 || !madvise(p, pmd_size(), MADV_DONTNEED)) &&
+	       !madvise(p, pmd_size(), MADV_HUGEPAGE);
+}
+
+/* Threads get stuck in faults until the range is free again. */
+static bool fill_userfaultfd(struct world *w, __u64 dice)
+{
+	char *p = any_huge(w, dice);
+	int fd = uffd_open(0, NULL);
+	bool done;
+
+	if (fd < 0)
+		return false;
+	done = !uffd_register(fd, p, pmd_size(), UFFDIO_REGISTER_MODE_MISSING);
+	if (done) {
+		usleep(dice % 300);
+		done = !uffd_unregister(fd, p, pmd_size());
+	}
+	close(fd);
+	return done;
+}
+
+static bool fill_policy(struct world *w, __u64 dice)
+{
+	char *p = any_huge(w, dice);
+	unsigned long nodes = 1 + dice % 3;
+
+	return !syscall(SYS_mbind, p, pmd_size(), MPOL_BIND, &nodes,
+			8 * sizeof(nodes), 0) &&
+	       !syscall(SYS_mbind, p, pmd_size(), MPOL_DEFAULT, NULL, 0, 0);
+}
+
+/* The child has the memory to itself: it writes, and looks at all of it. */
+static bool fill_fork(struct world *w, __u64 dice)
+{
+	pid_t pid = fork_bound();
+	__u64 seed = dice;
+	size_t i;
+	int status;
+
+	if (pid < 0)
+		return false;
+	if (!pid) {
+		size_t words = page_size() / sizeof(__u64);
+
+		for (i = 0; i < 200; i++) {
+			size_t index = random_next(&seed) % w->pages;
+			struct thread t = { .id = random_next(&seed) % THREADS };
+
+			if (i % 4 == 0)
+				try_write(slot(&t, map_of(w), index),
+					  page_word(TAG + t.id, index));
+			if (!touched_well(w, index, random_next(&seed) % words))
+				_exit(1);
+		}
+		_exit(0);
+	}
+	status = reap(pid);
+	if (status == 1)
+		atomic_fetch_add(&w->run.wrong, 1);
+	return !status;
+}
+
+/* A whole table to another place and back. */
+static bool fill_move(struct world *w, __u64 dice)
+{
+	char *p = any_huge(w, dice), *to = map_of(w) + w->len + 2 * pmd_size();
+	size_t len = pmd_size();
+
+	if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to) != to)
+		return false;
+	usleep(dice % 200);
+	return mremap(to, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, p) == p;
+}
+
+/* The same, and the old place can still be used. */
+static bool fill_leave(struct world *w, __u64 dice)
+{
+	char *p = any_huge(w, dice), *to = map_of(w) + w->len + 2 * pmd_size();
+	size_t len = pmd_size();
+
+	if (mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED |
+		   MREMAP_DONTUNMAP, to) != to)
+		return false;
+	usleep(dice % 200);
+	return !munmap(to, len);
+}
+
+static bool fill_collapse(struct world *w, __u64 dice)
+{
+	char *p = any_huge(w, dice);
+
+	/* khugepaged does the same, meanwhile. */
+	return !madvise(p, pmd_size(), MADV_COLLAPSE);
+}
+
+static bool fill_lock(struct world *w, __u64 dice)
+{
+	char *p = any_huge(w, dice);
+
+	return !mlock(p, any_len(dice)) && !munlock(p, pmd_size());
+}
+
+static bool fill_swap(struct world *w, __u64 dice)
+{
+	return !madvise(any_huge(w, dice), pmd_size(), MADV_PAGEOUT);
+}
+
+/* A system call fills memory, with zeroes. */
+static bool fill_by_kernel(struct world *w, __u64 dice)
+{
+	static int zero = -1;
+	char *p = any_huge(w, dice);
+
+	if (zero < 0)
+		zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	return !madvise(p, pmd_size(), MADV_DONTNEED) &&
+	       read(zero, p, any_len(dice)) > 0;
+}
+
+/* Makes free memory dirty. */
+static bool fill_dirt(struct world *w, __u64 dice)
+{
+	char *p = map_fresh(2 * pmd_size());
+
+	if (!p)
+		return false;
+	madvise(p, 2 * pmd_size(), MADV_HUGEPAGE);
+	memset(p, 0xa5, 2 * pmd_size());
+	return !munmap(p, 2 * pmd_size());
+}
+
+static const change fills[] = {
+	fill_discard,
+	fill_discard,
+	fill_replace,
+	fill_unmap,
+	fill_protect,
+	fill_advise,
+	fill_userfaultfd,
+	fill_policy,
+	fill_fork,
+	fill_move,
+	fill_leave,
+	fill_collapse,
+	fill_lock,
+	fill_swap,
+	fill_by_kernel,
+	fill_dirt,
+};
+
+/*
+ * The changes leave the memory in pieces and with page tables, so it is mapped
+ * anew all the time.
+ */
+static void many_fills(struct world *w)
+{
+	__u64 seed = 5;
+	long n;
+
+	for (n = 0; racing(w); n++) {
+		size_t i = random_next(&seed) % ARRAY_SIZE(fills);
+		change act = w->only_change ? w->only_change : fills[i];
+
+		if (act(w, random_next(&seed)))
+			atomic_fetch_add(&w->changes, 1);
+		if (n % 4 == 0 && map_fresh_at(map_of(w), w->len))
+			advise_pages(w, map_of(w), w->len);
+	}
+}
+
+/* NULL, or the reason why huge pages cannot be tested. */
+static const char *prepare_huge(struct world *w)
+{
+	const char *why = thp_set("madvise", "always");
+
+	if (why)
+		return why;
+	write_text(THP "khugepaged/scan_sleep_millisecs", "10");
+	write_text(THP "khugepaged/alloc_sleep_millisecs", "10");
+	w->huge = true;
+	w->fills = spf_fills_holes() ? "huge" : NULL;
+	return NULL;
+}
+
+static void fill_test(struct __test_metadata *_metadata,
+		      FIXTURE_DATA(spf_race) *self, change change, bool huge)
+{
+	const char *why = huge ? prepare_huge(self->w) : NULL;
+
+	if (why)
+		SKIP(return, "%s", why);
+	if (!huge)
+		self->w->fills = spf_fills_holes() ? "table" : NULL;
+	self->w->only_change = change;
+	run(_metadata, self, FILL_HUGE * pmd_size(), touch, many_fills);
+	thp_restore();
+}
+
+#define FILL(name)							\
+TEST_F_TIMEOUT(spf_race, fill_##name, TIMEOUT)				\
+{									\
+	fill_test(_metadata, self, fill_##name, true);			\
+}
+
+FILL(discard)
+FILL(replace)
+FILL(unmap)
+FILL(protect)
+FILL(advise)
+FILL(fork)
+FILL(move)
+FILL(collapse)
+
+TEST_F_TIMEOUT(spf_race, fill_with_tables, TIMEOUT)
+{
+	fill_test(_metadata, self, NULL, false);
+}
+
+TEST_F_TIMEOUT(spf_race, fill_with_all, TIMEOUT)
+{
+	fill_test(_metadata, self, NULL, true);
+}
+
+/* munmap() in sections, each of which lets faults in. */
+TEST_F_TIMEOUT(spf_race, fill_and_unmap_in_sections, TIMEOUT)
+{
+	long old;
+
+	if (vm_sysctl_read(MUNMAP_KNOB, &old) ||
+	    vm_sysctl_write(MUNMAP_KNOB, MUNMAP_SMALL_KB))
+		SKIP(return, "vm." MUNMAP_KNOB " cannot be set here");
+	fill_test(_metadata, self, fill_unmap, true);
+	vm_sysctl_write(MUNMAP_KNOB, old);
+}
+
+/* --- processes that are killed while their faults wait for memory */
+
+#define LIVES		2
+
+struct storm {
+	struct memory_group group;
+	struct world *lives[LIVES];
+};
+
+/* Shared by the children of one test, which are ended by kill -9. */
+static struct storm storm;
+
+static int live(struct world *w, struct world *life)
+{
+	/* Without the group, only the kills. */
+	if (*storm.group.dir)
+		memory_group_write(&storm.group, "cgroup.procs", "0");
+	life->variant = w->variant;
+	life->huge = true;
+	life->len = w->len;
+	life->pages = w->pages;
+	life->act = touch;
+	life->main_thread = many_fills;
+	return play(life, 0);
+}
+
+static void storms(struct world *w)
+{
+	pid_t pids[LIVES] = { };
+	__u64 seed = 6;
+	int i;
+
+	while (racing(w)) {
+		for (i = 0; i < LIVES; i++) {
+			memset(storm.lives[i], 0, sizeof(*storm.lives[i]));
+			pids[i] = fork_bound();
+			if (!pids[i])
+				_exit(live(w, storm.lives[i]));
+		}
+		usleep(random_next(&seed) % 400000);
+		for (i = 0; i < LIVES; i++) {
+			int status;
+
+			if (pids[i] <= 0)
+				continue;
+			kill(pids[i], SIGKILL);
+			status = reap(pids[i]);
+			/* The OOM killer may have been first. */
+			if (status != 256 + SIGKILL)
+				atomic_fetch_add(&w->run.failed, 1);
+			atomic_fetch_add(&w->run.wrong,
+					 atomic_load(&storm.lives[i]->run.wrong));
+			if (atomic_load(&storm.lives[i]->changes))
+				atomic_fetch_add(&w->changes, 1);
+		}
+	}
+}
+
+#define LEAK_NS		(60 * 1000000000ULL)
+
+/* Waits until a number is back at @before or below; returns the last one. */
+static long back_at(long before, long (*now)(void))
+{
+	__u64 began = now_ns();
+	long value;
+
+	for (;;) {
+		value = now();
+		if (value <= before || now_ns() - began > LEAK_NS)
+			return value;
+		usleep(200000);
+	}
+}
+
+static long all_huge(void)
+{
+	return vmstat_read("nr_anon_transparent_hugepages");
+}
+
+static long group_anon(void)
+{
+	return memory_group_read(&storm.group, "memory.stat", "anon");
+}
+
+static long group_tables(void)
+{
+	return memory_group_read(&storm.group, "memory.stat", "pagetables");
+}
+
+static long group_all(void)
+{
+	char path[160], text[32];
+
+	snprintf(path, sizeof(path), "%s/memory.current", storm.group.dir);
+	return read_text(path, text, sizeof(text)) ? -1 :
+						     strtol(text, NULL, 10);
+}
+
+static void no_leak(struct __test_metadata *_metadata, const char *what,
+		    long before, long (*now)(void))
+{
+	long after = back_at(before, now);
+
+	EXPECT_GE(before, after) {
+		TH_LOG("%s: %ld before, %ld at the end", what, before, after);
+	}
+}
+
+TEST_F_TIMEOUT(spf_race, fill_and_die, TIMEOUT)
+{
+	const char *why = prepare_huge(self->w);
+	long huge = all_huge(), anon, tables, all;
+	char max[32];
+	int i;
+
+	if (why)
+		SKIP(return, "%s", why);
+	for (i = 0; i < LIVES; i++) {
+		storm.lives[i] = map_shared(sizeof(*storm.lives[i]));
+		ASSERT_NE(NULL, storm.lives[i]);
+	}
+	if (!memory_group_enter(&storm.group))
+		SKIP(return, "no memory cgroups here");
+	memory_group_exit(&storm.group);
+	/* Enough for a life, not for all of its memory and that of the other. */
+	snprintf(max, sizeof(max), "%zu", (2 * FILL_HUGE + 1) * pmd_size());
+	memory_group_write(&storm.group, "memory.swap.max", "0");
+	ASSERT_EQ(0, memory_group_write(&storm.group, "memory.max", max));
+	anon = group_anon();
+	tables = group_tables();
+	all = group_all();
+	run(_metadata, self, FILL_HUGE * pmd_size(), do_nothing, storms);
+	TH_LOG("%ld OOM kills, %ld times at the limit",
+	       memory_group_read(&storm.group, "memory.events", "oom_kill"),
+	       memory_group_read(&storm.group, "memory.events", "max"));
+	no_leak(_metadata, "huge pages of all processes", huge, all_huge);
+	no_leak(_metadata, "anon of the group", anon, group_anon);
+	no_leak(_metadata, "pagetables of the group", tables, group_tables);
+	/* CPUs keep some charges: a batch of 64 pages each. */
+	all += sysconf(_SC_NPROCESSORS_CONF) * 64 * page_size() + MIB;
+	no_leak(_metadata, "memory.current", all, group_all);
+	memory_group_leave(&storm.group);
+	thp_restore();
+}
+
+/* --- stop: as above, where faults install tables and huge pages */
+
+static void stop_huge_test(struct __test_metadata *_metadata,
+			   FIXTURE_DATA(spf_race) *self, change change)
+{
+	const char *why = prepare_huge(self->w);
+
+	if (why)
+		SKIP(return, "%s", why);
+	stop_test(_metadata, self, pmd_size(), change);
+	thp_restore();
+}
+
+/*
+ * Until a moment that differs each time, threads fault on the memory, which has
+ * neither a table nor an anon_vma.
+ */
+static bool let_fault(struct world *w, __u64 dice)
+{
+	long width = spf_torture_read("fill_window_us");
+
+	if (!map_fresh_at(map_of(w), w->len) ||
+	    !advise_pages(w, map_of(w), w->len))
+		return false;
+	usleep(200 + dice % (width > 0 ? 1 + width : 1000));
+	return true;
+}
+
+/* Time for faults that have begun before to do what they must not do. */
+static void let_end(void)
+{
+	long width = spf_torture_read("fill_window_us");
+
+	usleep(width > 1000 ? width : 1000);
+}
+
+/* No thread can write now. */
+static void expect_no_words(struct world *w)
+{
+	size_t i;
+	int id;
+
+	let_end();
+	for (i = 0; i < w->pages; i++)
+		for (id = 0; id < THREADS; id++) {
+			struct thread t = { .id = id };
+
+			if (word_read(slot(&t, map_of(w), i)))
+				atomic_fetch_add(&w->run.wrong, 1);
+		}
+}
+
+#define STOP_HUGE(name)							\
+TEST_F_TIMEOUT(spf_race, stop_huge_##name, TIMEOUT)			\
+{									\
+	stop_huge_test(_metadata, self, stop_huge_##name);		\
+}
+
+/* Once memory is read-only and discarded, it stays zero. */
+static bool stop_huge_mprotect(struct world *w, __u64 dice)
+{
+	char *map = map_of(w);
+
+	if (!let_fault(w, dice) || mprotect(map, w->len, PROT_READ) ||
+	    madvise(map, w->len, MADV_DONTNEED))
+		return false;
+	expect_no_words(w);
+	return true;
+}
+
+STOP_HUGE(mprotect)
+
+static bool stop_huge_replace(struct world *w, __u64 dice)
+{
+	if (!let_fault(w, dice) || !map_zero_at(map_of(w), w->len))
+		return false;
+	expect_no_words(w);
+	return true;
+}
+
+STOP_HUGE(replace)
+
+static bool stop_huge_munmap(struct world *w, __u64 dice)
+{
+	char *map = map_of(w);
+
+	if (!let_fault(w, dice) || munmap(map, w->len))
+		return false;
+	if (dice % 2)
+		usleep(dice % 1000);
+	if (!map_zero_at(map, w->len))
+		return false;
+	expect_no_words(w);
+	return true;
+}
+
+STOP_HUGE(munmap)
+
+/* Nothing gets mapped in a range that is registered with userfaultfd. */
+static bool stop_huge_userfaultfd(struct world *w, __u64 dice)
+{
+	char *map = map_of(w);
+	int fd = uffd_open(0, NULL);
+	bool done;
+
+	if (fd < 0)
+		return false;
+	done = let_fault(w, dice) &&
+	       !uffd_register(fd, map, w->len, UFFDIO_REGISTER_MODE_MISSING) &&
+	       !madvise(map, w->len, MADV_DONTNEED);
+	if (done) {
+		let_end();
+		if (pages_there(map, w->len))
+			atomic_fetch_add(&w->run.wrong, 1);
+		done = !uffd_unregister(fd, map, w->len);
+	}
+	close(fd);
+	return done;
+}
+
+TEST_F_TIMEOUT(spf_race, stop_huge_userfaultfd, TIMEOUT)
+{
+	int fd = uffd_open(0, NULL);
+
+	if (fd < 0)
+		SKIP(return, "this kernel has no userfaultfd");
+	close(fd);
+	stop_huge_test(_metadata, self, stop_huge_userfaultfd);
+}
+
+/* There are no huge pages after MADV_NOHUGEPAGE. */
+static bool stop_huge_advice(struct world *w, __u64 dice)
+{
+	char *map = map_of(w);
+
+	if (!let_fault(w, dice) || madvise(map, w->len, MADV_NOHUGEPAGE) ||
+	    madvise(map, w->len, MADV_DONTNEED))
+		return false;
+	let_end();
+	if (smaps_kb(map, w->len, "AnonHugePages"))
+		atomic_fetch_add(&w->run.wrong, 1);
+	return true;
+}
+
+STOP_HUGE(advice)
+
+/* After mbind(), all new pages are on its node. */
+static bool stop_huge_mbind(struct world *w, __u64 dice)
+{
+	unsigned long nodes = 1 << dice % 2;
+	char *map = map_of(w);
+	int status[8], i;
+	void *pages[8];
+
+	for (i = 0; i < 8; i++)
+		pages[i] = map + i * (w->len / 8);
+	if (!let_fault(w, dice) ||
+	    syscall(SYS_mbind, map, w->len, MPOL_BIND, &nodes,
+		    8 * sizeof(nodes), 0) ||
+	    madvise(map, w->len, MADV_DONTNEED))
+		return false;
+	let_end();
+	if (syscall(SYS_move_pages, 0, 8UL, pages, NULL, status, 0))
+		return false;
+	for (i = 0; i < 8; i++)
+		if (status[i] >= 0 && !(nodes & 1 << status[i]))
+			atomic_fetch_add(&w->run.wrong, 1);
+	return true;
+}
+
+TEST_F_TIMEOUT(spf_race, stop_huge_mbind, TIMEOUT)
+{
+	if (access("/sys/devices/system/node/node1", F_OK))
+		SKIP(return, "this machine has one node");
+	stop_huge_test(_metadata, self, stop_huge_mbind);
+}
+
+/*
+ * A mapping goes away with its table, for good, at another address each time.  A
+ * table that a fault installs later is never freed.  The kernel reports it as
+ * well, when the process has ended.
+ */
+#define TABLES_RANGE	(256 * GIB)
+
+/*
+ * In every other GiB there is a neighbour, which keeps the tables above.  Where
+ * there is none they go away as well, so a GiB is used only once.
+ */
+static bool stop_table_munmap(struct world *w, __u64 dice)
+{
+	static char *range;
+	static size_t used;
+	static long tables;
+	bool alone, done;
+	char *map;
+
+	if (!range || used >= TABLES_RANGE) {
+		range = free_range(TABLES_RANGE);
+		used = 0;
+	}
+	if (!range)
+		return false;
+	map = range + used;
+	alone = used / GIB % 2;
+	if (used % GIB == 0 && !alone) {
+		if (!map_fresh_at(map, page_size()))
+			return false;
+		word_write(map, TAG);
+		tables = page_tables_kb();
+	}
+	used += alone ? GIB - used % GIB : 2 * w->len;
+	atomic_store(&w->map, (uintptr_t)map + w->len);
+	done = let_fault(w, dice) && !munmap(map + w->len, w->len);
+	let_end();
+	/* The library may need some as well. */
+	if (page_tables_kb() > tables + 2 * (long)(page_size() / KIB))
+		atomic_fetch_add(&w->run.wrong, 1);
+	return done;
+}
+
+static void stop_table_test(struct __test_metadata *_metadata,
+			    FIXTURE_DATA(spf_race) *self, change change)
+{
+	self->w->fills = spf_fills_holes() ? "table" : NULL;
+	stop_test(_metadata, self, pmd_size(), change);
+}
+
+TEST_F_TIMEOUT(spf_race, stop_table_munmap, TIMEOUT)
+{
+	stop_table_test(_metadata, self, stop_table_munmap);
+}
+
+/*
+ * mremap() moves a whole table over memory that threads fault on.  It needs an
+ * empty entry there, and the words of the moved pages stay.
+ */
+static bool stop_table_mremap(struct world *w, __u64 dice)
+{
+	char *map = map_of(w), *from = map + 4 * pmd_size();
+	size_t ps = page_size(), i;
+
+	if (!map_fresh_at(from, w->len))
+		return false;
+	madvise(from, w->len, MADV_NOHUGEPAGE);
+	/* No thread writes the first word of a page. */
+	for (i = 0; i < w->len; i += 8 * ps)
+		word_write(from + i, page_word(TAG, i));
+	if (!let_fault(w, dice) ||
+	    mremap(from, w->len, w->len, MREMAP_MAYMOVE | MREMAP_FIXED, map) !=
+	    map)
+		return false;
+	for (i = 0; i < w->len; i += 8 * ps)
+		if (word_read(map + i) != page_word(TAG, i))
+			atomic_fetch_add(&w->run.wrong, 1);
+	return true;
+}
+
+TEST_F_TIMEOUT(spf_race, stop_table_mremap, TIMEOUT)
+{
+	stop_table_test(_metadata, self, stop_table_mremap);
+}
+
+/*
+ * The first write to a mapping finds the anon_vma of the one before it, which
+ * it shares.  After munmap(), the anon_vma must not know the mapping: reclaim of
+ * a page of the other would look at freed memory.
+ */
+static bool stop_anon_vma(struct world *w, __u64 dice)
+{
+	size_t edge = page_size();
+	char *map = map_of(w);
+	long width = spf_torture_read("anon_vma_window_us");
+
+	/* Not merged with the one before, which has no PROT_EXEC. */
+	if (mmap(map, w->len, PROT_READ | PROT_WRITE | PROT_EXEC,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != map)
+		return false;
+	if (!advise_pages(w, map, w->len))
+		return false;
+	/* A table without a page, so that only the anon_vma is missing. */
+	word_read(map);
+	usleep(200 + dice % (width > 0 ? 1 + width : 1000));
+	if (munmap(map, w->len))
+		return false;
+	usleep(width > 1000 ? width : 1000);
+	word_write(map - edge, TAG);
+	madvise(map - edge, edge, MADV_PAGEOUT);
+	return word_read(map - edge) == TAG;
+}
+
+TEST_F_TIMEOUT(spf_race, stop_anon_vma, TIMEOUT)
+{
+	self->w->fills = spf_fills_holes() ? "anon" : NULL;
+	stop_test(_metadata, self, pmd_size(), stop_anon_vma);
+}
+
+/*
+ * One thread faults on a huge page of its own again and again; it says when it
+ * is about to, and when it has.
+ */
+struct faulter {
+	struct world *w;
+	atomic_int begun, done;
+	char *page;
+};
+
+static void *fault_once(void *arg)
+{
+	struct faulter *f = arg;
+	int turn = 0;
+
+	while (racing(f->w)) {
+		if (atomic_load(&f->begun) == turn) {
+			sched_yield();
+			continue;
+		}
+		turn++;
+		word_write(f->page, TAG);
+		atomic_store(&f->done, turn);
+	}
+	return NULL;
+}
+
+/*
+ * A fault that prepares a huge page does not hold up a writer: when the writer
+ * is done, the fault has most of its time before it.  Of the faults that take
+ * long, as of those in a wide window, in most.
+ */
+#define SLOW_FAULT_NS	(10 * 1000000ULL)
+#define SLOW_FAULTS	20
+
+static atomic_long *slow_faults, *late_writers;
+
+static void writer_beside_fault(struct world *w)
+{
+	struct faulter f = { .w = w, .page = map_of(w) };
+	pthread_t thread;
+	int turn = 0;
+
+	if (pthread_create(&thread, NULL, fault_once, &f))
+		return;
+	while (racing(w)) {
+		__u64 began, wrote, ended;
+
+		if (!map_fresh_at(f.page, w->len) ||
+		    !advise_pages(w, f.page, w->len))
+			break;
+		began = now_ns();
+		atomic_store(&f.begun, ++turn);
+		usleep(1000);
+		if (atomic_load(&f.done) == turn)
+			continue;
+		/* The fault is under way. */
+		if (madvise(f.page, w->len, MADV_DONTFORK))
+			break;
+		wrote = now_ns();
+		while (atomic_load(&f.done) != turn && racing(w))
+			usleep(100);
+		ended = now_ns();
+		if (ended - began < SLOW_FAULT_NS)
+			continue;
+		atomic_fetch_add(slow_faults, 1);
+		if (wrote - began > (ended - began) / 2)
+			atomic_fetch_add(late_writers, 1);
+		if (atomic_load(slow_faults) >= SLOW_FAULTS)
+			atomic_fetch_add(&w->changes, 1);
+	}
+	atomic_store(&w->run.stop, true);
+	pthread_join(thread, NULL);
+}
+
+TEST_F_TIMEOUT(spf_race, stop_huge_wait, TIMEOUT)
+{
+	const char *why = prepare_huge(self->w);
+
+	if (!variant->wide)
+		SKIP(return, "no fault takes long without a window");
+	if (why)
+		SKIP(return, "%s", why);
+	if (!spf_torture("prepared_window_us", 100000))
+		SKIP(return, "this kernel has no such window");
+	slow_faults = map_shared(page_size());
+	ASSERT_NE(NULL, slow_faults);
+	late_writers = slow_faults + 1;
+	run(_metadata, self, pmd_size(), do_nothing, writer_beside_fault);
+	TH_LOG("%ld slow faults, %ld writers waited for them",
+	       atomic_load(slow_faults), atomic_load(late_writers));
+	EXPECT_GT(1 + atomic_load(slow_faults) / 2, atomic_load(late_writers));
+	thp_restore();
+}
+
+/*
+ * At the limit of a group no huge page is to be had.  While a writer keeps
+ * changing the VMA, a fault that begins anew does not try that again: one time,
+ * and one more if upstream's path takes over.
+ */
+static atomic_long *most_tries;
+
+static void tries_of_fault(struct world *w)
+{
+	struct faulter f = { .w = w, .page = map_of(w) };
+	pthread_t thread;
+	char max[32];
+	int turn = 0;
+
+	memory_group_write(&storm.group, "cgroup.procs", "0");
+	if (pthread_create(&thread, NULL, fault_once, &f))
+		return;
+	/* Less than one, whatever else is charged. */
+	snprintf(max, sizeof(max), "%zu", pmd_size() - page_size());
+	if (memory_group_write(&storm.group, "memory.max", max))
+		atomic_fetch_add(&w->run.failed, 1);
+	while (racing(w)) {
+		long tries;
+
+		if (!map_fresh_at(f.page, w->len) ||
+		    !advise_pages(w, f.page, w->len))
+			break;
+		tries = vmstat_read("thp_fault_fallback");
+		atomic_store(&f.begun, ++turn);
+		do {
+			if (madvise(f.page, w->len, MADV_DONTFORK) ||
+			    madvise(f.page, w->len, MADV_DOFORK))
+				break;
+			usleep(100);
+		} while (atomic_load(&f.done) != turn && racing(w));
+		tries = vmstat_read("thp_fault_fallback") - tries;
+		if (tries > atomic_load(most_tries))
+			atomic_store(most_tries, tries);
+		if (tries)
+			atomic_fetch_add(&w->changes, 1);
+	}
+	atomic_store(&w->run.stop, true);
+	pthread_join(thread, NULL);
+}
+
+TEST_F_TIMEOUT(spf_race, stop_huge_tries, TIMEOUT)
+{
+	const char *why = prepare_huge(self->w);
+
+	if (why)
+		SKIP(return, "%s", why);
+	/* No huge page: tables, if the faults do not lose to the writer. */
+	self->w->fills = NULL;
+	most_tries = map_shared(page_size());
+	ASSERT_NE(NULL, most_tries);
+	if (!memory_group_enter(&storm.group))
+		SKIP(return, "no memory cgroups here");
+	memory_group_exit(&storm.group);
+	memory_group_write(&storm.group, "memory.swap.max", "0");
+	run(_metadata, self, pmd_size(), do_nothing, tries_of_fault);
+	EXPECT_GE(2, atomic_load(most_tries));
+	memory_group_leave(&storm.group);
+	thp_restore();
+}
+
+/*
+ * Faults of many threads lose to a writer again and again, each with a huge page
+ * in hand, which nobody can reclaim.  Few may wait with it for mmap_lock.
+ */
+#define CROWD		24
+#define CROWD_LIMIT	8
+
+static void *fault_in_crowd(void *arg)
+{
+	struct faulter *f = arg;
+
+	while (racing(f->w)) {
+		word_write(f->page, TAG);
+		/* Lets others in; the page is discarded with all the others. */
+		atomic_fetch_add(&f->done, 1);
+		usleep(100);
+	}
+	return NULL;
+}
+
+static void *watch_crowd(void *arg)
+{
+	struct world *w = arg;
+
+	while (racing(w)) {
+		long n = spf_torture_read("huge_waiting");
+
+		if (n > CROWD_LIMIT)
+			atomic_fetch_add(&w->run.wrong, 1);
+		usleep(100);
+	}
+	return NULL;
+}
+
+static void crowd(struct world *w)
+{
+	struct faulter f[CROWD];
+	pthread_t ids[CROWD], watcher;
+	char *map = map_of(w);
+	size_t size = pmd_size();
+	/* Makes fork() hold mmap_lock for a while. */
+	char *ballast = map_filled(16 * MIB, TAG);
+	int i, n;
+
+	if (!ballast || pthread_create(&watcher, NULL, watch_crowd, w))
+		return;
+	for (n = 0; n < CROWD; n++) {
+		f[n] = (struct faulter) { .w = w, .page = map + n * size };
+		if (pthread_create(&ids[n], NULL, fault_in_crowd, &f[n]))
+			break;
+	}
+	while (racing(w)) {
+		if (madvise(map, w->len, MADV_DONTNEED))
+			break;
+		/* The child of the fork has only the ballast. */
+		for (i = 0; i < 8; i++)
+			if (madvise(map, w->len, i % 2 ? MADV_DONTFORK :
+							 MADV_DOFORK))
+				break;
+		if (change_fork(w, 0))
+			atomic_fetch_add(&w->changes, 1);
+	}
+	atomic_store(&w->run.stop, true);
+	while (n--)
+		pthread_join(ids[n], NULL);
+	pthread_join(watcher, NULL);
+}
+
+TEST_F_TIMEOUT(spf_race, stop_huge_crowd, TIMEOUT)
+{
+	const char *why = prepare_huge(self->w);
+
+	if (why)
+		SKIP(return, "%s", why);
+	if (variant->wide && spf_torture_read("huge_waiting") < 0)
+		SKIP(return, "this kernel does not count who waits");
+	run(_metadata, self, CROWD * pmd_size(), do_nothing, crowd);
+	thp_restore();
+}
+
 int main(int argc, char **argv)
 {
 	const char *widths = getenv("FAULTLINE_WINDOWS");
@@ -1216,7 +2254,9 @@ int main(int argc, char **argv)
 		ksft_exit_fail_msg("FAULTLINE_WINDOWS: find=US lock=US ... sleep=US\n");
 	if (!swap_start())
 		ksft_print_msg("no swap: keep_swap only ages pages\n");
+	thp_keep();
 	status = vm_knob_kept(&spf_knob, test_harness_run, argc, argv);
+	thp_restore();
 	swap_stop();
 	return status;
 }

@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -366,34 +367,106 @@ TEST_F(spf, perf_events)
 	close(failed);
 }
 
-/* --- faults that fall back */
+/* --- page tables, and the anon_vma */
 
-TEST_F(spf, first_write_falls_back)
+/* The first write to a VMA that has a table already. */
+TEST_F(spf, first_write)
 {
 	char *map = map_ready(PAGES, PROT_READ, -1) - self->ps;
 
-	/* There is a table, but no anon_vma. */
 	word_read(map);
 	ASSERT_EQ(0, mprotect(map, self->len, PROT_READ | PROT_WRITE));
 	word_write(map + self->ps, TAG);
-	EXPECT_COUNT("abort_no_anon_vma", 1);
 	EXPECT_EQ(TAG, word_read(map + self->ps));
+	if (variant->value)
+		EXPECT_LE(1, counted(&self->before, "anon"));
+	EXPECT_EQ(0, counted(&self->before, "abort_no_anon_vma"));
+	/* The zero page is not anonymous. */
+	EXPECT_EQ((long)(self->ps / KIB),
+		  smaps_kb(map, self->len + self->ps, "Anonymous"));
 }
 
-TEST_F(spf, no_table_falls_back)
+#define TABLES		4
+
+/* The first touch of each of several tables, and of the one above them. */
+static char *map_without_tables(void)
 {
-	char *map = map_apart(4 * pmd_size());
+	char *map = map_apart(TABLES * pmd_size());
+
+	if (map)
+		madvise(map, TABLES * pmd_size(), MADV_NOHUGEPAGE);
+	return map;
+}
+
+TEST_F(spf, first_write_of_table)
+{
+	char *map = map_without_tables();
+	long tables;
 	int i;
 
+	if (!spf_fills_holes())
+		SKIP(return, "the hash MMU takes locks without a table");
 	ASSERT_NE(NULL, map);
-	madvise(map, 4 * pmd_size(), MADV_NOHUGEPAGE);
-	for (i = 0; i < 4; i++)
-		word_write(map + i * pmd_size(), TAG);
-	for (i = 0; i < 4; i++)
-		EXPECT_EQ(TAG, word_read(map + i * pmd_size()));
-	/* The first one falls back as the first write. */
-	EXPECT_COUNT("abort_no_table", 3);
+	tables = page_tables_kb();
+	for (i = 0; i < TABLES; i++)
+		word_write(map + i * pmd_size(), TAG + i);
+	tables = page_tables_kb() - tables;
+	/* The fault that installs a table also maps the page. */
+	EXPECT_COUNT("table", TABLES);
+	EXPECT_COUNT("anon", TABLES);
+	EXPECT_EQ(0, counted(&self->before, "abort_no_table"));
+	EXPECT_EQ(0, counted(&self->before, "abort_no_anon_vma"));
+	/* Tables of the upper level are as large. */
+	EXPECT_LE(TABLES * (long)(self->ps / KIB), tables);
+	for (i = 0; i < TABLES; i++) {
+		EXPECT_EQ(TAG + i, word_read(map + i * pmd_size()));
+		EXPECT_EQ(0, word_read(map + i * pmd_size() + self->ps));
+	}
+	EXPECT_EQ(0, munmap(map, TABLES * pmd_size()));
 }
+
+TEST_F(spf, first_read_of_table)
+{
+	char *map = map_without_tables();
+	int i;
+
+	if (!spf_fills_holes())
+		SKIP(return, "the hash MMU takes locks without a table");
+	ASSERT_NE(NULL, map);
+	for (i = 0; i < TABLES; i++)
+		EXPECT_EQ(0, word_read(map + i * pmd_size()));
+	EXPECT_COUNT("table", TABLES);
+	EXPECT_COUNT("zero", TABLES);
+	EXPECT_EQ(0, counted(&self->before, "abort_no_table"));
+	/* The zero page is not anonymous, and a write replaces it. */
+	EXPECT_EQ(0, smaps_kb(map, TABLES * pmd_size(), "Anonymous"));
+	for (i = 0; i < TABLES; i++)
+		word_write(map + i * pmd_size(), TAG + i);
+	for (i = 0; i < TABLES; i++)
+		EXPECT_EQ(TAG + i, word_read(map + i * pmd_size()));
+	EXPECT_EQ(0, munmap(map, TABLES * pmd_size()));
+}
+
+/* The kernel is the first to write. */
+TEST_F(spf, first_write_of_table_by_kernel)
+{
+	int zero = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	char *map = map_without_tables();
+	size_t i;
+
+	if (!spf_fills_holes())
+		SKIP(return, "the hash MMU takes locks without a table");
+	ASSERT_LE(0, zero);
+	ASSERT_NE(NULL, map);
+	for (i = 0; i < TABLES; i++)
+		EXPECT_EQ((ssize_t)self->ps,
+			  read(zero, map + i * pmd_size(), self->ps));
+	EXPECT_COUNT("table", TABLES);
+	EXPECT_COUNT("anon", TABLES);
+	close(zero);
+}
+
+/* --- faults that fall back */
 
 TEST_F(spf, shared_falls_back)
 {
@@ -643,7 +716,6 @@ TEST_F_TIMEOUT(spf, memory_high_in_system_call, TIMEOUT)
 	self->before = counters_read("spf_");
 	pid = fork_bound();
 	if (!pid) {
-		/* A fault that finds no page table takes the slow path. */
 		for (i = 0; i < len; i += step)
 			word_write(map + i, TAG);
 		if (read(zero, map, len) != (ssize_t)len)
@@ -739,12 +811,537 @@ TEST_F(spf, large_folios)
 			ASSERT_EQ(0, word_read(map + i));
 }
 
+/* --- transparent huge pages */
+
+#define HUGE		4
+
+FIXTURE(spf_huge) {
+	struct counters before;		/* spf_ */
+	struct counters thp;		/* thp_fault_ */
+	size_t size;			/* of a huge page */
+	size_t len;			/* of the map: HUGE of them */
+	char *map;
+	struct memory_group group;
+};
+
+FIXTURE_VARIANT(spf_huge) {
+	long value;
+};
+
+FIXTURE_VARIANT_ADD(spf_huge, stock) { .value = 0 };
+FIXTURE_VARIANT_ADD(spf_huge, speculative) { .value = 1 };
+
+static void begin_to_count(FIXTURE_DATA(spf_huge) *self)
+{
+	self->thp = counters_read("thp_fault_");
+	self->before = counters_read("spf_");
+}
+
+FIXTURE_SETUP(spf_huge)
+{
+	const char *why = thp_set("madvise", "always");
+
+	if (!why && !spf_fills_holes())
+		why = "the hash MMU takes locks without a table";
+	if (!why)
+		why = vm_knob_set(&spf_knob, variant->value);
+	if (why)
+		SKIP(return, "%s", why);
+	write_text(THP "use_zero_page", "1");
+	self->size = pmd_size();
+	self->len = HUGE * self->size;
+	self->map = map_apart(self->len);
+	ASSERT_NE(NULL, self->map);
+	ASSERT_EQ(0, madvise(self->map, self->len, MADV_HUGEPAGE));
+	/* Twice, to fault in the memory needed for reading /proc/vmstat. */
+	begin_to_count(self);
+	begin_to_count(self);
+}
+
+FIXTURE_TEARDOWN(spf_huge)
+{
+	munmap(self->map, self->len);
+	thp_restore();
+}
+
+static long huge_kb(const char *map, size_t len)
+{
+	return smaps_kb(map, len, "AnonHugePages");
+}
+
+/*
+ * Since begin_to_count(), @wanted faults were on memory that may have huge
+ * pages.  Each has got one, or is counted once as one that could not.  All huge
+ * pages of the switch are in thp_fault_alloc as well.
+ */
+#define EXPECT_HUGE(wanted) do {					\
+	long made = counted(&self->thp, "alloc");			\
+	long failed = counted(&self->thp, "fallback");			\
+									\
+	EXPECT_EQ((wanted), made + failed);				\
+	EXPECT_EQ(made * (long)(self->size / KIB),			\
+		  huge_kb(self->map, self->len));			\
+	EXPECT_EQ(variant->value ? made : 0,				\
+		  counted(&self->before, "huge"));			\
+} while (0)
+
+/* All words are zero, except the first one of each page with this index. */
+static size_t dirty_words(const char *map, size_t len, size_t written)
+{
+	size_t i, bad = 0;
+
+	for (i = 0; i < len; i += sizeof(__u64))
+		bad += i != written && word_read(map + i);
+	return bad;
+}
+
+TEST_F(spf_huge, write_maps_huge)
+{
+	size_t i, at;
+	long faults = minor_faults();
+
+	for (i = 0; i < HUGE; i++) {
+		/* The first, the last, and two in between. */
+		at = i * (self->size / page_size() - 1) / (HUGE - 1) *
+		     page_size();
+		word_write(self->map + i * self->size + at, TAG + i);
+	}
+	faults = minor_faults() - faults;
+	EXPECT_LE(HUGE, faults);
+	EXPECT_GE(HUGE + SLACK, faults);
+	EXPECT_HUGE(HUGE);
+	for (i = 0; i < HUGE; i++) {
+		char *p = self->map + i * self->size;
+
+		at = i * (self->size / page_size() - 1) / (HUGE - 1) *
+		     page_size();
+		EXPECT_EQ(TAG + i, word_read(p + at));
+		EXPECT_EQ(0, dirty_words(p, self->size, at));
+	}
+}
+
+/* Huge pages that are free are full of old data. */
+TEST_F(spf_huge, reused_memory_is_cleared)
+{
+	int turn;
+	size_t i;
+
+	for (turn = 0; turn < 3; turn++) {
+		begin_to_count(self);
+		for (i = 0; i < HUGE; i++)
+			word_write(self->map + i * self->size, TAG);
+		EXPECT_HUGE(HUGE);
+		for (i = 0; i < HUGE; i++)
+			EXPECT_EQ(0, dirty_words(self->map + i * self->size,
+						 self->size, 0));
+		memset(self->map, 0xa5, self->len);
+		ASSERT_EQ(0, madvise(self->map, self->len, MADV_DONTNEED));
+		EXPECT_EQ(0, huge_kb(self->map, self->len));
+	}
+}
+
+/* Only the ranges of whole huge pages get them. */
+TEST_F(spf_huge, unaligned_ends)
+{
+	size_t ps = page_size();
+
+	ASSERT_EQ(0, munmap(self->map, ps));
+	ASSERT_EQ(0, munmap(self->map + self->len - ps, ps));
+	word_write(self->map + ps, TAG);
+	word_write(self->map + self->len - 2 * ps, TAG);
+	EXPECT_HUGE(0);
+	word_write(self->map + self->size, TAG);
+	EXPECT_HUGE(1);
+	EXPECT_EQ(0, word_read(self->map + self->size + ps));
+}
+
+/* The child of a fork and its parent do not see each other's writes. */
+TEST_F(spf_huge, fork_after_fault)
+{
+	size_t at = 5 * page_size();
+	pid_t pid;
+
+	word_write(self->map, TAG);
+	EXPECT_HUGE(1);
+	pid = fork_bound();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		bool kept = word_read(self->map) == TAG &&
+			    !word_read(self->map + at);
+
+		word_write(self->map + at, TAG + 1);
+		word_write(self->map + self->size, TAG + 1);
+		_exit(!kept);
+	}
+	EXPECT_EQ(0, reap(pid));
+	EXPECT_EQ(TAG, word_read(self->map));
+	EXPECT_EQ(0, word_read(self->map + at));
+	EXPECT_EQ(0, word_read(self->map + self->size));
+}
+
+/* A system call is the first to write. */
+TEST_F(spf_huge, kernel_writes)
+{
+	int fd = memfd_create("spf", MFD_CLOEXEC);
+	char *file;
+
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, ftruncate(fd, self->len));
+	file = mmap(NULL, self->len, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+		    0);
+	ASSERT_NE(MAP_FAILED, file);
+	madvise(file, self->len, MADV_NOHUGEPAGE);
+	fill_pages(file, self->len, TAG);
+	begin_to_count(self);
+	ASSERT_EQ((ssize_t)self->len, read(fd, self->map, self->len));
+	EXPECT_HUGE(HUGE);
+	EXPECT_EQ(0, bad_pages(self->map, self->len, TAG));
+	munmap(file, self->len);
+	close(fd);
+}
+
+/* What decides about huge pages, and what to expect of a fault. */
+struct thp_case {
+	const char *enabled;
+	const char *defrag;
+	int advice;
+	bool disabled;		/* PR_SET_THP_DISABLE */
+	bool zero_page;		/* use_zero_page */
+	bool write;
+};
+
+static bool wants_huge(const struct thp_case *c)
+{
+	if (c->disabled || !strcmp(c->enabled, "never") ||
+	    c->advice == MADV_NOHUGEPAGE)
+		return false;
+	return !strcmp(c->enabled, "always") || c->advice == MADV_HUGEPAGE;
+}
+
+static void thp_case(struct __test_metadata *_metadata,
+		     FIXTURE_DATA(spf_huge) *self,
+		     const FIXTURE_VARIANT(spf_huge) *variant,
+		     const struct thp_case *c)
+{
+	size_t at = 7 * page_size();
+	long made, failed, huge, mapped, anon;
+	bool page;
+
+	if (!map_fresh_at(self->map, self->len)) {
+		ASSERT_EQ(0, errno);
+	}
+	if (c->advice)
+		ASSERT_EQ(0, madvise(self->map, self->len, c->advice));
+	begin_to_count(self);
+	if (c->write)
+		word_write(self->map + at, TAG);
+	else
+		EXPECT_EQ(0, word_read(self->map + at));
+	made = counted(&self->thp, "alloc");
+	failed = counted(&self->thp, "fallback");
+	huge = counted(&self->before, "huge");
+	mapped = huge_kb(self->map, self->len);
+	anon = smaps_kb(self->map, self->len, "Anonymous");
+
+	/* A read maps the huge zero page, unless that is not allowed. */
+	page = wants_huge(c) && (c->write || !c->zero_page);
+	EXPECT_EQ(page, made + failed);
+	EXPECT_EQ(made * (long)(self->size / KIB), mapped);
+	EXPECT_EQ(made ? mapped : c->write ? (long)(page_size() / KIB) : 0,
+		  anon);
+	EXPECT_LE(variant->value && c->write ? made : 0, huge);
+	EXPECT_GE(variant->value ? made : 0, huge);
+	EXPECT_EQ(c->write ? TAG : 0, word_read(self->map + at));
+	EXPECT_EQ(0, word_read(self->map + at + page_size()));
+	EXPECT_EQ(0, word_read(self->map));
+	if (!__test_passed(_metadata))
+		TH_LOG("enabled %s, defrag %s, advice %d, disabled %d, use_zero_page %d, %s",
+		       c->enabled, c->defrag, c->advice, c->disabled,
+		       c->zero_page, c->write ? "write" : "read");
+}
+
+static const char *const thp_enabled[] = { "always", "madvise", "never" };
+static const char *const thp_defrag[] = {
+	"always", "defer", "defer+madvise", "madvise", "never",
+};
+static const int thp_advice[] = { 0, MADV_HUGEPAGE, MADV_NOHUGEPAGE };
+
+/* As upstream, for each setting. */
+TEST_F_TIMEOUT(spf_huge, settings, TIMEOUT)
+{
+	size_t enabled, defrag, advice;
+	struct thp_case c;
+	int bits;
+
+	for (enabled = 0; enabled < ARRAY_SIZE(thp_enabled); enabled++)
+	for (defrag = 0; defrag < ARRAY_SIZE(thp_defrag); defrag++)
+	for (advice = 0; advice < ARRAY_SIZE(thp_advice); advice++)
+	for (bits = 0; bits < 8; bits++) {
+		c = (struct thp_case) {
+			.enabled = thp_enabled[enabled],
+			.defrag = thp_defrag[defrag],
+			.advice = thp_advice[advice],
+			.disabled = bits & 4,
+			.zero_page = bits & 2,
+			.write = bits & 1,
+		};
+		ASSERT_EQ(0, write_text(THP "enabled", c.enabled));
+		ASSERT_EQ(0, write_text(THP "defrag", c.defrag));
+		ASSERT_EQ(0, write_text(THP "use_zero_page",
+					c.zero_page ? "1" : "0"));
+		ASSERT_EQ(0, prctl(PR_SET_THP_DISABLE, c.disabled, 0, 0, 0));
+		thp_case(_metadata, self, variant, &c);
+		if (!__test_passed(_metadata))
+			return;
+	}
+}
+
+/* Reads one event, and puts a page at its address. */
+static void *answer_uffd(void *arg)
+{
+	int fd = *(int *)arg;
+	struct pollfd ready = { .fd = fd, .events = POLLIN };
+	struct uffdio_copy copy = { .len = page_size() };
+	char *buffer = aligned_alloc(page_size(), page_size());
+	struct uffd_msg msg;
+
+	memset(buffer, 0, page_size());
+	word_write(buffer, TAG);
+	copy.src = (uintptr_t)buffer;
+	if (poll(&ready, 1, 10000) != 1 ||
+	    read(fd, &msg, sizeof(msg)) != sizeof(msg) ||
+	    msg.event != UFFD_EVENT_PAGEFAULT)
+		return (void *)1;
+	copy.dst = msg.arg.pagefault.address & ~(page_size() - 1);
+	return ioctl(fd, UFFDIO_COPY, &copy) ? (void *)2 : NULL;
+}
+
+static void uffd_test(struct __test_metadata *_metadata,
+		      FIXTURE_DATA(spf_huge) *self)
+{
+	int fd = uffd_open(0, NULL);
+	pthread_t thread;
+	void *result;
+
+	if (fd < 0)
+		SKIP(return, "this kernel has no userfaultfd");
+	ASSERT_EQ(0, uffd_register(fd, self->map, self->len,
+				   UFFDIO_REGISTER_MODE_MISSING));
+	begin_to_count(self);
+	ASSERT_EQ(0, pthread_create(&thread, NULL, answer_uffd, &fd));
+	EXPECT_EQ(TAG, word_read(self->map));
+	pthread_join(thread, &result);
+	EXPECT_EQ(NULL, result) {
+		TH_LOG("no event of the fault came, or it could not be answered");
+	}
+	/* Only that page is there. */
+	EXPECT_EQ((long)(page_size() / KIB),
+		  smaps_kb(self->map, self->len, "Rss"));
+	EXPECT_EQ(0, counted(&self->before, "huge"));
+	EXPECT_EQ(0, counted(&self->thp, "alloc"));
+	ASSERT_EQ(0, uffd_unregister(fd, self->map, self->len));
+	close(fd);
+	word_write(self->map + self->size, TAG);
+	EXPECT_EQ(1, counted(&self->thp, "alloc") +
+		  counted(&self->thp, "fallback"));
+}
+
+TEST_F(spf_huge, userfaultfd)
+{
+	uffd_test(_metadata, self);
+}
+
+/* There are a table and an anon_vma, but no page. */
+TEST_F(spf_huge, userfaultfd_after_use)
+{
+	word_write(self->map, TAG);
+	ASSERT_EQ(0, madvise(self->map, self->len, MADV_DONTNEED));
+	uffd_test(_metadata, self);
+}
+
+static int node_of(void *page)
+{
+	int status = -1;
+
+	return syscall(SYS_move_pages, 0, 1UL, &page, NULL, &status, 0) ?
+	       -errno : status;
+}
+
+TEST_F(spf_huge, memory_policy)
+{
+	unsigned long nodes;
+	int node;
+
+	if (access("/sys/devices/system/node/node1", F_OK))
+		SKIP(return, "this machine has one node");
+	for (node = 0; node < 2; node++) {
+		nodes = 1UL << node;
+		ASSERT_NE(NULL, map_fresh_at(self->map, self->len));
+		ASSERT_EQ(0, madvise(self->map, self->len, MADV_HUGEPAGE));
+		ASSERT_EQ(0, syscall(SYS_mbind, self->map, self->len,
+				     MPOL_BIND, &nodes, 8 * sizeof(nodes), 0));
+		begin_to_count(self);
+		word_write(self->map, TAG);
+		EXPECT_EQ(node, node_of(self->map));
+		EXPECT_EQ(1, counted(&self->thp, "alloc") +
+			  counted(&self->thp, "fallback"));
+		ASSERT_EQ(0, syscall(SYS_mbind, self->map, self->len,
+				     MPOL_DEFAULT, NULL, 0, 0));
+		/* A policy of the task is in the snapshot of no VMA. */
+		ASSERT_EQ(0, syscall(SYS_set_mempolicy, MPOL_BIND, &nodes,
+				     8 * sizeof(nodes)));
+		word_write(self->map + self->size, TAG);
+		EXPECT_EQ(node, node_of(self->map + self->size));
+		ASSERT_EQ(0, syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0));
+		EXPECT_EQ(2, counted(&self->thp, "alloc") +
+			  counted(&self->thp, "fallback"));
+	}
+}
+
+/* A huge page is too much for the group, a table and a page are not. */
+TEST_F(spf_huge, over_memory_max)
+{
+	struct memory_group *group = &self->group;
+	struct counters thp, spf;
+	int err, i;
+	char text[32];
+
+	if (!memory_group_enter(group))
+		SKIP(return, "no memory cgroups here");
+	memory_group_write(group, "memory.swap.max", "0");
+	snprintf(text, sizeof(text), "%zu", self->size - page_size());
+	err = memory_group_write(group, "memory.max", text);
+	begin_to_count(self);
+	for (i = 0; !err && i < HUGE; i++)
+		word_write(self->map + i * self->size, TAG);
+	thp = counters_since(&self->thp);
+	spf = counters_since(&self->before);
+	memory_group_leave(group);
+	ASSERT_EQ(0, err);
+	/* One attempt for each fault, and no second one with locks. */
+	EXPECT_EQ(HUGE, counter(&thp, "fallback"));
+	EXPECT_EQ(HUGE, counter(&thp, "fallback_charge"));
+	EXPECT_EQ(0, counter(&thp, "alloc"));
+	EXPECT_EQ(0, huge_kb(self->map, self->len));
+	EXPECT_EQ(HUGE * (long)(page_size() / KIB),
+		  smaps_kb(self->map, self->len, "Anonymous"));
+	EXPECT_EQ(0, counter(&spf, "huge"));
+	if (variant->value) {
+		EXPECT_LE(HUGE, counter(&spf, "table"));
+		EXPECT_LE(HUGE, counter(&spf, "anon"));
+	}
+}
+
+static int huge_order(void)
+{
+	return __builtin_ctzl(pmd_size() / page_size());
+}
+
+/* There is no huge page: one attempt, and then a page of the usual size. */
+TEST_F(spf_huge, no_huge_page)
+{
+	int fd = fail_nth_open(huge_order());
+
+	if (fd < 0)
+		SKIP(return, "this kernel has no fault injection");
+	begin_to_count(self);
+	ASSERT_TRUE(fail_nth(fd, 1));
+	word_write(self->map, TAG);
+	EXPECT_EQ(0, fail_nth_left(fd));
+	fail_nth(fd, 0);
+	/* A second attempt would have had success. */
+	EXPECT_EQ(1, counted(&self->thp, "fallback"));
+	EXPECT_EQ(0, counted(&self->thp, "fallback_charge"));
+	EXPECT_EQ(0, counted(&self->thp, "alloc"));
+	EXPECT_EQ(0, huge_kb(self->map, self->len));
+	EXPECT_EQ(0, counted(&self->before, "huge"));
+	if (variant->value) {
+		EXPECT_LE(1, counted(&self->before, "table"));
+		EXPECT_LE(1, counted(&self->before, "anon"));
+	}
+	EXPECT_EQ(TAG, word_read(self->map));
+	close(fd);
+}
+
+/*
+ * A first write allocates a page or a huge page, tables, and what makes the
+ * anon_vma.  Whichever of them fails: memory is mapped, once.
+ */
+#define MANY_ALLOCATIONS	40
+
+static void failing_test(struct __test_metadata *_metadata,
+			 FIXTURE_DATA(spf_huge) *self,
+			 const FIXTURE_VARIANT(spf_huge) *variant, bool huge)
+{
+	int fd = fail_nth_open(0), n;
+	long left = 0, made, failed;
+	struct counters spf = counters_read("spf_");
+
+	if (fd < 0)
+		SKIP(return, "this kernel has no fault injection");
+	for (n = 1; !left && n < MANY_ALLOCATIONS; n++) {
+		char *map = map_apart(self->len), *p = map + self->size;
+
+		ASSERT_NE(NULL, map);
+		ASSERT_EQ(0, madvise(map, self->len, huge ? MADV_HUGEPAGE :
+							    MADV_NOHUGEPAGE));
+		begin_to_count(self);
+		ASSERT_TRUE(fail_nth(fd, n));
+		word_write(p, TAG);
+		left = fail_nth_left(fd);
+		fail_nth(fd, 0);
+		made = counted(&self->thp, "alloc");
+		failed = counted(&self->thp, "fallback");
+		EXPECT_EQ(huge, made + failed);
+		EXPECT_EQ(made * (long)(self->size / KIB),
+			  huge_kb(map, self->len));
+		EXPECT_EQ((long)((made ? self->size : page_size()) / KIB),
+			  smaps_kb(map, self->len, "Anonymous"));
+		EXPECT_EQ(TAG, word_read(p));
+		EXPECT_EQ(0, dirty_words(p, self->size, 0));
+		if (!__test_passed(_metadata))
+			TH_LOG("allocation %d failed", n);
+		munmap(map, self->len);
+	}
+	EXPECT_LT(0, left) {
+		TH_LOG("%d allocations were not all", n - 1);
+	}
+	/* The last turn had no failure. */
+	EXPECT_LT(3, n);
+	if (variant->value)
+		EXPECT_LT(0, counted(&spf, huge ? "huge" : "table"));
+	close(fd);
+}
+
+TEST_F_TIMEOUT(spf_huge, failing_allocations, TIMEOUT)
+{
+	failing_test(_metadata, self, variant, true);
+}
+
+TEST_F_TIMEOUT(spf_huge, failing_allocations_of_pages, TIMEOUT)
+{
+	failing_test(_metadata, self, variant, false);
+}
+
+/* A table below the huge zero page, or a huge page: upstream splits them. */
+TEST_F(spf_huge, write_after_read)
+{
+	EXPECT_EQ(0, word_read(self->map));
+	EXPECT_EQ(0, huge_kb(self->map, self->len));
+	word_write(self->map, TAG);
+	EXPECT_EQ(TAG, word_read(self->map));
+	EXPECT_EQ(0, dirty_words(self->map, self->size, 0));
+	EXPECT_EQ(0, counted(&self->before, "huge"));
+}
+
 int main(int argc, char **argv)
 {
 	int status;
 
 	have_swap = swap_start();
+	thp_keep();
 	status = vm_knob_kept(&spf_knob, test_harness_run, argc, argv);
+	thp_restore();
 	swap_stop();
 	return status;
 }

@@ -6,6 +6,7 @@
 #ifndef SPF_UTIL_H
 #define SPF_UTIL_H
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,23 @@ static inline long spf_successes(const struct counters *delta)
 	return counter(delta, "zero") + counter(delta, "anon") +
 	       counter(delta, "cow") + counter(delta, "reuse") +
 	       counter(delta, "access") + counter(delta, "raced");
+}
+
+/*
+ * Whether a fault that finds no page table can do without locks: not with the
+ * hash MMU of powerpc.
+ */
+static inline bool spf_fills_holes(void)
+{
+	FILE *f = fopen("/proc/cpuinfo", "re");
+	bool hash = false;
+	char line[256];
+
+	while (f && fgets(line, sizeof(line), f))
+		hash |= !strncmp(line, "MMU", 3) && strstr(line, "Hash");
+	if (f)
+		fclose(f);
+	return !hash;
 }
 
 static const struct vm_knob spf_knob = {
@@ -79,6 +97,108 @@ static inline bool spf_fail_at_once(int percent)
 		return false;
 	write_text("/proc/self/make-it-fail", percent ? "1" : "0");
 	return true;
+}
+
+/* --- transparent huge pages: the settings that tests change */
+#define THP		"/sys/kernel/mm/transparent_hugepage/"
+
+struct thp_setting {
+	const char *path;
+	char old[32];		/* what a write restores; "" if there is no file */
+};
+
+static struct thp_setting thp_settings[] = {
+	{ THP "enabled" },
+	{ THP "defrag" },
+	{ THP "use_zero_page" },
+	{ THP "khugepaged/scan_sleep_millisecs" },
+	{ THP "khugepaged/alloc_sleep_millisecs" },
+	{ THP "khugepaged/pages_to_scan" },
+};
+
+/* Notes the settings; among several words, the brackets mark the present one. */
+static inline void thp_keep(void)
+{
+	char text[128], *word;
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(thp_settings); i++) {
+		thp_settings[i].old[0] = '\0';
+		if (read_text(thp_settings[i].path, text, sizeof(text)))
+			continue;
+		word = strchr(text, '[');
+		word = word ? word + 1 : text;
+		word[strcspn(word, "]\n")] = '\0';
+		snprintf(thp_settings[i].old, sizeof(thp_settings[i].old),
+			 "%.31s", word);
+	}
+}
+
+static inline void thp_restore(void)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(thp_settings); i++)
+		if (*thp_settings[i].old)
+			write_text(thp_settings[i].path, thp_settings[i].old);
+}
+
+/* NULL, or the reason why a test cannot have huge pages. */
+static inline const char *thp_set(const char *enabled, const char *defrag)
+{
+	if (access(THP "enabled", F_OK))
+		return "this kernel has no transparent huge pages";
+	if (write_text(THP "enabled", enabled) ||
+	    write_text(THP "defrag", defrag))
+		return "needs root to change transparent huge pages";
+	return NULL;
+}
+
+/* --- failing allocations of one thread, one at a time */
+
+/*
+ * Prepares fault injection for this thread's allocations of at least 2^@order
+ * pages; slabs, too, if @order is 0.  Returns a file for fail_nth(), or -1 if
+ * the kernel has no fault injection.
+ */
+static inline int fail_nth_open(int order)
+{
+	char text[16];
+	const struct fault_setting pages[] = {
+		{ "task-filter", "N" }, { "ignore-gfp-highmem", "N" },
+		{ "ignore-gfp-wait", "N" }, { "verbose", "0" },
+		{ "probability", "0" }, { "min-order", text },
+	};
+	const struct fault_setting slabs[] = {
+		{ "task-filter", "N" }, { "ignore-gfp-wait", "N" },
+		{ "verbose", "0" }, { "probability", "0" },
+		{ "cache-filter", "N" },
+	};
+
+	snprintf(text, sizeof(text), "%d", order);
+	if (!fault_attr_set("fail_page_alloc", pages, ARRAY_SIZE(pages)))
+		return -1;
+	if (!order)
+		fault_attr_set("failslab", slabs, ARRAY_SIZE(slabs));
+	return open("/proc/thread-self/fail-nth", O_RDWR | O_CLOEXEC);
+}
+
+/* From now on the @n-th allocation fails, and no other; 0: none. */
+static inline bool fail_nth(int fd, int n)
+{
+	char text[16];
+	int len = snprintf(text, sizeof(text), "%d", n);
+
+	return pwrite(fd, text, len, 0) == len;
+}
+
+/* How many allocations are left until one fails; 0 if it has failed. */
+static inline long fail_nth_left(int fd)
+{
+	char text[16] = "";
+
+	return pread(fd, text, sizeof(text) - 1, 0) > 0 ?
+	       strtol(text, NULL, 10) : -1;
 }
 
 #endif /* SPF_UTIL_H */
