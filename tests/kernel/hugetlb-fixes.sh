@@ -48,7 +48,20 @@ check "UFFDIO_COPY does not spin while a truncation cannot run" \
 # This fix only matters with sharing.
 check "unsharing flushes a page table from an idle CPU" \
 	fixed microvm "sysctl.vm.hugetlb_pmd_sharing=1" lazy
-for what in move truncate own copy lazy; do
+# These do not depend on sharing.
+check "discarded pages of a pool that has shrunk keep their reservations" \
+	fixed microvm "" discard
+check "pages that are kept for a reservation leave when pages of another node serve it" \
+	fixed microvm "numa=fake=2" nodes
+check "a mount with min_size in a pool that has shrunk keeps its pages" \
+	fixed microvm "" min-size
+for kbytes in 0 2048; do
+	check "a page that is pinned while its mapping goes is not lost, sections of $kbytes KiB" \
+		fixed microvm "sysctl.vm.munmap_section_kbytes=$kbytes" pinned
+done
+check "a page that is pinned while its file goes is not lost to a mount with min_size" \
+	fixed microvm "" pinned-mount
+for what in move truncate own copy lazy discard min-size pinned; do
 	if [ -e "$(image microvm-stock)" ]; then
 		check "the test detects the bug in a stock kernel: $what" sees "$what"
 	else

@@ -12,12 +12,18 @@
  *   hugetlb_fixes starved   page fault while a woken truncation cannot run
  *   hugetlb_fixes starved-copy  the same, with UFFDIO_COPY
  *   hugetlb_fixes lazy      unshare a page table that an idle CPU has cached
+ *   hugetlb_fixes discard   discard reserved pages of a pool that has shrunk
+ *   hugetlb_fixes nodes     the same, with pages on two nodes
+ *   hugetlb_fixes min-size  free pages of a mount with min_size, in such a pool
+ *   hugetlb_fixes pinned    unmap a pinned page
+ *   hugetlb_fixes pinned-mount  free a pinned page of a mount with min_size
  *
  * Exit code: 0 fixed, 1 not fixed, 2 not testable.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
+#include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
@@ -27,8 +33,10 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -40,12 +48,14 @@
 
 #define POOL		"/sys/kernel/mm/hugepages/hugepages-2048kB/"
 
+/* Negative if a counter was decremented below 0, too. */
 static long pool(const char *name)
 {
 	char path[128], text[32];
 
 	snprintf(path, sizeof(path), POOL "%s", name);
-	return read_text(path, text, sizeof(text)) ? -1 : atol(text);
+	return read_text(path, text, sizeof(text)) ?
+		       -1 : (long)strtoul(text, NULL, 10);
 }
 
 static bool pool_set(long pages)
@@ -792,6 +802,433 @@ static int test_lazy(void)
 	return flushed < LAZY_ROUNDS / 2;
 }
 
+/* --- discard, nodes, min-size, pinned, pinned-mount */
+
+#define POOL_PAGES	4
+#define POOL_LENGTH	(POOL_PAGES * HUGE)
+#define POOL_MOUNT	"/tmp/hugetlb-fixes"
+#define POOL_FILE	POOL_MOUNT "/file"
+
+static void print_pool(const char *when)
+{
+	printf("# %s: %ld pages, %ld free, %ld reserved, %ld surplus\n", when,
+	       pool("nr_hugepages"), pool("free_hugepages"),
+	       pool("resv_hugepages"), pool("surplus_hugepages"));
+}
+
+/* Shrinks a pool whose pages are all in use: they become surplus. */
+static bool pool_shrink(void)
+{
+	if (write_text(POOL "nr_hugepages", "0\n"))
+		return false;
+	print_pool("shrunk to 0");
+	return pool("surplus_hugepages") == pool("nr_hugepages");
+}
+
+/* Nothing is left in the pool; pages may be freed by a worker. */
+static bool pool_ends(void)
+{
+	bool ended = WAIT_FOR(!pool("nr_hugepages") &&
+			      !pool("surplus_hugepages") &&
+			      !pool("resv_hugepages"));
+
+	print_pool("at the end");
+	return ended;
+}
+
+/* Reserves pages of the file, or of none, and touches them. */
+static bool pool_map(int fd)
+{
+	int i, how = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB :
+			      MAP_SHARED;
+
+	map = mmap(NULL, POOL_LENGTH, PROT_READ | PROT_WRITE, how, fd, 0);
+	if (map == MAP_FAILED)
+		return false;
+	for (i = 0; i < POOL_PAGES; i++)
+		if (try_write(map + i * HUGE, WORD))
+			return false;
+	return true;
+}
+
+/* How many of the pages raise a signal when they are touched? */
+static int pool_signals(void)
+{
+	int i, signals = 0;
+
+	for (i = 0; i < POOL_PAGES; i++)
+		signals += try_write(map + i * HUGE, WORD) != 0;
+	print_pool("touched again");
+	printf("# %d of %d pages raised a signal\n", signals, POOL_PAGES);
+	return signals;
+}
+
+/* Each page is discarded, and its reservation keeps it. */
+static int test_discard(void)
+{
+	bool wrong;
+
+	if (!pool_set(POOL_PAGES) || !pool_map(-1) || !pool_shrink() ||
+	    madvise(map, POOL_LENGTH, MADV_DONTNEED))
+		return 2;
+	print_pool("discarded");
+	wrong = pool_signals();
+	if (munmap(map, POOL_LENGTH))
+		return 2;
+	return !pool_ends() || wrong;
+}
+
+#define NODES		2
+#define NODE_PAGES	2
+#define NODE_LENGTH	(NODE_PAGES * HUGE)
+#define NODE_POOL	"/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/%s"
+
+static long node_pool(int node, const char *name)
+{
+	char path[128], text[32];
+
+	snprintf(path, sizeof(path), NODE_POOL, node, name);
+	return read_text(path, text, sizeof(text)) ?
+		       -1 : (long)strtoul(text, NULL, 10);
+}
+
+static bool node_pool_set(int node, long pages)
+{
+	char path[128], text[32];
+
+	snprintf(path, sizeof(path), NODE_POOL, node, "nr_hugepages");
+	snprintf(text, sizeof(text), "%ld\n", pages);
+	return !write_text(path, text);
+}
+
+/* Do the counts of the nodes agree with each other and with those of the pool? */
+static bool nodes_agree(const char *when)
+{
+	long pages = 0, free = 0, surplus = 0;
+	bool agree = true;
+	int node;
+
+	print_pool(when);
+	for (node = 0; node < NODES; node++) {
+		long all = node_pool(node, "nr_hugepages");
+		long unused = node_pool(node, "free_hugepages");
+		long extra = node_pool(node, "surplus_hugepages");
+
+		printf("#   node %d: %ld pages, %ld free, %ld surplus\n", node,
+		       all, unused, extra);
+		agree &= unused >= 0 && unused <= all && extra >= 0 &&
+			 extra <= all;
+		pages += all;
+		free += unused;
+		surplus += extra;
+	}
+	return agree && pages == pool("nr_hugepages") &&
+	       free == pool("free_hugepages") &&
+	       surplus == pool("surplus_hugepages");
+}
+
+/* Reserves pages and touches them; they are of the node if it has some. */
+static char *node_map(int node)
+{
+	unsigned long nodes = 1UL << node;
+	char *p = mmap(NULL, NODE_LENGTH, PROT_READ | PROT_WRITE,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	int i;
+
+	if (p == MAP_FAILED ||
+	    syscall(SYS_mbind, p, NODE_LENGTH, MPOL_PREFERRED, &nodes,
+		    8 * sizeof(nodes), 0))
+		return NULL;
+	for (i = 0; i < NODE_PAGES; i++)
+		if (try_write(p + i * HUGE, WORD))
+			return NULL;
+	return node_pool(node, "free_hugepages") ? NULL : p;
+}
+
+/*
+ * The pages of node 0 stay for a reservation.  Pages of node 1, which become free
+ * later, do for it as well, so those of node 0 must go then: nothing else would
+ * make them.  Either the pages of node 1 are freed, or the pool grows there.
+ */
+static int nodes_steps(bool grow)
+{
+	char *first, *second;
+	bool agree, wrong = false;
+	int i, node;
+
+	if (!pool_set(0))
+		return 2;
+	for (node = 0; node < NODES; node++) {
+		if (!node_pool_set(node, NODE_PAGES) ||
+		    node_pool(node, "nr_hugepages") != NODE_PAGES) {
+			printf("# cannot get %d huge pages of node %d\n",
+			       NODE_PAGES, node);
+			return 2;
+		}
+	}
+	first = node_map(0);
+	second = node_map(1);
+	if (!first || !second || !node_pool_set(0, 0) ||
+	    node_pool(0, "surplus_hugepages") != NODE_PAGES)
+		return 2;
+	agree = nodes_agree("node 0 shrunk to 0");
+	if (madvise(first, NODE_LENGTH, MADV_DONTNEED))
+		return 2;
+	agree &= nodes_agree("discarded");
+	if (grow ? !node_pool_set(1, 2 * NODE_PAGES + 1) :
+		   munmap(second, NODE_LENGTH))
+		return 2;
+	wrong |= !WAIT_FOR(!node_pool(0, "nr_hugepages"));
+	agree &= nodes_agree(grow ? "node 1 has grown" :
+				    "the other is unmapped");
+	if (write_text(POOL "nr_hugepages", "0\n"))
+		return 2;
+	agree &= nodes_agree("shrunk to 0");
+	for (i = 0; i < NODE_PAGES; i++) {
+		if (try_write(first + i * HUGE, WORD)) {
+			printf("# page %d raised a signal\n", i);
+			wrong = true;
+		}
+	}
+	agree &= nodes_agree("touched again");
+	if (munmap(first, NODE_LENGTH) ||
+	    (grow && munmap(second, NODE_LENGTH)))
+		return 2;
+	wrong |= !pool_ends();
+	agree &= nodes_agree("unmapped");
+	if (!agree)
+		printf("# the counts of the nodes are wrong\n");
+	return wrong || !agree;
+}
+
+static int test_nodes(void)
+{
+	int freed = nodes_steps(false), grown;
+
+	if (freed == 2)
+		return 2;
+	grown = nodes_steps(true);
+	return grown == 2 ? 2 : freed | grown;
+}
+
+/* Opens a file on a new mount that reserves all pages of the pool. */
+static int open_on_mount(void)
+{
+	char options[64];
+	int fd;
+
+	snprintf(options, sizeof(options), "pagesize=%lu,min_size=%lu",
+		 (unsigned long)HUGE, (unsigned long)POOL_LENGTH);
+	mkdir("/tmp", 0777);
+	if ((mkdir(POOL_MOUNT, 0777) && errno != EEXIST) ||
+	    mount("none", POOL_MOUNT, "hugetlbfs", 0, options)) {
+		perror("# " POOL_MOUNT);
+		return -1;
+	}
+	fd = open(POOL_FILE, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	return fd >= 0 && !ftruncate(fd, POOL_LENGTH) ? fd : -1;
+}
+
+/* Unmaps and removes the file, and keeps the mount. */
+static bool remove_on_mount(int fd)
+{
+	return !munmap(map, POOL_LENGTH) && !close(fd) && !unlink(POOL_FILE);
+}
+
+/* The pages of the file are freed, and the mount's reservations keep them. */
+static int test_min_size(void)
+{
+	bool wrong;
+	int fd;
+
+	if (!pool_set(POOL_PAGES))
+		return 2;
+	fd = open_on_mount();
+	if (fd < 0 || !pool_map(fd) || !pool_shrink() || ftruncate(fd, 0) ||
+	    ftruncate(fd, POOL_LENGTH))
+		return 2;
+	print_pool("truncated");
+	/* The mapping has lost its reservations to the truncation. */
+	if (munmap(map, POOL_LENGTH))
+		return 2;
+	map = mmap(NULL, POOL_LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+		   0);
+	if (map == MAP_FAILED)
+		return 2;
+	wrong = pool_signals();
+	if (!remove_on_mount(fd) || umount(POOL_MOUNT))
+		return 2;
+	return !pool_ends() || wrong;
+}
+
+/*
+ * Enough for vm.munmap_section_kbytes to act at its smallest values: a section may
+ * zap 32 entries.
+ */
+#define PINNED_LENGTH	(64 * HUGE)
+
+/* As pool_map(), at the head of a range that nothing is reserved for. */
+static bool pinned_map(void)
+{
+	const int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB;
+	int i;
+
+	map = mmap(NULL, PINNED_LENGTH, PROT_READ | PROT_WRITE,
+		   how | MAP_NORESERVE, -1, 0);
+	if (map == MAP_FAILED ||
+	    mmap(map, POOL_LENGTH, PROT_READ | PROT_WRITE, how | MAP_FIXED, -1,
+		 0) != map)
+		return false;
+	for (i = 0; i < POOL_PAGES; i++)
+		if (try_write(map + i * HUGE, WORD))
+			return false;
+	return true;
+}
+
+/* Pins the first page until the pipe is closed. */
+static bool pin(int fds[2])
+{
+	struct iovec part = { .iov_base = map, .iov_len = 4096 };
+
+	return !pipe(fds) && vmsplice(fds[1], &part, 1, 0) == 4096;
+}
+
+static bool unpin(int fds[2])
+{
+	return !close(fds[0]) && !close(fds[1]);
+}
+
+/*
+ * Pins a page of a private mapping, takes @steps, and unpins it: s(hrink the pool),
+ * d(iscard), u(nmap).  No page may stay.
+ */
+static int pinned_steps(const char *steps)
+{
+	int fds[2];
+
+	printf("# steps: %s\n", steps);
+	if (!pool_set(POOL_PAGES) || !pinned_map() || !pin(fds))
+		return 2;
+	for (; *steps; steps++) {
+		if (*steps == 's' && !pool_shrink())
+			return 2;
+		if (*steps == 'd' && madvise(map, POOL_LENGTH, MADV_DONTNEED))
+			return 2;
+		if (*steps == 'u' && munmap(map, PINNED_LENGTH))
+			return 2;
+	}
+	print_pool("pinned");
+	if (!unpin(fds))
+		return 2;
+	return !pool_ends();
+}
+
+/*
+ * While a page is pinned, it cannot be promised to another mapping.  One page each,
+ * because a mapping may not be longer than what is free.
+ */
+static int pinned_promise(void)
+{
+	int fds[2], promised, i, wrong;
+	char *others[POOL_PAGES];
+
+	if (!pool_set(POOL_PAGES) || !pinned_map() || !pin(fds) ||
+	    munmap(map, PINNED_LENGTH))
+		return 2;
+	print_pool("unmapped");
+	for (promised = 0; promised < POOL_PAGES; promised++) {
+		others[promised] = mmap(NULL, HUGE, PROT_READ | PROT_WRITE,
+					MAP_PRIVATE | MAP_ANONYMOUS |
+					MAP_HUGETLB, -1, 0);
+		if (others[promised] == MAP_FAILED)
+			break;
+	}
+	printf("# %d pages are promised, %ld are free\n", promised,
+	       pool("free_hugepages"));
+	wrong = promised > pool("free_hugepages");
+	for (i = 0; i < promised; i++) {
+		if (try_write(others[i], WORD)) {
+			printf("# page %d raised a signal\n", i);
+			wrong = 1;
+		}
+	}
+	for (i = 0; i < promised; i++)
+		if (munmap(others[i], HUGE))
+			return 2;
+	if (!unpin(fds) || write_text(POOL "nr_hugepages", "0\n"))
+		return 2;
+	return !pool_ends() || wrong;
+}
+
+static void *idler(void *arg)
+{
+	for (;;)
+		pause();
+	return arg;
+}
+
+/* The page is freed after its mapping, and its reservation, are gone. */
+static int test_pinned(void)
+{
+	static const char *const orders[] = {
+		"us", "su", "dus", "dsu", "sdu", NULL
+	};
+	long kbytes = 0, sections = vmstat_read("munmap_section_sections");
+	int i, status, result = 0;
+	pthread_t other;
+
+	/* With a single thread, munmap() does not work in sections. */
+	if (pthread_create(&other, NULL, idler, NULL))
+		return 2;
+	for (i = 0; orders[i]; i++) {
+		status = pinned_steps(orders[i]);
+		if (status == 2)
+			return 2;
+		result |= status;
+	}
+	status = pinned_promise();
+	if (vm_sysctl_exists("munmap_section_kbytes")) {
+		vm_sysctl_read("munmap_section_kbytes", &kbytes);
+		sections = vmstat_read("munmap_section_sections") - sections;
+		printf("# unmapped in %ld sections\n", sections);
+		if (kbytes && !sections)
+			return 2;
+	}
+	return status == 2 ? 2 : result | status;
+}
+
+/* Pins a page of a file on the mount, and unmounts it before or after unpinning. */
+static int pinned_unmount(bool before)
+{
+	int fd, fds[2];
+
+	if (!pool_set(POOL_PAGES))
+		return 2;
+	fd = open_on_mount();
+	if (fd < 0 || !pool_map(fd) || !pin(fds) || !pool_shrink() ||
+	    !remove_on_mount(fd))
+		return 2;
+	print_pool("removed");
+	if (before && umount(POOL_MOUNT))
+		return 2;
+	if (!unpin(fds))
+		return 2;
+	print_pool("unpinned");
+	if (!before && umount(POOL_MOUNT))
+		return 2;
+	return !pool_ends();
+}
+
+static int test_pinned_mount(void)
+{
+	int before = pinned_unmount(true), after;
+
+	if (before == 2)
+		return 2;
+	after = pinned_unmount(false);
+	return after == 2 ? 2 : before | after;
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc == 2 ? argv[1] : "";
@@ -823,7 +1260,18 @@ int main(int argc, char **argv)
 		return test_starved(start_copy);
 	if (!strcmp(what, "lazy"))
 		return test_lazy();
+	catch_faults();
+	if (!strcmp(what, "discard"))
+		return test_discard();
+	if (!strcmp(what, "nodes"))
+		return test_nodes();
+	if (!strcmp(what, "min-size"))
+		return test_min_size();
+	if (!strcmp(what, "pinned"))
+		return test_pinned();
+	if (!strcmp(what, "pinned-mount"))
+		return test_pinned_mount();
 	fprintf(stderr,
-		"usage: hugetlb_fixes move|truncate|copy|own|other|starved|starved-copy|lazy\n");
+		"usage: hugetlb_fixes move|truncate|copy|own|other|starved|starved-copy|lazy|discard|nodes|min-size|pinned|pinned-mount\n");
 	return 2;
 }

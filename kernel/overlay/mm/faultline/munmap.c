@@ -561,6 +561,13 @@ static unsigned long section_zap(struct vm_area_struct *vma,
 	long probe = WORK_LEAF;
 
 	if (is_vm_hugetlb_page(vma)) {
+		/*
+		 * A private mapping that will be closed needs no reservations
+		 * any more.  To a shared one, which has no part in it, the flag
+		 * says that its VMA lock may be freed.
+		 */
+		if (vma_munmap_dead(vma) && !(vma->vm_flags & VM_MAYSHARE))
+			details.zap_flags |= ZAP_FLAG_UNMAP;
 		end = spend_budget_hugetlb(vma, start, end, &section->budget);
 		zap_page_range_single(vma, start, end - start, &details);
 		vma_end_read(vma);
