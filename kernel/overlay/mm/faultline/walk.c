@@ -419,8 +419,8 @@ static struct vm_area_struct *walk_scan_vma(struct mm_struct *mm,
 					    unsigned long start,
 					    const struct pm_scan_arg *arg)
 {
-	struct vm_area_struct *vma;
 	VMA_ITERATOR(vmi, mm, start);
+	struct vm_area_struct *vma;
 
 	for_each_vma_range(vmi, vma, arg->end) {
 		if (userfaultfd_wp_async(vma))

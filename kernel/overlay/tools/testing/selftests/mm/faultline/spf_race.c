@@ -1512,7 +1512,7 @@ static const char *prepare_huge(struct world *w)
 }
 
 static void fill_test(struct __test_metadata *_metadata,
-		      FIXTURE_DATA(spf_race) *self, change change, bool huge)
+		      FIXTURE_DATA(spf_race) *self, change act, bool huge)
 {
 	const char *why = huge ? prepare_huge(self->w) : NULL;
 
@@ -1520,7 +1520,7 @@ static void fill_test(struct __test_metadata *_metadata,
 		SKIP(return, "%s", why);
 	if (!huge)
 		self->w->fills = spf_fills_holes() ? "table" : NULL;
-	self->w->only_change = change;
+	self->w->only_change = act;
 	run(_metadata, self, FILL_HUGE * pmd_size(), touch, many_fills);
 	thp_restore();
 }

@@ -1000,7 +1000,7 @@ TEST_F(spf_huge, kernel_writes)
 	close(fd);
 }
 
-/* What decides about huge pages, and what to expect of a fault. */
+/* A setting of huge pages, and the fault to expect with it. */
 struct thp_case {
 	const char *enabled;
 	const char *defrag;
@@ -1064,27 +1064,26 @@ static const char *const thp_enabled[] = { "always", "madvise", "never" };
 static const char *const thp_defrag[] = {
 	"always", "defer", "defer+madvise", "madvise", "never",
 };
+
 static const int thp_advice[] = { 0, MADV_HUGEPAGE, MADV_NOHUGEPAGE };
 
 /* As upstream, for each setting. */
 TEST_F_TIMEOUT(spf_huge, settings, TIMEOUT)
 {
-	size_t enabled, defrag, advice;
+	const size_t n = ARRAY_SIZE(thp_enabled) * ARRAY_SIZE(thp_defrag) *
+			 ARRAY_SIZE(thp_advice) * 8;
 	struct thp_case c;
-	int bits;
+	size_t i, rest;
 
-	for (enabled = 0; enabled < ARRAY_SIZE(thp_enabled); enabled++)
-	for (defrag = 0; defrag < ARRAY_SIZE(thp_defrag); defrag++)
-	for (advice = 0; advice < ARRAY_SIZE(thp_advice); advice++)
-	for (bits = 0; bits < 8; bits++) {
-		c = (struct thp_case) {
-			.enabled = thp_enabled[enabled],
-			.defrag = thp_defrag[defrag],
-			.advice = thp_advice[advice],
-			.disabled = bits & 4,
-			.zero_page = bits & 2,
-			.write = bits & 1,
-		};
+	for (i = 0; i < n; i++) {
+		rest = i / 8;
+		c.disabled = i & 4;
+		c.zero_page = i & 2;
+		c.write = i & 1;
+		c.advice = thp_advice[rest % ARRAY_SIZE(thp_advice)];
+		rest /= ARRAY_SIZE(thp_advice);
+		c.defrag = thp_defrag[rest % ARRAY_SIZE(thp_defrag)];
+		c.enabled = thp_enabled[rest / ARRAY_SIZE(thp_defrag)];
 		ASSERT_EQ(0, write_text(THP "enabled", c.enabled));
 		ASSERT_EQ(0, write_text(THP "defrag", c.defrag));
 		ASSERT_EQ(0, write_text(THP "use_zero_page",

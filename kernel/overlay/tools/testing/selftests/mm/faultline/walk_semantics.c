@@ -520,7 +520,7 @@ static void waiter_stop(struct waiter *w)
 /* More regions than the kernel copies out at once. */
 #define REGIONS		600
 /* The regions that it copies out at once. */
-#define PAGEMAP_BUFFER	(int)(pmd_size() / page_size())
+#define PAGEMAP_BUFFER	((int)(pmd_size() / page_size()))
 /* Until scans have let the waiter go first often enough; on "off", once. */
 #define SCAN_YIELDS	20
 #define SCAN_TRIES	400
