@@ -99,6 +99,27 @@ static inline bool spf_fail_at_once(int percent)
 	return true;
 }
 
+/*
+ * Makes all allocations of this process of at least 2^@order pages fail, or none.
+ * Returns false if the kernel has no fault injection.
+ */
+static inline bool spf_fail_large(int order, bool fail)
+{
+	char text[16];
+	const struct fault_setting settings[] = {
+		{ "task-filter", "Y" }, { "ignore-gfp-highmem", "N" },
+		{ "ignore-gfp-wait", "N" }, { "min-order", text },
+		{ "verbose", "0" }, { "times", "-1" }, { "interval", "1" },
+		{ "probability", fail ? "100" : "0" },
+	};
+
+	snprintf(text, sizeof(text), "%d", order);
+	if (!fault_attr_set("fail_page_alloc", settings, ARRAY_SIZE(settings)))
+		return false;
+	write_text("/proc/self/make-it-fail", fail ? "1" : "0");
+	return true;
+}
+
 /* --- transparent huge pages: the settings that tests change */
 #define THP		"/sys/kernel/mm/transparent_hugepage/"
 
@@ -114,6 +135,7 @@ static struct thp_setting thp_settings[] = {
 	{ THP "khugepaged/scan_sleep_millisecs" },
 	{ THP "khugepaged/alloc_sleep_millisecs" },
 	{ THP "khugepaged/pages_to_scan" },
+	{ THP "khugepaged/max_ptes_none" },
 };
 
 /* Notes the settings; among several words, the brackets mark the present one. */
@@ -157,17 +179,15 @@ static inline const char *thp_set(const char *enabled, const char *defrag)
 /* --- failing allocations of one thread, one at a time */
 
 /*
- * Prepares fault injection for this thread's allocations of at least 2^@order
- * pages; slabs, too, if @order is 0.  Returns a file for fail_nth(), or -1 if
- * the kernel has no fault injection.
+ * Prepares fault injection for this thread's allocations of pages and slabs.
+ * Returns a file for fail_nth(), or -1 if the kernel has no fault injection.
  */
-static inline int fail_nth_open(int order)
+static inline int fail_nth_open(void)
 {
-	char text[16];
 	const struct fault_setting pages[] = {
 		{ "task-filter", "N" }, { "ignore-gfp-highmem", "N" },
 		{ "ignore-gfp-wait", "N" }, { "verbose", "0" },
-		{ "probability", "0" }, { "min-order", text },
+		{ "probability", "0" }, { "min-order", "0" },
 	};
 	const struct fault_setting slabs[] = {
 		{ "task-filter", "N" }, { "ignore-gfp-wait", "N" },
@@ -175,11 +195,9 @@ static inline int fail_nth_open(int order)
 		{ "cache-filter", "N" },
 	};
 
-	snprintf(text, sizeof(text), "%d", order);
 	if (!fault_attr_set("fail_page_alloc", pages, ARRAY_SIZE(pages)))
 		return -1;
-	if (!order)
-		fault_attr_set("failslab", slabs, ARRAY_SIZE(slabs));
+	fault_attr_set("failslab", slabs, ARRAY_SIZE(slabs));
 	return open("/proc/thread-self/fail-nth", O_RDWR | O_CLOEXEC);
 }
 
