@@ -308,9 +308,7 @@ RULES = {
         _spf("SPF_EARLY_FILE", "not touching a file that may be closed", "stop_overlay",
              "lock=20000"),
         _spf("SPF_NO_RECHECK", "the check of a VMA once it is locked", "stop_shared", "vma=20000"),
-        # The kernel reports that the VMA is not that of the page.
-        _spf("SPF_NO_FILL_CHECK", "revalidation before a huge page is mapped", "stop_huge_advice",
-             "fill=20000"),
+        # For huge pages, stop_huge_advice has noticed it once in five runs.
         _spf("SPF_NO_FILL_CHECK", "revalidation before a table is installed",
              "stop_table_munmap", "fill=20000"),
         _spf("SPF_HUGE_TWICE", "a single attempt to get a huge page", "stop_huge_tries",
