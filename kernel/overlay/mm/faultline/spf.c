@@ -137,7 +137,7 @@ static void spf_apply(unsigned long value)
 		/*
 		 * A fault is one RCU section.  If it slept or tries again, there
 		 * are others, which check the key first; revalidate_vma() and
-		 * spf_attempt().
+		 * find_again().
 		 */
 		synchronize_rcu();
 		static_branch_disable(&spf_writer_key);
@@ -1317,8 +1317,8 @@ static noinline void last_attempt(struct spf_state *f)
 }
 
 /*
- * Begins in the RCU section in which f->vma was found and leaves it; get_folio()
- * and spf_fill_hole() may leave one and enter another.
+ * Begins in the RCU section in which f->vma was found and leaves it; get_folio(),
+ * spf_fill_hole() and spf_make_anon_vma() may leave one and enter another.
  *
  * Return: the VMA, locked for the upstream path; or NULL.
  */
@@ -1334,7 +1334,7 @@ static struct vm_area_struct *spf_attempt(struct spf_state *f)
 			break;
 		if (f->outcome == ABORT_NO_ANON_VMA) {
 			f->outcome = spf_make_anon_vma(f);
-			/* That was not lost to a writer; but once is enough. */
+			/* Hardly lost to a writer; but once is enough. */
 			if (f->outcome == ABORT_CHANGED && !anon_vma_made) {
 				anon_vma_made = true;
 				left++;
@@ -1498,7 +1498,9 @@ struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
 	poisoned = f.outcome == DONE_HWPOISON;
 	spf_account_fault(f.mm, regs, address, flags,
 			  poisoned ? VM_FAULT_HWPOISON : 0);
-	if (!(f.flags & FAULT_FLAG_USER))
+	/* Only if it has charged something. */
+	if (!(f.flags & FAULT_FLAG_USER) &&
+	    (f.prepared || f.outcome == DONE_ANON || f.outcome == DONE_COW))
 		enforce_high();
 	return ERR_PTR(poisoned ? -EHWPOISON : -EALREADY);
 }

@@ -27,7 +27,8 @@
  *     else sees it before it is installed, and spf_discard() frees what is not.
  *  H4 A fault allocates at most one huge page speculatively, whether that
  *     succeeds or not, and also if it runs out of attempts.  If there is none,
- *     it installs a page table, so the slow path does not try another one.
+ *     it installs a page table, so that the slow path does not try another one.
+ *     The slow path may try if the fault has to be given up before that.
  *  H5 A table that is deposited below a huge page, or freed at once, is new: no
  *     walker has seen it, so W6 does not ask for a grace period.
  *  H6 A huge page that is charged but not mapped can be found neither by reclaim
@@ -36,7 +37,8 @@
  *     about, and it reschedules and is preempted, as in folio_zero_user():
  *     upstream does so, too, even with the VMA locked.  It allocates an upper
  *     page table or an anon_vma if a writer has removed them, as upstream
- *     allocates the page table to deposit.  And it waits for mmap_lock in
+ *     allocates the page table to deposit, and waits for the lock of the
+ *     anon_vma that it shares with a neighbour.  And it waits for mmap_lock in
  *     spf_wait_with_huge(): a signal that kills ends that, and few faults of the
  *     whole system may wait at a time.
  *
@@ -401,8 +403,8 @@ static enum spf_outcome install(struct spf_state *f, bool huge)
 	} else {
 		pmd_t pmd = pmdp_get_lockless(pmdp);
 
-		/* Not a table but a huge page: the access is repeated. */
-		if (pmd_present(pmd) && pmd_leaf(pmd))
+		/* A huge page, or gone again: the access is repeated. */
+		if (!pmd_present(pmd) || pmd_leaf(pmd))
 			return DONE_RACED;
 	}
 	return SPF_GO_ON;
