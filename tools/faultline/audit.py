@@ -117,7 +117,7 @@ QUOTED = {
     "mm/vma.c": ("mm_take_all_locks", "vma_complete", "__split_vma"),
     # Functions that spf.c and spf_huge.c mirror.
     "mm/huge_memory.c": ("do_huge_pmd_anonymous_page", "__do_huge_pmd_anonymous_page",
-                         "map_anon_folio_pmd", "vma_thp_gfp_mask", "zap_deposited_table"),
+                         "vma_thp_gfp_mask", "zap_deposited_table"),
     "mm/memory.c": ("do_anonymous_page", "wp_page_copy", "do_wp_page", "wp_page_reuse",
                     "wp_can_reuse_anon_folio", "alloc_anon_folio", "mm_account_fault",
                     "__handle_mm_fault", "handle_mm_fault", "sanitize_fault_flags",

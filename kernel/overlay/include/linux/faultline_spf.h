@@ -172,9 +172,6 @@ bool spf_can_reuse(struct folio *folio, struct vm_area_struct *vma);
 void spf_account_fault(struct mm_struct *mm, struct pt_regs *regs,
 		       unsigned long address, unsigned int flags,
 		       vm_fault_t result);
-/* mm/huge_memory.c: as above. */
-void spf_map_huge(struct folio *folio, pmd_t *pmd, struct vm_area_struct *vma,
-		  unsigned long address, pgtable_t pgtable);
 
 #else /* !CONFIG_FAULTLINE_SPF */
 

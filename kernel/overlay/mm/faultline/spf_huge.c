@@ -340,6 +340,28 @@ static void show_table(struct spf_state *f, pmd_t *pmdp)
 	pmd_clear(pmdp);
 }
 
+/*
+ * The end of __do_huge_pmd_anonymous_page().  The PMD entry is empty, and its
+ * table is locked.  The VMA allows the write that this is for.
+ */
+static void map_huge(struct spf_state *f, pmd_t *pmdp)
+{
+	unsigned long start = f->address & HPAGE_PMD_MASK;
+	struct vm_area_struct *vma = f->vma;
+	pmd_t entry;
+
+	entry = mk_huge_pmd(&f->huge->page, vma->vm_page_prot);
+	entry = pmd_mkwrite(pmd_mkdirty(entry), vma);
+	folio_add_new_anon_rmap(f->huge, vma, start, RMAP_EXCLUSIVE);
+	folio_add_lru_vma(f->huge, vma);
+	pgtable_trans_huge_deposit(f->mm, pmdp, f->table);
+	set_pmd_at(f->mm, start, pmdp, entry);
+	update_mmu_cache_pmd(vma, f->address, pmdp);
+	add_mm_counter(f->mm, MM_ANONPAGES, HPAGE_PMD_NR);
+	mm_inc_nr_ptes(f->mm);
+	deferred_split_folio(f->huge, false);
+}
+
 /* The VMA is locked and the snapshot holds.  Takes over the page and the table. */
 static enum spf_outcome install_huge(struct spf_state *f, pmd_t *pmdp)
 {
@@ -360,7 +382,7 @@ static enum spf_outcome install_huge(struct spf_state *f, pmd_t *pmdp)
 #ifdef CONFIG_LRU_GEN
 		current->in_lru_fault = vma_has_recency(vma);
 #endif
-		spf_map_huge(f->huge, pmdp, vma, f->address, f->table);
+		map_huge(f, pmdp);
 #ifdef CONFIG_LRU_GEN
 		current->in_lru_fault = false;
 #endif
