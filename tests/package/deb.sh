@@ -193,7 +193,7 @@ has() {
 doc=usr/share/doc/linux-image-$kver
 check 'the image has kernel, configuration, pin, patches, bill of materials' \
 	has "linux-image-$kver" "boot/vmlinuz-$kver" "boot/config-$kver" "$doc/upstream" \
-	"$doc/config(.gz)?" "$doc/sbom.spdx.json(.gz)?" "$doc/patches/series" "$doc/copyright" \
+	"$doc/config(.gz)?" "$doc/sbom.spdx.json(.gz)?" "$doc/patches/series(.gz)?" "$doc/copyright" \
 	"$doc/changelog.Debian.gz"
 patches() { find "$1" -name '*.patch*' | sed 's|.*/||; s|\.gz$||' | sort; }
 mkdir "$work/image" "$work/headers" "$work/profiles"
