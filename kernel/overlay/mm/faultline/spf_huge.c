@@ -365,7 +365,6 @@ static void map_huge(struct spf_state *f, pmd_t *pmdp)
 /* The VMA is locked and the snapshot holds.  Takes over the page and the table. */
 static enum spf_outcome install_huge(struct spf_state *f, pmd_t *pmdp)
 {
-	struct vm_area_struct *vma = f->vma;
 	enum spf_outcome outcome;
 	spinlock_t *ptl;	/* of the PMD table */
 
@@ -380,7 +379,7 @@ static enum spf_outcome install_huge(struct spf_state *f, pmd_t *pmdp)
 		if (spf_broken(SPF_SEEN_TABLE))
 			show_table(f, pmdp);
 #ifdef CONFIG_LRU_GEN
-		current->in_lru_fault = vma_has_recency(vma);
+		current->in_lru_fault = vma_has_recency(f->vma);
 #endif
 		map_huge(f, pmdp);
 #ifdef CONFIG_LRU_GEN
