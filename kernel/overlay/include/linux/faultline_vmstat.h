@@ -79,6 +79,21 @@
 #endif
 
 /*
+ * zeroed       free huge pages that were cleared before the fault took a lock
+ * zeroed_used  faults that took such a page, and did not clear it
+ * zeroed_late  faults that cleared a page under their locks, although
+ *              vm.hugetlb_zero_ahead is on
+ */
+#ifdef CONFIG_FAULTLINE_HUGETLB_ZERO
+#define FAULTLINE_HUGETLB_ZERO_EVENTS(E)				\
+	E(HUGETLB_ZEROED, "hugetlb_zeroed")				\
+	E(HUGETLB_ZEROED_USED, "hugetlb_zeroed_used")			\
+	E(HUGETLB_ZEROED_LATE, "hugetlb_zeroed_late")
+#else
+#define FAULTLINE_HUGETLB_ZERO_EVENTS(E)
+#endif
+
+/*
  * ipi_*       broadcasts that waited for page table walkers, by the place
  *             that sent them; the first three are those of enum pmd_clear_site
  * avoided_*   broadcasts that were not sent, by place, in the same order
@@ -182,7 +197,8 @@
 	FAULTLINE_PMD_CLEAR_EVENTS(E)					\
 	FAULTLINE_PMD_CLEAR_PPC_EVENTS(E)				\
 	FAULTLINE_SPF_EVENTS(E)						\
-	FAULTLINE_WALK_EVENTS(E)
+	FAULTLINE_WALK_EVENTS(E)					\
+	FAULTLINE_HUGETLB_ZERO_EVENTS(E)
 
 #define FAULTLINE_VM_EVENT_ITEM(item, name)	item,
 #define FAULTLINE_VM_EVENT_TEXT(item, name)	name,

@@ -31,6 +31,9 @@ struct faultline_toggle {
 #ifdef CONFIG_FAULTLINE_HUGETLB
 extern struct faultline_toggle hugetlb_pmd_sharing_toggle;
 #endif
+#ifdef CONFIG_FAULTLINE_HUGETLB_ZERO
+extern struct faultline_toggle hugetlb_zero_ahead_toggle;
+#endif
 #ifdef CONFIG_FAULTLINE_MADVISE
 extern struct faultline_toggle madvise_section_toggle;
 #endif

@@ -51,6 +51,7 @@
 #include <linux/delay.h>
 #include <linux/fault-inject.h>
 #include <linux/faultline_hugetlb.h>
+#include <linux/faultline_hugetlb_zero.h>
 #include <linux/hugetlb.h>
 #include <linux/kobject.h>
 #include <linux/ktime.h>
@@ -692,7 +693,7 @@ static struct folio *fault_folio(struct vm_fault *vmf, struct hstate *h,
 	folio = alloc_hugetlb_folio(vma, vmf->address, false);
 	if (IS_ERR(folio))
 		goto unlock;
-	folio_zero_user(folio, vmf->real_address);
+	hugetlb_zero_folio(folio, vmf->real_address);
 	__folio_mark_uptodate(folio);
 	if (hugetlb_add_to_page_cache(folio, mapping, vmf->pgoff)) {
 		restore_reserve_on_error(h, vma, vmf->address, folio);

@@ -30,6 +30,9 @@ static struct faultline_toggle *const toggles[] = {
 #ifdef CONFIG_FAULTLINE_HUGETLB
 	&hugetlb_pmd_sharing_toggle,
 #endif
+#ifdef CONFIG_FAULTLINE_HUGETLB_ZERO
+	&hugetlb_zero_ahead_toggle,
+#endif
 #ifdef CONFIG_FAULTLINE_MADVISE
 	&madvise_section_toggle,
 #endif
