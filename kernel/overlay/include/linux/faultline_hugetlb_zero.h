@@ -8,9 +8,12 @@
 #ifndef _LINUX_FAULTLINE_HUGETLB_ZERO_H
 #define _LINUX_FAULTLINE_HUGETLB_ZERO_H
 
+#include <linux/gfp_types.h>
 #include <linux/hugetlb.h>
 #include <linux/jump_label.h>
 #include <linux/mm.h>
+#include <linux/nodemask.h>
+#include <linux/numa.h>
 
 #ifdef CONFIG_FAULTLINE_HUGETLB_ZERO
 
@@ -22,7 +25,7 @@ DECLARE_STATIC_KEY_FALSE(hugetlb_zero_pool_key);
 vm_fault_t __hugetlb_zero_fault(struct mm_struct *mm,
 				struct vm_area_struct *vma,
 				unsigned long address, unsigned int flags);
-void __hugetlb_zero_prefer(struct hstate *h, int nid);
+int __hugetlb_zero_node(struct hstate *h, gfp_t gfp, const nodemask_t *nodes);
 void __hugetlb_zero_enqueue(struct folio *folio);
 void __hugetlb_zero_dequeue(struct folio *folio);
 void __hugetlb_zero_remove(struct folio *folio);
@@ -53,11 +56,17 @@ static inline vm_fault_t hugetlb_zero_fault(struct mm_struct *mm,
 	return hugetlb_fault(mm, vma, address, flags);
 }
 
-/* A page of node @nid is about to be dequeued: the one cleared for us first. */
-static inline void hugetlb_zero_prefer(struct hstate *h, int nid)
+/*
+ * A page of @nodes (NULL: of any node) is about to be dequeued; hugetlb_lock is
+ * held.  Returns the node to look at first, because the page that was cleared for
+ * this fault is at the head of its list; or NUMA_NO_NODE.
+ */
+static inline int hugetlb_zero_node(struct hstate *h, gfp_t gfp,
+				    const nodemask_t *nodes)
 {
 	if (static_branch_unlikely(&hugetlb_zero_pool_key))
-		__hugetlb_zero_prefer(h, nid);
+		return __hugetlb_zero_node(h, gfp, nodes);
+	return NUMA_NO_NODE;
 }
 
 /* @folio becomes a free page of the pool; hugetlb_lock is held. */
@@ -112,8 +121,10 @@ static inline vm_fault_t hugetlb_zero_fault(struct mm_struct *mm,
 	return hugetlb_fault(mm, vma, address, flags);
 }
 
-static inline void hugetlb_zero_prefer(struct hstate *h, int nid)
+static inline int hugetlb_zero_node(struct hstate *h, gfp_t gfp,
+				    const nodemask_t *nodes)
 {
+	return NUMA_NO_NODE;
 }
 
 static inline void hugetlb_zero_enqueue(struct folio *folio)

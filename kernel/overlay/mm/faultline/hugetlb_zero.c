@@ -12,10 +12,11 @@
  * nothing to undo if the fault does not need it after all.
  *
  * While somebody clears a page, or counts on a page that is clear, the page has a
- * slot.  The fault that has made the slot owns it.  Others that need the same
- * page of a file, or that find no other free page, join it: they help to clear
- * it, and then go on, too.  A page is cleared in pieces, and each piece is claimed
- * and cleared in one hold of the slot's lock, for reading, with interrupts off.
+ * slot.  The fault that makes the slot is its first user.  Others that need the
+ * same page of a file, or that find no other free page, join it: they help to
+ * clear it, and then go on, too.  A page is cleared in pieces, and each piece is
+ * claimed and cleared in one hold of the slot's lock, for reading, with interrupts
+ * off.
  *
  *  Z1. A page with a slot is a free page like any other: it is on the free list,
  *      has HPG_freed, and is in free_huge_pages.  No count of the pool, of
@@ -40,23 +41,23 @@
  *      enqueue_hugetlb_folio(), through which all pages get into the free list,
  *      removes the flag.  remove_hugetlb_folio() does so, too.
  *  Z5. A page is moved to the tail of its free list when it gets a slot, and to
- *      the head when it loses the slot and stays.  Only the owner moves it to the
- *      head earlier, when it is about to dequeue it.  Upstream adds and takes
- *      pages at the head.  So pages with a slot are taken by others only if there
- *      is no other page; the search for a page ends at the first one with a slot;
- *      and a page that was cleared for nothing is the next that a fault finds.
- *      A fault has at most one slot, and makes none for a page of a file that has
- *      one: there are at most as many pages with a slot as faults in flight, and
- *      pages are cleared only when no clear page is free.
+ *      the head when it loses the slot and stays.  Only a user of the slot moves it
+ *      to the head earlier, when it is about to dequeue it.  Upstream adds and
+ *      takes pages at the head.  So pages with a slot are taken by others only if
+ *      there is no other page; the search for a page ends at the first one with a
+ *      slot; and a page that was cleared for nothing is the next that a fault
+ *      finds.  A fault has at most one slot, and makes none for a page of a file
+ *      that has one: there are at most as many pages with a slot as faults in
+ *      flight, and pages are cleared only when no clear page is free.
  *  Z6. The VMA is not used while it is unlocked.  Afterwards it is used only if
  *      it is found at the address, and locked, and its vm_lock_seq is as before:
  *      every change of a VMA, and its removal, begins with vma_start_write(), and
  *      new VMAs are write-locked as they are linked.  So it is as if the lock had
- *      been held all the time.  Otherwise, and if mmap_lock was held, whose
- *      holder may rely on more than this VMA, the fault returns VM_FAULT_RETRY,
- *      and begins again; then it finds a clear page and keeps the lock.
- *  Z7. A slot has users, counted under hugetlb_lock: its owner and those who have
- *      joined.  The last one detaches and frees it.
+ *      been held all the time, for callers that look at this VMA only: page faults
+ *      from user space.  In all other cases the fault returns VM_FAULT_RETRY, and
+ *      begins again; then it finds a clear page and keeps the lock.
+ *  Z7. A slot has users, counted under hugetlb_lock: faults that have not left
+ *      __hugetlb_zero_fault().  The last one detaches the slot and frees it.
  *
  * If the page is taken by somebody else, if there is no free page, or no memory
  * for a slot, or if the lock must not be released, the fault clears a page under
@@ -150,24 +151,28 @@ struct zero_slot {
 	atomic_t		done;		/* pieces cleared */
 	/* The rest is protected by hugetlb_lock.  See Z7. */
 	unsigned int		users;
-	const struct task_struct *owner;
 	struct zero_key		key;
-	/* Empty once the slot is detached; @by_owner, if the owner has left. */
-	struct hlist_node	by_owner;
-	struct hlist_node	by_key;
+	struct hlist_node	by_key;		/* unhashed once it is detached */
+};
+
+/* A fault that has a slot, on its stack.  Protected by hugetlb_lock. */
+struct zero_user {
+	const struct task_struct *task;
+	struct zero_slot	*slot;
+	struct hlist_node	by_task;
 };
 
 /*
- * There are as many slots as faults in flight, spread evenly: only a machine with
- * thousands of those has more than a few in a row.
+ * There are at most as many entries as faults in flight, spread evenly: only a
+ * machine with thousands of those has more than a few in a row.
  */
 #define SLOT_HASH_BITS	8
-static struct hlist_head slots_by_owner[1 << SLOT_HASH_BITS];
+static struct hlist_head users_by_task[1 << SLOT_HASH_BITS];
 static struct hlist_head slots_by_key[1 << SLOT_HASH_BITS];
 
-static struct hlist_head *owner_bucket(const struct task_struct *owner)
+static struct hlist_head *task_bucket(const struct task_struct *task)
 {
-	return &slots_by_owner[hash_ptr(owner, SLOT_HASH_BITS)];
+	return &users_by_task[hash_ptr(task, SLOT_HASH_BITS)];
 }
 
 static struct hlist_head *key_bucket(const struct zero_key *key)
@@ -222,9 +227,7 @@ static void attach_slot(struct zero_slot *slot, struct folio *folio,
 	slot->pieces = DIV_ROUND_UP(pages_per_huge_page(h), PIECE_PAGES);
 	atomic_set(&slot->next, zeroed ? slot->pieces : 0);
 	atomic_set(&slot->done, zeroed ? slot->pieces : 0);
-	slot->users = 1;
-	slot->owner = current;
-	hlist_add_head(&slot->by_owner, owner_bucket(current));
+	slot->users = 0;
 	hlist_add_head(&slot->by_key, key_bucket(&slot->key));
 
 	folio_clear_hugetlb_zeroed(folio);
@@ -251,7 +254,6 @@ static void detach_slot(struct folio *folio, bool removed)
 		write_unlock(&slot->lock);
 	}
 	complete = slot_complete(slot) || hugetlb_zero_broken(ZERO_STALE);
-	hlist_del_init(&slot->by_owner);
 	hlist_del_init(&slot->by_key);
 
 	folio_clear_hugetlb_zero_slot(folio);
@@ -260,14 +262,24 @@ static void detach_slot(struct folio *folio, bool removed)
 		folio_set_hugetlb_zeroed(folio);
 }
 
-static void put_slot(struct zero_slot *slot)
+static void use_slot(struct zero_user *user, struct zero_slot *slot)
 {
+	lockdep_assert_held(&hugetlb_lock);
+	slot->users++;
+	user->task = current;
+	user->slot = slot;
+	hlist_add_head(&user->by_task, task_bucket(current));
+}
+
+/* Z7 */
+static void put_slot(struct zero_user *user)
+{
+	struct zero_slot *slot = user->slot;
 	struct folio *folio;
 	bool last;
 
 	spin_lock_irq(&hugetlb_lock);
-	if (slot->owner == current)
-		hlist_del_init(&slot->by_owner);
+	hlist_del(&user->by_task);
 	last = !--slot->users;
 	folio = slot_folio(slot);
 	if (last && folio) {
@@ -376,28 +388,32 @@ static bool clear_unlocked(struct zero_slot *slot,
 	struct vm_area_struct *found;
 	unsigned int seq;
 
-	if (!(flags & FAULT_FLAG_VMA_LOCK)) {
-		mmap_read_unlock(mm);
-		clear_slot(slot);
-		hugetlb_zero_window(ZERO_WINDOW_PREPARED);
-		return false;
-	}
-
-	/* Stable: only who holds the VMA lock for writing changes it. */
+	/* Stable: only who write-locks the VMA changes it. */
 	seq = vma->vm_lock_seq;
-	vma_end_read(vma);
+	if (flags & FAULT_FLAG_VMA_LOCK)
+		vma_end_read(vma);
+	else
+		mmap_read_unlock(mm);
 	clear_slot(slot);
 	hugetlb_zero_window(ZERO_WINDOW_PREPARED);
-	if (fatal_signal_pending(current) ||
+	/* Z6: only page faults of user space have nothing but the VMA. */
+	if (fatal_signal_pending(current) || !(flags & FAULT_FLAG_USER) ||
 	    time_after(jiffies, since + MAX_UNLOCKED))
 		return false;
-	found = lock_vma_under_rcu(mm, address);
-	if (!found)
+
+	if (flags & FAULT_FLAG_VMA_LOCK)
+		found = lock_vma_under_rcu(mm, address);
+	else if (!mmap_read_lock_killable(mm))
+		found = vma_lookup(mm, address);
+	else
 		return false;
 	if (found == vma && (vma->vm_lock_seq == seq ||
 			     hugetlb_zero_broken(ZERO_NO_RECHECK)))
 		return true;
-	vma_end_read(found);
+	if (!(flags & FAULT_FLAG_VMA_LOCK))
+		mmap_read_unlock(mm);
+	else if (found)
+		vma_end_read(found);
 	return false;
 }
 
@@ -507,11 +523,11 @@ static struct folio *pick_folio(struct vm_area_struct *vma,
 
 /*
  * Make a slot for the fault, or join one.  If the fault must not clear anything
- * now, the slot is complete.  Returns NULL if the fault has to do without.
+ * now, the slot is complete.  Returns false if the fault has to do without.
  */
-static struct zero_slot *get_slot(struct vm_area_struct *vma,
-				  unsigned long address,
-				  const struct zero_key *key, bool may_clear)
+static bool get_slot(struct zero_user *user, struct vm_area_struct *vma,
+		     unsigned long address, const struct zero_key *key,
+		     bool may_clear)
 {
 	struct hstate *h = hstate_vma(vma);
 	struct zero_slot *slot, *other;
@@ -520,7 +536,7 @@ static struct zero_slot *get_slot(struct vm_area_struct *vma,
 	/* The VMA is locked: do not wait for memory. */
 	slot = kmalloc(sizeof(*slot), GFP_NOWAIT | __GFP_NOWARN);
 	if (!slot)
-		return NULL;
+		return false;
 	slot->address = address;
 	slot->key = *key;
 
@@ -530,13 +546,14 @@ static struct zero_slot *get_slot(struct vm_area_struct *vma,
 		folio = pick_folio(vma, address, h, &other);
 	if (folio && (may_clear || folio_test_hugetlb_zeroed(folio))) {
 		attach_slot(slot, folio, h);
+		use_slot(user, slot);
 		spin_unlock_irq(&hugetlb_lock);
-		return slot;
+		return true;
 	}
 	if (folio || (other && !may_clear && !slot_complete(other)))
 		other = NULL;
 	if (other)
-		other->users++;
+		use_slot(user, other);
 	spin_unlock_irq(&hugetlb_lock);
 	kfree(slot);
 	return other;
@@ -546,43 +563,52 @@ vm_fault_t __hugetlb_zero_fault(struct mm_struct *mm,
 				struct vm_area_struct *vma,
 				unsigned long address, unsigned int flags)
 {
-	struct zero_slot *slot = NULL;
 	vm_fault_t ret = VM_FAULT_RETRY;
+	struct zero_user user;
 	struct zero_key key;
 	bool may_clear;
 
 	/* Once per fault, or it might go on for ever. */
 	may_clear = fault_flag_allow_retry_first(flags) &&
 		    !(flags & FAULT_FLAG_RETRY_NOWAIT);
-	if (fault_needs_page(vma, address, flags, &key))
-		slot = get_slot(vma, address, &key, may_clear);
-	if (!slot)
+	if (!fault_needs_page(vma, address, flags, &key) ||
+	    !get_slot(&user, vma, address, &key, may_clear))
 		return hugetlb_fault(mm, vma, address, flags);
 
-	if (slot_complete(slot) ||
-	    clear_unlocked(slot, vma, address, flags))
+	if (slot_complete(user.slot) ||
+	    clear_unlocked(user.slot, vma, address, flags))
 		ret = hugetlb_fault(mm, vma, address, flags);
-	put_slot(slot);
+	put_slot(&user);
 
 	return ret;
 }
 
 /* === The pool ============================================================= */
 
-/* Z5: the owner is about to take a page, and takes the one of its slot. */
-void __hugetlb_zero_prefer(struct hstate *h, int nid)
+/*
+ * Z5: a user of a slot is about to take a page, and takes the one of the slot, if
+ * its node is still allowed.  That is the page which the fault would have got when
+ * it was picked; a page that has become free on a nearer node since does not count.
+ */
+int __hugetlb_zero_node(struct hstate *h, gfp_t gfp, const nodemask_t *nodes)
 {
-	struct zero_slot *slot;
 	struct folio *folio = NULL;
+	struct zero_user *user;
+	int nid;
 
 	lockdep_assert_held(&hugetlb_lock);
-	hlist_for_each_entry(slot, owner_bucket(current), by_owner)
-		if (slot->owner == current && !hugetlb_zero_broken(ZERO_NO_OWN))
-			folio = slot_folio(slot);
-	if (folio && folio_nid(folio) == nid && folio_hstate(folio) == h &&
-	    !folio_test_hwpoison(folio) &&
-	    !is_migrate_isolate_page(&folio->page))
-		list_move(&folio->lru, &h->hugepage_freelists[nid]);
+	hlist_for_each_entry(user, task_bucket(current), by_task)
+		if (user->task == current && !hugetlb_zero_broken(ZERO_NO_OWN))
+			folio = slot_folio(user->slot);
+	if (!folio || folio_hstate(folio) != h || folio_test_hwpoison(folio) ||
+	    is_migrate_isolate_page(&folio->page))
+		return NUMA_NO_NODE;
+	nid = folio_nid(folio);
+	if ((nodes && !node_isset(nid, *nodes)) ||
+	    !cpuset_zone_allowed(folio_zone(folio), gfp))
+		return NUMA_NO_NODE;
+	list_move(&folio->lru, &h->hugepage_freelists[nid]);
+	return nid;
 }
 
 void __hugetlb_zero_dequeue(struct folio *folio)
