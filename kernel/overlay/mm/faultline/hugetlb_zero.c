@@ -127,7 +127,11 @@ struct faultline_toggle hugetlb_zero_ahead_toggle = {
 /* A few microseconds, with interrupts off. */
 #define PIECE_PAGES	(PAGE_SHIFT < 15 ? SZ_32K / PAGE_SIZE : 1)
 
-/* The page that a fault needs: of a file, or of a private mapping. */
+/*
+ * The page that a fault needs: of a file, or of a private mapping.  The pointers
+ * are only compared: if one is stale, faults on unrelated pages share a slot, and
+ * one of them clears its page late.
+ */
 struct zero_key {
 	const struct address_space	*mapping;
 	const struct mm_struct		*mm;	/* NULL: shared */
@@ -250,7 +254,7 @@ static void detach_slot(struct folio *folio, bool removed)
 	if (!removed || !hugetlb_zero_broken(ZERO_SKIP_REMOVE)) {
 		/* Pairs with the hold in clear_piece(). */
 		write_lock(&slot->lock);
-		slot->folio = NULL;
+		WRITE_ONCE(slot->folio, NULL);
 		write_unlock(&slot->lock);
 	}
 	complete = slot_complete(slot) || hugetlb_zero_broken(ZERO_STALE);
@@ -376,7 +380,7 @@ static void clear_slot(struct zero_slot *slot)
 #define MAX_UNLOCKED	(10 * HZ)
 
 /*
- * Clears the page of @slot with the lock of the fault released.  Returns false if
+ * Clear the page of @slot with the lock of the fault released.  Returns false if
  * the lock could not be taken again, or the VMA has changed: see Z6.
  */
 static bool clear_unlocked(struct zero_slot *slot,
@@ -425,8 +429,10 @@ static bool fault_needs_page(struct vm_area_struct *vma, unsigned long address,
 	bool shared = vma->vm_flags & VM_MAYSHARE;
 	pte_t *ptep;
 
-	if (flags & FAULT_FLAG_UNSHARE || userfaultfd_armed(vma) ||
-	    !READ_ONCE(h->free_huge_pages))
+	if (flags & FAULT_FLAG_UNSHARE || userfaultfd_armed(vma))
+		return false;
+	/* A hint: if it is stale, a page is cleared late. */
+	if (!data_race(h->free_huge_pages))
 		return false;
 
 	address &= huge_page_mask(h);
