@@ -29,7 +29,7 @@ SECUREBOOT_CERT ?=
 # it and `make test-upstream` run in full (FULL=1).
 FORMAT ?=
 FULL ?=
-# The benchmark for `make bench`: munmap, hugetlb, pmd_clear, spf, micro or workloads.
+# The benchmark for `make bench`: munmap, hugetlb, hugetlb_zero, pmd_clear, spf, micro or workloads.
 BENCH ?= munmap
 # The tests for `make test`: suites, or SUITE/NAME; empty: all.
 SUITE ?=
@@ -180,7 +180,7 @@ shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@bash -c '. tests/lib/vm.sh && exec tools/fl vm shell --kernel "$$(image $(SMALL))"'
 
 .PHONY: bench
-bench: tree ## measure BENCH=munmap, hugetlb, pmd_clear, spf, micro, survey or workloads; PEER=1
+bench: tree ## measure BENCH=munmap, hugetlb(_zero), pmd_clear, spf, micro, survey, workloads; PEER=1
 	@$(DEPS) vm $(filter workloads,$(BENCH))
 	@tools/fl build microvm-stock
 	@tools/fl build microvm

@@ -120,8 +120,8 @@ RCU_TABLES = "pmd_clear_guest"
 # faults would be counted.
 AWAKE = "mkfifo /tmp/never; until read -r -t 1 nothing <>/tmp/never; do :; done & "
 
-RACES = ("munmap_race", "madvise_race", "hugetlb_race", "pmd_clear_race", "spf_race",
-         "walk_race")
+RACES = ("munmap_race", "madvise_race", "hugetlb_race", "hugetlb_zero_race", "pmd_clear_race",
+         "spf_race", "walk_race")
 FLIPPED = tuple(f"{name} -v flip" for name in RACES)
 PPC64LE = ("mmu.sh", "toggles", "munmap_semantics", "munmap_race", "munmap_fault",
            "madvise_semantics", "madvise_race", "hugetlb_semantics", "walk_semantics",
@@ -130,7 +130,7 @@ PPC64LE = ("mmu.sh", "toggles", "munmap_semantics", "munmap_race", "munmap_fault
 BOOTS = {boot.title: boot for boot in (
     Boot("kernel/semantics", "microvm",
          ("toggles", "munmap_semantics", "munmap_fault", "madvise_semantics", "hugetlb_semantics",
-          "pmd_clear_semantics", "spf_semantics", "walk_semantics"),
+          "hugetlb_zero_semantics", "pmd_clear_semantics", "spf_semantics", "walk_semantics"),
          IN_TURN, mem=3072, timeout=1500, append=NUMA, env=(FLIP_OFF, "FAULTLINE_COUNT=1000"),
          reason="The effect of each value of each switch, and the switches themselves.  On one "
          "host thread because these programs enable trace events and perf events."),
@@ -141,11 +141,17 @@ BOOTS = {boot.title: boot for boot in (
          IN_TURN, timeout=1500, append=NUMA, seconds=2, env=(FLIP_OFF, "FAULTLINE_COUNT=1000"),
          reason="The races again, with the switch flipping on and off all the time."),
 
+    Boot("kernel/gigantic", "microvm",
+         tuple(f"hugetlb_zero_semantics -v giant_{arm}" for arm in ("off", "on")),
+         IN_TURN, mem=2560, append="hugepagesz=1G hugepages=1", env=(FLIP_OFF,),
+         reason="A huge page of 1 GiB, which only the kernel command line can reserve: for the "
+         "other rows it would be too much memory."),
+
     Boot("kernel/debug/kunit", "microvm-debug", cpus=2,
          reason="The KUnit suites of mm/faultline, which run when the kernel boots."),
     Boot("kernel/debug/semantics", "microvm-debug",
          ("toggles", "munmap_semantics", "munmap_fault", "madvise_semantics", "hugetlb_semantics",
-          "spf_semantics", "walk_semantics"),
+          "hugetlb_zero_semantics", "spf_semantics", "walk_semantics"),
          mem=4096, timeout=1500, append=f"{NUMA} {RCU_TABLES}", env=("FAULTLINE_COUNT=100",),
          reason="kernel/semantics under KASAN, lockdep and mm's own checks, with fault injection "
          "for allocations.  One host thread per CPU, although that occasionally fails (IN_TURN): "
@@ -159,7 +165,8 @@ BOOTS = {boot.title: boot for boot in (
          "any place where preemption is not off, even inside an RCU section; the other rows have "
          "the default of Debian's kernels, voluntary."),
     Boot("kernel/debug/flip", "microvm-debug",
-         ("pmd_clear_semantics", "pmd_clear_race -v flip", "spf_race -v flip"),
+         ("pmd_clear_semantics", "pmd_clear_race -v flip", "spf_race -v flip",
+          "hugetlb_zero_race -v flip"),
          2, mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", seconds=2,
          env=(FLIP_OFF,),
          reason="kernel/flip under KASAN, lockdep and mm's own checks, also with wider race "
@@ -269,6 +276,20 @@ RULES = {
         # Hit once or twice in 20 s: the page must be cleared for its next user meanwhile.
         _hugetlb("NO_ENTRY_LOCK", "locking the table to look at a page", "off.scan",
                  "hugetlb_entry_window_us=100000", seconds=60))),
+    "kernel/debug/hugetlb_zero-rules": (dataclasses.replace(_DEBUG, append=NUMA), (
+        # Who takes the page does not wait for it to be clear: a call that fills it.
+        Rule("ZERO_LATE_WRITE", "the lock of a page that is being cleared",
+             "hugetlb_zero_race zero_race.on.last", "hugetlb_zero_held_window_us=20000"),
+        Rule("ZERO_KEEP_FLAG", "a page that is not clear any more once it was used",
+             "hugetlb_zero_semantics zero.on.private"),
+        Rule("ZERO_SKIP_REMOVE", "the end of clearing when a page leaves the pool",
+             "hugetlb_zero_race zero_race.on.resize", "hugetlb_zero_piece_window_us=1000"),
+        Rule("ZERO_STALE", "a page that is clear only when all of it is",
+             "hugetlb_zero_race zero_race.on.kill", "hugetlb_zero_piece_window_us=1000"),
+        Rule("ZERO_NO_RECHECK", "the check that the mapping is the same",
+             "hugetlb_zero_race zero_race.on.protect", "hugetlb_zero_prepared_window_us=20000"),
+        Rule("ZERO_NO_OWN", "the preference for the page that was cleared for the fault",
+             "hugetlb_zero_semantics zero.on.private", passes=False))),
     "kernel/debug/walk-rules": (dataclasses.replace(_DEBUG, env=("FAULTLINE_MIB=16",)), (
         # A window is as long as QEMU may keep a CPU from running.
         Rule("WALK_NO_RECHECK", "the check of a VMA once it is locked", "walk_race race.on.sum",

@@ -147,8 +147,9 @@ static void name_fault(struct row *row, const struct cause *cause, int lock)
 		 huge || *state ? " (" : "", huge ? "hugetlb" : "",
 		 huge && *state ? ", " : "", state,
 		 huge || *state ? ")" : "");
-	/* No switch lets such a fault do without the lock of its mapping. */
-	row->which = huge ? -1 : switch_named("vm.speculative_page_fault");
+	/* Such a fault clears its page before it locks the mapping, or only maps it. */
+	row->which = switch_named(huge ? "vm.hugetlb_zero_ahead" :
+					 "vm.speculative_page_fault");
 }
 
 static void name_advice(struct row *row, const struct cause *cause)

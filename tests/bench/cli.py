@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from faultline.flavour import FLAVOURS
-from . import hugetlb, micro, munmap, pmd_clear, spf, survey, workloads
+from . import hugetlb, hugetlb_zero, micro, munmap, pmd_clear, spf, survey, workloads
 from .guest import BUILD, BenchError, Kernels
 from .report import Report
 
@@ -77,7 +77,7 @@ examples:
 # Each has a Plan, a smaller one, QUICK, and run().
 _BENCHMARKS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
-    for module in (munmap, hugetlb, pmd_clear, spf, micro, survey, workloads)}
+    for module in (munmap, hugetlb, hugetlb_zero, pmd_clear, spf, micro, survey, workloads)}
 
 # Fields of a Plan that the command line can change.
 _SIZES = {
@@ -90,6 +90,8 @@ _SIZES = {
            "micro, workloads"),
     "storm-procs": ("N", "hugetlb: processes in exit_storm"),
     "storm-gib": ("GIB", "hugetlb: mapping size of each of them"),
+    "passes": ("N", "hugetlb_zero: how often pages of 2 MiB are faulted in"),
+    "pages": ("N", "hugetlb_zero: number of these pages"),
     "areas": ("N", "pmd_clear: huge pages per turn"),
     "forks": ("N", "pmd_clear: children per turn"),
     "threads": ("N,...", "spf: threads in throughput, at most as many as the host has CPUs"),

@@ -13,7 +13,7 @@ assert result["kernel"] and result["machine"], result
 assert all(row["n"] >= 1 and row["min"] <= row["median"] <= row["max"]
            for row in result["rows"]) and result["rows"]
 '
-for name in munmap hugetlb pmd_clear spf micro survey; do
+for name in munmap hugetlb hugetlb_zero pmd_clear spf micro survey; do
 	if out=$(tests/lab bench "$name" --quick 2>&1); then
 		ok "the $name benchmark runs"
 		check "the $name benchmark writes its rows" python3 -c "$rows" "$BUILD/bench/$name-quick.json"

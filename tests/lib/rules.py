@@ -25,7 +25,7 @@ from .tap import Tap
 
 # Where the rules of each feature are, in the kernel's tree.
 HEADERS = {feature: f"mm/faultline/{feature}.h"
-           for feature in ("munmap", "hugetlb", "pmd_clear", "spf", "walk")}
+           for feature in ("munmap", "hugetlb", "hugetlb_zero", "pmd_clear", "spf", "walk")}
 CONSTANT = re.compile(r"(?m)^\t(\w+)\s*= BIT\((\d+)\),")
 # On a busy host, some races are not hit each time.
 TRIES = 3

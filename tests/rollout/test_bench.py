@@ -23,7 +23,8 @@ from faultline.common import ROOT
 PROGRAM = ROOT / "rollout/bench/faultline-bench"
 HOST = ROOT / "rollout/host"
 BEFORE = {"munmap_section_kbytes": 4096, "madvise_section_kbytes": 0, "hugetlb_pmd_sharing": 1,
-          "pmd_clear_ipi_free": 0, "speculative_page_fault": 1, "walk_section_kbytes": 0}
+          "pmd_clear_ipi_free": 0, "speculative_page_fault": 1, "walk_section_kbytes": 0,
+          "hugetlb_zero_ahead": 0}
 # Records each call with the values of the switches; twice as fast with speculative faults.
 MICRO = """#!/bin/sh
 vm=$FAULTLINE_SYSCTL/vm

@@ -119,7 +119,7 @@ def counters() -> list[str]:
         for line in re.findall(r"(?m)^``.*``$", page.read_text()):
             names |= set(re.findall(
                 r"``((?:spf|pmd_clear|(?:munmap|madvise|walk)_section|"
-                r"hugetlb_(?:pmd|fault|zap))_\w+)``", line))
+                r"hugetlb_(?:pmd|fault|zap))_\w+|hugetlb_zeroed\w*)``", line))
     return sorted(name for name in names
                   if not name.endswith(("_us", "_rules", "_guest")))
 

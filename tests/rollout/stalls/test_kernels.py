@@ -52,7 +52,7 @@ CAUSES = {
 # The holders of holders.c: how the calls begin, the locks, and the switch.
 SHARING = "vm.hugetlb_pmd_sharing"
 HOLDERS = {
-    "hugetlb-faults": ("page fault (hugetlb", {"mmap_lock", "vma"}, None),
+    "hugetlb-faults": ("page fault (hugetlb", {"mmap_lock", "vma"}, "vm.hugetlb_zero_ahead"),
     "thp-faults": ("page fault", {"mmap_lock", "vma"}, "vm.speculative_page_fault"),
     "hugetlb-dropped": ("madvise(MADV_DONTNEED)", {"hugetlb-vma", "hugetlb-file"}, SHARING),
     "hugetlb-mutex": ("page fault (hugetlb", {"hugetlb-fault"}, None),
