@@ -95,7 +95,7 @@ class Row:
 
 # The features, where all are available.
 ALL = "FAULTLINE_MUNMAP=y FAULTLINE_PMD_CLEAR=y FAULTLINE_WALK=y "
-HUGETLB = "FAULTLINE_HUGETLB=y FAULTLINE_HUGETLB_REVALIDATE=y "
+HUGETLB = "FAULTLINE_HUGETLB=y FAULTLINE_HUGETLB_REVALIDATE=y FAULTLINE_HUGETLB_ZERO=y "
 SPF = "FAULTLINE_SPF=y "
 
 # Settings of a kernel: the tested options, and others needed to get there.
@@ -105,7 +105,7 @@ SETTINGS = {
     "MEMCG=n": ("MEMCG=n", ""),
     "KSM=n": ("KSM=n", ""),
     "SWAP=n": ("SWAP=n", ""),
-    "HUGETLB=n": ("HUGETLB_PAGE=n FAULTLINE_HUGETLB=n", "HUGETLBFS=n"),
+    "HUGETLB=n": ("HUGETLB_PAGE=n FAULTLINE_HUGETLB=n FAULTLINE_HUGETLB_ZERO=n", "HUGETLBFS=n"),
     "USERFAULTFD=n": ("USERFAULTFD=n", ""),
     "ADVISE=n": ("ADVISE_SYSCALLS=n FAULTLINE_MADVISE=n", "EXPERT=y"),
     "LRU_GEN=n": ("LRU_GEN=n", ""),
@@ -117,7 +117,7 @@ SETTINGS = {
     # FAULTLINE_SPF_TORTURE selects MMU_NOTIFIER, which nothing else in microvm does.
     "tests": ("FAULTLINE_SPF_TORTURE=y FAULTLINE_PMD_CLEAR_TORTURE=y FAULTLINE_MUNMAP_TORTURE=y "
               "FAULTLINE_HUGETLB_FAULT_INJECTION=y FAULTLINE_HUGETLB_TORTURE=y "
-              "FAULTLINE_WALK_TORTURE=y FAULTLINE_KUNIT_TEST=y",
+              "FAULTLINE_HUGETLB_ZERO_TORTURE=y FAULTLINE_WALK_TORTURE=y FAULTLINE_KUNIT_TEST=y",
               "DEBUG_VM=y FAULT_INJECTION=y FAULT_INJECTION_DEBUG_FS=y KUNIT=y"),
 }
 # (first, second): the first implies the second.
