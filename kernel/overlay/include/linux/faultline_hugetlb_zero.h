@@ -3,7 +3,7 @@
  * Clearing of huge pages ahead of a hugetlb fault: the interface to mm/.
  *
  * See mm/faultline/hugetlb_zero.c for the protocol, and
- * Documentation/admin-guide/mm/faultline/hugetlb.rst for vm.hugetlb_zero_ahead.
+ * Documentation/admin-guide/mm/faultline/hugetlb_zero.rst for vm.hugetlb_zero_ahead.
  */
 #ifndef _LINUX_FAULTLINE_HUGETLB_ZERO_H
 #define _LINUX_FAULTLINE_HUGETLB_ZERO_H

@@ -66,7 +66,7 @@
  * locks.  hugetlb_wp() copies, and needs no clear page; it still copies under its
  * locks.
  *
- * See Documentation/admin-guide/mm/faultline/hugetlb.rst.
+ * See Documentation/admin-guide/mm/faultline/hugetlb_zero.rst.
  */
 
 #include <linux/cpuset.h>

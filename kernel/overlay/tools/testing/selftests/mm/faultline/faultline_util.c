@@ -447,7 +447,12 @@ static int group_enter(const char *dir)
 
 bool memory_group_enter(struct memory_group *g)
 {
-	char path[160];
+	return control_group_enter(g, "memory");
+}
+
+bool control_group_enter(struct memory_group *g, const char *controller)
+{
+	char path[160], wanted[32];
 
 	/* A mount of our own, wherever the machine has its own or has none. */
 	snprintf(g->root, sizeof(g->root), "/tmp/faultline-cgroup-%d",
@@ -460,7 +465,8 @@ bool memory_group_enter(struct memory_group *g)
 		return false;
 	}
 	snprintf(path, sizeof(path), "%s/cgroup.subtree_control", g->root);
-	if (!write_text(path, "+memory") && !mkdir(g->dir, 0700)) {
+	snprintf(wanted, sizeof(wanted), "+%s", controller);
+	if (!write_text(path, wanted) && !mkdir(g->dir, 0700)) {
 		if (!group_enter(g->dir))
 			return true;
 		rmdir(g->dir);

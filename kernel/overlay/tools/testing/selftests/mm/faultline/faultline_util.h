@@ -152,6 +152,8 @@ struct memory_group {
  * with nothing changed.
  */
 bool memory_group_enter(struct memory_group *g);
+/* The same with another controller, such as "cpu". */
+bool control_group_enter(struct memory_group *g, const char *controller);
 /* Writes a file of the group; 0 or -errno. */
 int memory_group_write(const struct memory_group *g, const char *file,
 		       const char *text);

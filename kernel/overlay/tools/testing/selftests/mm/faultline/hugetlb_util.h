@@ -39,28 +39,41 @@ struct hugetlb_usage {
 	long table_refs;
 };
 
-/* A sysfs file of the huge page pool. */
-static inline void hugetlb_path(char *path, size_t size, const char *name)
+/* A sysfs file of the pool of huge pages of @page bytes. */
+static inline void hugetlb_path_of(char *path, size_t size, size_t page,
+				   const char *name)
 {
 	snprintf(path, size, "/sys/kernel/mm/hugepages/hugepages-%zukB/%s",
-		 pmd_size() / KIB, name);
+		 page / KIB, name);
 }
 
-static inline long hugetlb_sysfs(const char *name)
+/* Returns -1 if there is no such pool. */
+static inline long hugetlb_sysfs_of(size_t page, const char *name)
 {
 	char path[160], text[32];
 
-	hugetlb_path(path, sizeof(path), name);
+	hugetlb_path_of(path, sizeof(path), page, name);
 	return read_text(path, text, sizeof(text)) ? -1 : atol(text);
+}
+
+static inline int hugetlb_sysfs_set(size_t page, const char *name, long value)
+{
+	char path[160], text[32];
+
+	hugetlb_path_of(path, sizeof(path), page, name);
+	snprintf(text, sizeof(text), "%ld", value);
+	return write_text(path, text);
+}
+
+/* The same for the pool of PMD-sized pages. */
+static inline long hugetlb_sysfs(const char *name)
+{
+	return hugetlb_sysfs_of(pmd_size(), name);
 }
 
 static inline int hugetlb_pool_set(long pages)
 {
-	char path[160], text[32];
-
-	hugetlb_path(path, sizeof(path), "nr_hugepages");
-	snprintf(text, sizeof(text), "%ld", pages);
-	return write_text(path, text);
+	return hugetlb_sysfs_set(pmd_size(), "nr_hugepages", pages);
 }
 
 static inline void hugetlb_usage_read(struct hugetlb_usage *u)

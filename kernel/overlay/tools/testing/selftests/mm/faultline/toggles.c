@@ -75,6 +75,13 @@ static struct toggle toggles[] = {
 		.good = { 65536, 2048, 65536 },
 		.counter = "walk_section_calls",
 	},
+	{
+		.name = "hugetlb_zero_ahead",
+		.stock = 0,
+		.max = 1,
+		.good = { 1, 0, 1 },
+		.counter = "hugetlb_zeroed",
+	},
 };
 
 /* Switches of this kernel; they come first in the table. */
