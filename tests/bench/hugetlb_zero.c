@@ -130,7 +130,7 @@ static void give_back(const struct area *area)
 
 static void waits_turn(int arm, void *arg)
 {
-	struct counters before = counters_read("hugetlb_zero");
+	struct counters before = counters_read("hugetlb_");
 	struct area *area = arg;
 	atomic_bool stop = false;
 	struct waits waits[] = {

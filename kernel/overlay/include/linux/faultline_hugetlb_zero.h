@@ -2,8 +2,8 @@
 /*
  * Clearing of huge pages ahead of a hugetlb fault: the interface to mm/.
  *
- * See mm/faultline/hugetlb_zero.c for the protocol, and
- * Documentation/admin-guide/mm/faultline/hugetlb_zero.rst for vm.hugetlb_zero_ahead.
+ * See mm/faultline/hugetlb_zero.c for the protocol.  For vm.hugetlb_zero_ahead, see
+ * Documentation/admin-guide/mm/faultline/hugetlb_zero.rst.
  */
 #ifndef _LINUX_FAULTLINE_HUGETLB_ZERO_H
 #define _LINUX_FAULTLINE_HUGETLB_ZERO_H
