@@ -283,7 +283,7 @@ RULES = {
         Rule("ZERO_KEEP_FLAG", "a page that is not clear any more once it was used",
              "hugetlb_zero_semantics zero.on.private"),
         Rule("ZERO_SKIP_REMOVE", "the end of clearing when a page leaves the pool",
-             "hugetlb_zero_race zero_race.on.resize", "hugetlb_zero_piece_window_us=1000"),
+             "hugetlb_zero_race zero_race.on.resize", "hugetlb_zero_held_window_us=20000"),
         Rule("ZERO_STALE", "a page that is clear only when all of it is",
              "hugetlb_zero_race zero_race.on.kill", "hugetlb_zero_piece_window_us=1000"),
         Rule("ZERO_NO_RECHECK", "the check that the mapping is the same",
