@@ -12,6 +12,8 @@
 #include <linux/sizes.h>
 #include <uapi/linux/fs.h>
 
+struct mempolicy;
+
 /**
  * struct walk_section_ops - a walk by sections
  * @ops_of: How to walk a VMA.  Can be called more than once for a VMA, as it is
@@ -83,6 +85,7 @@ struct vm_area_struct *walk_record(struct vm_area_struct *vma,
 				   const struct walk_section_ops *walk,
 				   void *private, size_t size);
 void walk_yield_read(struct mm_struct *mm);
+bool walk_has_policy(struct vm_area_struct *vma, struct mempolicy *policy);
 
 /* Is the switch on? */
 static inline bool walk_section_enabled(void)

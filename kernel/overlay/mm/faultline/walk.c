@@ -34,6 +34,7 @@
 #include <linux/faultline_walk.h>
 #include <linux/hugetlb.h>
 #include <linux/ktime.h>
+#include <linux/mempolicy.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/pagewalk.h>
@@ -120,6 +121,19 @@ void walk_yield_write(struct mm_struct *mm)
 {
 	mmap_write_unlock(mm);
 	walk_wait_turn(mm, true);
+}
+
+/**
+ * walk_has_policy - does a VMA still have the policy that mbind() has set?
+ * @vma:    The VMA; mmap_lock is held for reading, and was released meanwhile.
+ * @policy: The policy.
+ *
+ * Another call may have given it another policy, and moved its pages accordingly.
+ */
+bool walk_has_policy(struct vm_area_struct *vma, struct mempolicy *policy)
+{
+	return mpol_equal(vma_policy(vma), policy) ||
+	       walk_broken(WALK_FOREIGN_POLICY);
 }
 
 /* === Sections ============================================================= */
