@@ -723,6 +723,9 @@ TEST_F_TIMEOUT(race, scan, TIMEOUT)
 
 #define MOVE		(MPOL_MF_MOVE | MPOL_MF_STRICT)
 
+/* Until pages that others have isolated are back as well. */
+#define ISOLATION_NS	(60 * 1000000000ULL)
+
 /* Memory on node 1. */
 static bool prepare_on_node(struct race *r)
 {
@@ -738,14 +741,33 @@ static bool prepare_on_node(struct race *r)
 
 static int move_memory(struct race *r)
 {
-	unsigned long from = 1, to = 2;
+	unsigned long nodes[2] = { 1, 2 };
+	size_t maxnode = 8 * sizeof(nodes[0]);
 
-	if (bind_to_node(r->start, r->len, 0, MPOL_MF_MOVE))
-		/* As for a hole that was there before. */
-		return errno == EFAULT ? sum_up() : -errno;
-	if (syscall(SYS_migrate_pages, 0, 8 * sizeof(from), &from, &to) < 0)
+	/* A hole, which a racer makes early, is an error.  The look-up is of all. */
+	if (syscall(SYS_mbind, r->start, r->len, MPOL_INTERLEAVE, &nodes[0],
+		    maxnode, MPOL_MF_MOVE) && errno != EFAULT)
+		return -errno;
+	if (syscall(SYS_migrate_pages, 0, maxnode, &nodes[1], &nodes[0]) < 0 ||
+	    syscall(SYS_mbind, r->start, r->len, MPOL_DEFAULT, NULL, 0,
+		    MPOL_MF_MOVE) ||
+	    syscall(SYS_migrate_pages, 0, maxnode, &nodes[0], &nodes[1]) < 0)
 		return -errno;
 	return sum_up();
+}
+
+/* No page is isolated for ever. */
+static bool isolation_ends(void)
+{
+	__u64 began = now_ns();
+
+	do {
+		write_text("/proc/sys/vm/stat_refresh", "1");
+		if (!vmstat_read("nr_isolated_anon"))
+			return true;
+		usleep(100000);
+	} while (now_ns() - began < ISOLATION_NS);
+	return false;
 }
 
 /* Nothing is lost, and what was mapped meanwhile is as it was. */
@@ -781,6 +803,8 @@ TEST_F_TIMEOUT(race, move, TIMEOUT)
 	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_on_node,
 		  .racer = replacer, .call = move_memory,
 		  .verify = moved_kept, .enough = has_yielded);
+	EXPECT_TRUE(isolation_ends())
+		TH_LOG("pages stay isolated");
 	free(d.changed);
 }
 

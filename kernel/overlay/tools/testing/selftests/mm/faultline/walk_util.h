@@ -45,12 +45,6 @@ static const struct flips walk_flips = {
 	.n_keyless = 3,
 };
 
-/* Are there two NUMA nodes? */
-static inline bool have_nodes(void)
-{
-	return !access("/sys/devices/system/node/node1", F_OK);
-}
-
 /* mbind() to one node; 0, or -1 with errno. */
 static inline long bind_to_node(void *addr, size_t len, int node, int flags)
 {
@@ -58,6 +52,19 @@ static inline long bind_to_node(void *addr, size_t len, int node, int flags)
 
 	return syscall(SYS_mbind, addr, len, MPOL_BIND, &nodes,
 		       8 * sizeof(nodes), flags);
+}
+
+/* Can memory be on either of two nodes? */
+static inline bool have_nodes(void)
+{
+	char *page = map_fresh(page_size());
+	int node;
+
+	for (node = 0; page && node < 2; node++)
+		if (bind_to_node(page, page_size(), node, 0))
+			break;
+	munmap(page, page_size());
+	return page && node == 2;
 }
 
 /* The node that memory is bound to; -1 if it is not. */
