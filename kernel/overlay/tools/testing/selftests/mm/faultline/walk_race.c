@@ -830,11 +830,11 @@ static void bind_last_part(struct race *r, int id)
 		return;
 	race_acted(r, !atomic_load(&r->done));
 	/*
-	 * Half of the pages are looked up at the most, and the first one has not moved:
-	 * the call has not come to the last part.
+	 * A page in the middle has not moved, and fewer pages are isolated than there
+	 * are between it and the part: the call has not come to the part.
 	 */
-	if (vmstat_read("nr_isolated_anon") < (long)npages() / 2 &&
-	    pages_on_node(r->start, page_size(), 1))
+	if (vmstat_read("nr_isolated_anon") < (long)npages() / 8 &&
+	    pages_on_node(r->start + r->len / 2, page_size(), 1))
 		atomic_store(&d->answer, 1);
 }
 
