@@ -290,7 +290,8 @@ RULES = {
              "hugetlb_zero_race zero_race.on.protect", "hugetlb_zero_prepared_window_us=20000"),
         Rule("ZERO_NO_OWN", "the preference for the page that was cleared for the fault",
              "hugetlb_zero_semantics zero.on.private", passes=False))),
-    "kernel/debug/walk-rules": (dataclasses.replace(_DEBUG, env=("FAULTLINE_MIB=16",)), (
+    "kernel/debug/walk-rules": (dataclasses.replace(_DEBUG, append=NUMA,
+                                                    env=("FAULTLINE_MIB=16",)), (
         # A window is as long as QEMU may keep a CPU from running.
         Rule("WALK_NO_RECHECK", "the check of a VMA once it is locked", "walk_race race.on.sum",
              "walk_find_window_us=20000"),
@@ -300,7 +301,9 @@ RULES = {
         Rule("WALK_NO_MLOCK_CHARGE", "the charge for what mlock() has still to lock",
              "walk_race race.on.mlock_limit"),
         Rule("WALK_NO_MLOCK_WAIT", "the wait for mlock() of another thread",
-             "walk_race race.on.mlock_whole"))),
+             "walk_race race.on.mlock_whole"),
+        Rule("WALK_FOREIGN_POLICY", "passing over memory with the policy of another call",
+             "walk_race race.on.move_policy"))),
     # The kernel behaves like a guest whose hypervisor flushes TLBs: on bare x86 a flush waits for
     # all walkers, no matter which rule is broken.
     "kernel/debug/pmd_clear-rules": (dataclasses.replace(_DEBUG, append=RCU_TABLES), (

@@ -12,6 +12,8 @@
 #include <linux/sizes.h>
 #include <uapi/linux/fs.h>
 
+struct mempolicy;
+
 /**
  * struct walk_section_ops - a walk by sections
  * @ops_of: How to walk a VMA.  Can be called more than once for a VMA, as it is
@@ -82,7 +84,9 @@ int walk_sectioned(struct mm_struct *mm, const struct walk_section_ops *walk,
 struct vm_area_struct *walk_record(struct vm_area_struct *vma,
 				   const struct walk_section_ops *walk,
 				   void *private, size_t size);
+void walk_wait_turn(struct mm_struct *mm, bool writer);
 void walk_yield_read(struct mm_struct *mm);
+bool walk_has_policy(struct vm_area_struct *vma, struct mempolicy *policy);
 
 /* Is the switch on? */
 static inline bool walk_section_enabled(void)
@@ -303,6 +307,7 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 /* Macros: inline functions would change the register allocation. */
 #define walk_sectioned(mm, walk, private)	((void)(walk), 0)
 #define walk_record(vma, walk, private, size)	((void)(walk), (vma))
+#define walk_wait_turn(mm, writer)		do { } while (0)
 #define walk_yield_read(mm)			do { } while (0)
 #define walk_section_enabled()			false
 #define walk_should_yield(mm, pages)		((void)(pages), false)

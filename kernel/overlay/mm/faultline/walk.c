@@ -34,6 +34,7 @@
 #include <linux/faultline_walk.h>
 #include <linux/hugetlb.h>
 #include <linux/ktime.h>
+#include <linux/mempolicy.h>
 #include <linux/mm.h>
 #include <linux/mmap_lock.h>
 #include <linux/pagewalk.h>
@@ -85,8 +86,14 @@ struct faultline_toggle walk_section_toggle = {
 
 /* === Yielding ============================================================= */
 
-/* @mm is not locked.  A task that has been a writer can have made others spin. */
-static void walk_wait_turn(struct mm_struct *mm, bool writer)
+/**
+ * walk_wait_turn - wait until the first waiter has had mmap_lock
+ * @mm:     The address space; the caller has released mmap_lock.
+ * @writer: It was a writer, and can have made others spin.
+ *
+ * Context: May sleep.  Returns early if the caller is being killed.
+ */
+void walk_wait_turn(struct mm_struct *mm, bool writer)
 {
 	const bool traced = trace_walk_yield_enabled();
 	u64 began = 0;
@@ -121,6 +128,38 @@ void walk_yield_write(struct mm_struct *mm)
 	mmap_write_unlock(mm);
 	walk_wait_turn(mm, true);
 }
+
+#ifdef CONFIG_NUMA
+/*
+ * Are two policies the same, but for what a cpuset has changed?  One that stores the mask
+ * of its call is known by that; the nodes of another are known only to be the same while
+ * its cpuset has not changed.
+ */
+static bool same_policy(const struct mempolicy *a, const struct mempolicy *b)
+{
+	if (!a || !b)
+		return a == b;
+	if (a->mode != b->mode || a->flags != b->flags)
+		return false;
+	if (a->flags & MPOL_MODE_FLAGS)
+		return nodes_equal(a->w.user_nodemask, b->w.user_nodemask);
+	return a->mode == MPOL_LOCAL || nodes_equal(a->nodes, b->nodes) ||
+	       !nodes_equal(a->w.cpuset_mems_allowed, b->w.cpuset_mems_allowed);
+}
+
+/**
+ * walk_has_policy - does a VMA still have the policy that mbind() has set?
+ * @vma:    The VMA; mmap_lock is held for reading, and was released meanwhile.
+ * @policy: The policy.
+ *
+ * Another mbind() may have given it another policy, and moved its pages accordingly.
+ */
+bool walk_has_policy(struct vm_area_struct *vma, struct mempolicy *policy)
+{
+	return same_policy(vma_policy(vma), policy) ||
+	       walk_broken(WALK_FOREIGN_POLICY);
+}
+#endif
 
 /* === Sections ============================================================= */
 

@@ -14,6 +14,7 @@ enum walk_rule {
 	WALK_NO_TURN		= BIT(1),	/* W5: take mmap_lock again at once */
 	WALK_NO_MLOCK_CHARGE	= BIT(2),	/* M4: of what is left to lock */
 	WALK_NO_MLOCK_WAIT	= BIT(3),	/* M5: for a call that has cut a VMA */
+	WALK_FOREIGN_POLICY	= BIT(4),	/* W6: move pages of another policy */
 };
 
 struct mm_struct;

@@ -719,6 +719,172 @@ TEST_F_TIMEOUT(race, scan, TIMEOUT)
 		  .verify = succeeded, .enough = has_yielded);
 }
 
+/* --- memory that moves to another NUMA node */
+
+#define MOVE		(MPOL_MF_MOVE | MPOL_MF_STRICT)
+
+/* Until pages that others have isolated are back as well. */
+#define ISOLATION_NS	(60 * 1000000000ULL)
+
+/* Memory on node 1. */
+static bool prepare_on_node(struct race *r)
+{
+	struct data *d = r->data;
+
+	if (d->changed)
+		memset(d->changed, 0, npages() * sizeof(*d->changed));
+	if (!prepare_empty(r) || bind_to_node(r->start, r->len, 1, 0))
+		return false;
+	fill_pages(r->start, r->len, r->tag);
+	return true;
+}
+
+static int move_memory(struct race *r)
+{
+	unsigned long nodes[2] = { 1, 2 };
+	size_t maxnode = 8 * sizeof(nodes[0]);
+
+	/* A hole, which a racer makes early, is an error.  The look-up is of all. */
+	if (syscall(SYS_mbind, r->start, r->len, MPOL_INTERLEAVE, &nodes[0],
+		    maxnode, MPOL_MF_MOVE) && errno != EFAULT)
+		return -errno;
+	if (syscall(SYS_migrate_pages, 0, maxnode, &nodes[1], &nodes[0]) < 0 ||
+	    syscall(SYS_mbind, r->start, r->len, MPOL_DEFAULT, NULL, 0,
+		    MPOL_MF_MOVE) ||
+	    syscall(SYS_migrate_pages, 0, maxnode, &nodes[0], &nodes[1]) < 0)
+		return -errno;
+	return sum_up();
+}
+
+/* No page is isolated for ever. */
+static bool isolation_ends(void)
+{
+	__u64 began = now_ns();
+
+	do {
+		write_text("/proc/sys/vm/stat_refresh", "1");
+		if (!vmstat_read("nr_isolated_anon"))
+			return true;
+		usleep(100000);
+	} while (now_ns() - began < ISOLATION_NS);
+	return false;
+}
+
+/* Nothing is lost, and what was mapped meanwhile is as it was. */
+static bool moved_kept(struct race *r)
+{
+	struct data *d = r->data;
+	size_t i;
+
+	if (r->ret)
+		return false;
+	for (i = 0; i < npages(); i++) {
+		__u64 word = 0;
+		int signal = try_read(r->start + i * page_size(), &word);
+
+		if (d->changed[i] == UNMAPPED ? !signal :
+		    signal || word != (d->changed[i] == REPLACED ? r->tag + i :
+				       page_word(r->tag, i)))
+			return false;
+	}
+	return true;
+}
+
+TEST_F_TIMEOUT(race, move, TIMEOUT)
+{
+	struct data d;
+
+	if (!have_nodes())
+		SKIP(return, "this machine has one node");
+	ASSERT_TRUE(data_init(&d));
+	d.changed = calloc(npages(), sizeof(*d.changed));
+	ASSERT_NE(NULL, d.changed);
+	catch_faults();
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_on_node,
+		  .racer = replacer, .call = move_memory,
+		  .verify = moved_kept, .enough = has_yielded);
+	EXPECT_TRUE(isolation_ends())
+		TH_LOG("pages stay isolated");
+	free(d.changed);
+}
+
+/*
+ * A part gets another policy before the call looks up its pages: they are moved by the
+ * later call.  The pages are on node 1, so that the call has to look up all, and the
+ * later call nothing.
+ */
+static void bind_last_part(struct race *r, int id)
+{
+	const size_t part = r->len / 4;
+	char *p = r->start + r->len - part;
+	struct data *d = r->data;
+
+	if (id) {
+		writer(r, id);
+		return;
+	}
+	while (bound_to_node(p) != 0)
+		if (atomic_load(&r->done))
+			return;
+	if (bind_to_node(p, part, 1, MOVE))
+		return;
+	race_acted(r, !atomic_load(&r->done));
+	/*
+	 * A page in the middle has not moved, and fewer pages are isolated than there
+	 * are between it and the part: the call has not come to the part.
+	 */
+	if (vmstat_read("nr_isolated_anon") < (long)npages() / 8 &&
+	    pages_on_node(r->start + r->len / 2, page_size(), 1))
+		atomic_store(&d->answer, 1);
+}
+
+static bool prepare_part(struct race *r)
+{
+	struct data *d = r->data;
+
+	atomic_store(&d->answer, 0);
+	return prepare_on_node(r);
+}
+
+static int bind_all(struct race *r)
+{
+	return bind_to_node(r->start, r->len, 0, MPOL_MF_MOVE) ? -errno :
+								 sum_up();
+}
+
+static bool part_stays(struct race *r)
+{
+	const size_t part = r->len / 4;
+	struct data *d = r->data;
+
+	if (r->ret || bad_pages(r->start, r->len, r->tag))
+		return false;
+	if (!atomic_load(&d->answer))
+		return true;
+	d->served++;
+	return pages_on_node(r->start + r->len - part, part, 1) ==
+	       part / page_size();
+}
+
+static bool has_served(struct race *r)
+{
+	struct data *d = r->data;
+
+	return d->served;
+}
+
+TEST_F_TIMEOUT(race, move_policy, TIMEOUT)
+{
+	struct data d;
+
+	if (!have_nodes())
+		SKIP(return, "this machine has one node");
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_part,
+		  .racer = bind_last_part, .call = bind_all,
+		  .verify = part_stays, .enough = has_served);
+}
+
 /* --- a fork, whose child looks at the parent */
 
 static void forker(struct race *r, int id)

@@ -515,6 +515,230 @@ static void waiter_stop(struct waiter *w)
 	munmap(w->page, page_size());
 }
 
+/* --- memory that moves to another NUMA node */
+
+#define MOVE		(MPOL_MF_MOVE | MPOL_MF_STRICT)
+#define NUMA_YIELDS	20
+#define NUMA_TRIES	400
+
+static void expect_on_node(struct __test_metadata *_metadata, char *p, size_t len,
+			   int node)
+{
+	EXPECT_EQ(len / page_size(), pages_on_node(p, len, node));
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+}
+
+static void move_twice(struct __test_metadata *_metadata, char *p, size_t len)
+{
+	int node;
+
+	for (node = 1; node >= 0; node--) {
+		/* kcompactd may have isolated a page. */
+		if (bind_to_node(p, len, node, MOVE) && errno == EIO)
+			ASSERT_EQ(0, bind_to_node(p, len, node, MOVE));
+		EXPECT_EQ(node, bound_to_node(p));
+		expect_on_node(_metadata, p, len, node);
+	}
+}
+
+/* Moves what is on node 0 to node 1. */
+static void migrate_self(struct __test_metadata *_metadata, char *p, size_t len)
+{
+	unsigned long from = 1, to = 2;
+
+	ASSERT_EQ(0, bind_to_node(p, len, 0, MOVE));
+	ASSERT_LE(0, syscall(SYS_migrate_pages, 0, 8 * sizeof(from), &from, &to));
+	EXPECT_EQ(0, bound_to_node(p));
+	expect_on_node(_metadata, p, len, 1);
+}
+
+TEST_F_TIMEOUT(walk, mbind, TIMEOUT)
+{
+	char *p = map_filled(BIG, TAG);
+
+	if (!have_nodes())
+		SKIP(return, "this machine has one node");
+	ASSERT_NE(NULL, p);
+	move_twice(_metadata, p, BIG);
+	migrate_self(_metadata, p, BIG);
+	expect_kept(_metadata, &self->s);
+}
+
+TEST_F_TIMEOUT(walk, mbind_beside, TIMEOUT)
+{
+	char *p = map_filled(BIG, TAG);
+	struct waiter w;
+	int tries = 0;
+
+	if (!have_nodes())
+		SKIP(return, "this machine has one node");
+	ASSERT_NE(NULL, p);
+	waiter_start(_metadata, &w);
+	do {
+		move_twice(_metadata, p, BIG);
+		migrate_self(_metadata, p, BIG);
+	} while (self->s.on && ++tries < NUMA_TRIES &&
+		 counted(&self->s.before, "yields") < NUMA_YIELDS &&
+		 _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	if (self->s.on)
+		EXPECT_LE(NUMA_YIELDS, counted(&self->s.before, "yields"));
+}
+
+/* A hole is an error, and then nothing has changed, unless the default is set. */
+TEST_F_TIMEOUT(walk, mbind_hole, TIMEOUT)
+{
+	const size_t part = BIG / 2;
+	char *p = map_filled(BIG, TAG);
+
+	if (!have_nodes())
+		SKIP(return, "this machine has one node");
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, bind_to_node(p, BIG, 0, MOVE));
+	ASSERT_EQ(0, munmap(p + part, page_size()));
+	EXPECT_EQ(-1, bind_to_node(p, BIG, 1, MOVE));
+	EXPECT_EQ(EFAULT, errno);
+	EXPECT_EQ(-1, bind_to_node(p + part, page_size(), 1, MOVE));
+	EXPECT_EQ(EFAULT, errno);
+	EXPECT_EQ(0, bound_to_node(p));
+	expect_on_node(_metadata, p, part, 0);
+	EXPECT_EQ(0, syscall(SYS_mbind, p, BIG, MPOL_DEFAULT, NULL, 0,
+			     MPOL_MF_MOVE));
+	EXPECT_EQ(-1, bound_to_node(p));
+	EXPECT_EQ(-1, bound_to_node(p + BIG - page_size()));
+	expect_kept(_metadata, &self->s);
+}
+
+/* Pages that cannot move are an error if the call is strict; the policy is set. */
+TEST_F_TIMEOUT(walk, mbind_pinned, TIMEOUT)
+{
+	char *p = map_filled(BIG, TAG);
+	int ring = ring_open();
+
+	if (!have_nodes() || ring < 0)
+		SKIP(return, "this machine has one node, or no io_uring");
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, bind_to_node(p, BIG, 0, MOVE));
+	ASSERT_EQ(0, ring_register(ring, p + BIG / 2, page_size()));
+	EXPECT_EQ(-1, bind_to_node(p, BIG, 1, MOVE));
+	EXPECT_EQ(EIO, errno);
+	EXPECT_EQ(1, bound_to_node(p));
+	EXPECT_EQ(BIG / page_size() - 1, pages_on_node(p, BIG, 1));
+	EXPECT_EQ(0, bind_to_node(p, BIG, 1, MPOL_MF_MOVE));
+	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+	close(ring);
+	expect_kept(_metadata, &self->s);
+}
+
+/* Without MPOL_MF_MOVE, pages on another node are an error, and nothing changes. */
+TEST_F_TIMEOUT(walk, mbind_strict, TIMEOUT)
+{
+	char *p = map_filled(BIG, TAG);
+
+	if (!have_nodes())
+		SKIP(return, "this machine has one node");
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, bind_to_node(p, BIG, 0, MOVE));
+	EXPECT_EQ(-1, bind_to_node(p, BIG, 1, MPOL_MF_STRICT));
+	EXPECT_EQ(EIO, errno);
+	EXPECT_EQ(0, bound_to_node(p));
+	EXPECT_EQ(0, bind_to_node(p, BIG, 1, 0));
+	EXPECT_EQ(1, bound_to_node(p));
+	expect_on_node(_metadata, p, BIG, 0);
+	expect_kept(_metadata, &self->s);
+}
+
+/* Huge pages that each lie in two page tables count once. */
+TEST_F_TIMEOUT(walk, mbind_large, TIMEOUT)
+{
+	const size_t len = 2 * BIG;
+	/* Not aligned to huge pages. */
+	char *p = free_range(2 * len + BIG), *to = p + len + page_size();
+	struct waiter w;
+	int tries = 0;
+
+	if (!have_nodes())
+		SKIP(return, "this machine has one node");
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(p, mmap(p, len, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	if (madvise(p, len, MADV_HUGEPAGE))
+		SKIP(return, "there are no huge pages");
+	fill_pages(p, len, TAG);
+	if (!smaps_kb(p, len, "AnonHugePages"))
+		SKIP(return, "there are no huge pages");
+	ASSERT_EQ(to, mremap(p, len, len, MREMAP_MAYMOVE | MREMAP_FIXED, to));
+	waiter_start(_metadata, &w);
+	do {
+		move_twice(_metadata, to, len);
+	} while (self->s.on && ++tries < NUMA_TRIES &&
+		 counted(&self->s.before, "yields") < NUMA_YIELDS &&
+		 _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	if (self->s.on)
+		EXPECT_LE(NUMA_YIELDS, counted(&self->s.before, "yields"));
+}
+
+/* Huge pages of a file that begin or end outside the range move as well. */
+TEST_F_TIMEOUT(walk, mbind_edge, TIMEOUT)
+{
+	char was[256], *word, *p, *part;
+	int node;
+
+	if (!have_nodes())
+		SKIP(return, "this machine has one node");
+	if (read_text(SHMEM_ENABLED, was, sizeof(was)) < 0 ||
+	    write_text(SHMEM_ENABLED, "advise"))
+		SKIP(return, "there are no huge pages in shared memory");
+	p = map_huge_shared();
+	part = p + pmd_size() / 2;
+	for (node = 1; node >= 0; node--) {
+		EXPECT_EQ(0, bind_to_node(part, BIG - pmd_size(), node, MOVE));
+		/* Dividing the mapping has unmapped some. */
+		EXPECT_EQ(0, madvise(part, BIG - pmd_size(), MADV_POPULATE_READ));
+		EXPECT_EQ((BIG - pmd_size()) / page_size(),
+			  pages_on_node(part, BIG - pmd_size(), node));
+	}
+	expect_kept(_metadata, &self->s);
+	word = strchr(was, '[');
+	if (word)
+		write_text(SHMEM_ENABLED, strtok(word, "[]"));
+}
+
+/* Sets the number of huge pages of a node; returns it. */
+static long node_pages(int node, const char *pages)
+{
+	char path[128], text[32];
+
+	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/hugepages/"
+		 "hugepages-%zukB/nr_hugepages", node, pmd_size() / KIB);
+	if (write_text(path, pages) || read_text(path, text, sizeof(text)) < 0)
+		return -1;
+	return atol(text);
+}
+
+TEST_F_TIMEOUT(walk, mbind_hugetlb, TIMEOUT)
+{
+	const size_t len = 3 * pmd_size();
+	char *p;
+
+	if (!have_nodes())
+		SKIP(return, "this machine has one node");
+	if (node_pages(0, "3") < 3 || node_pages(1, "3") < 3)
+		SKIP(goto out, "a node has no huge pages");
+	p = mmap(NULL, len, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+	if (p == MAP_FAILED)
+		SKIP(goto out, "there are no huge pages");
+	fill_pages(p, len, TAG);
+	move_twice(_metadata, p, len);
+	expect_kept(_metadata, &self->s);
+	munmap(p, len);
+out:
+	node_pages(0, "0");
+	node_pages(1, "0");
+}
+
 /* --- PAGEMAP_SCAN */
 
 /* More regions than the kernel copies out at once. */

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/mempolicy.h>
 #include <linux/userfaultfd.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -43,6 +44,58 @@ static const struct flips walk_flips = {
 	/* All but the last: writing 0 and back flips a static key. */
 	.n_keyless = 3,
 };
+
+/* mbind() to one node; 0, or -1 with errno. */
+static inline long bind_to_node(void *addr, size_t len, int node, int flags)
+{
+	unsigned long nodes = 1UL << node;
+
+	return syscall(SYS_mbind, addr, len, MPOL_BIND, &nodes,
+		       8 * sizeof(nodes), flags);
+}
+
+/* Can memory be on either of two nodes? */
+static inline bool have_nodes(void)
+{
+	char *page = map_fresh(page_size());
+	int node;
+
+	for (node = 0; page && node < 2; node++)
+		if (bind_to_node(page, page_size(), node, 0))
+			break;
+	munmap(page, page_size());
+	return page && node == 2;
+}
+
+/* The node that memory is bound to; -1 if it is not. */
+static inline int bound_to_node(const void *addr)
+{
+	unsigned long nodes = 0;
+	int mode;
+
+	if (syscall(SYS_get_mempolicy, &mode, &nodes, 8 * sizeof(nodes), addr,
+		    MPOL_F_ADDR) || mode != MPOL_BIND)
+		return -1;
+	return __builtin_ffsl(nodes) - 1;
+}
+
+/* Pages of a range that are on a node. */
+static inline size_t pages_on_node(char *addr, size_t len, int node)
+{
+	size_t n = len / page_size(), found = 0, i;
+	void **pages = calloc(n, sizeof(*pages));
+	int *nodes = calloc(n, sizeof(*nodes));
+
+	for (i = 0; pages && i < n; i++)
+		pages[i] = addr + i * page_size();
+	if (pages && nodes &&
+	    !syscall(SYS_move_pages, 0, n, pages, NULL, nodes, 0))
+		for (i = 0; i < n; i++)
+			found += nodes[i] == node;
+	free(pages);
+	free(nodes);
+	return found;
+}
 
 /* Forgets which pages of a process were used; 0 or -errno. */
 static inline int clear_refs(pid_t pid, const char *type)
