@@ -44,18 +44,19 @@
  *      the head when it loses the slot and stays.  Only a user of the slot moves it
  *      to the head earlier, when it is about to dequeue it.  Upstream adds and
  *      takes pages at the head.  So pages with a slot are taken by others only if
- *      there is no other page; the search for a page ends at the first one with a
- *      slot; and a page that was cleared for nothing is the next that a fault
- *      finds.  A fault has at most one slot, and makes none for a page of a file
- *      that has one: there are at most as many pages with a slot as faults in
- *      flight, and pages are cleared only when no clear page is free.
+ *      their node has no other page; the search for a page ends at the first one
+ *      with a slot; and a page that was cleared for nothing is among the first,
+ *      where faults look for it.  A fault has at most one slot, and makes none for
+ *      a page of a file that has one: there are at most as many pages with a slot as
+ *      faults in flight.
  *  Z6. The VMA is not used while it is unlocked.  Afterwards it is used only if
  *      it is found at the address, and locked, and its vm_lock_seq is as before:
  *      every change of a VMA, and its removal, begins with vma_start_write(), and
  *      new VMAs are write-locked as they are linked.  So it is as if the lock had
  *      been held all the time, for callers that look at this VMA only: page faults
  *      from user space.  In all other cases the fault returns VM_FAULT_RETRY, and
- *      begins again; then it finds a clear page and keeps the lock.
+ *      begins again; then it finds a clear page and keeps the lock, unless another
+ *      fault has taken all clear pages meanwhile.
  *  Z7. A slot has users, counted under hugetlb_lock: faults that have not left
  *      __hugetlb_zero_fault().  The last one detaches the slot and frees it.
  *
@@ -101,16 +102,23 @@ DEFINE_STATIC_KEY_FALSE(hugetlb_zero_pool_key);
 
 static void hugetlb_zero_apply(unsigned long value)
 {
-	if (value) {
-		/*
-		 * First, and for good: pages with a slot or with HPG_zeroed may
-		 * be in the pool from now on.
-		 */
-		static_branch_enable(&hugetlb_zero_pool_key);
-		static_branch_enable(&hugetlb_zero_key);
-	} else {
+	if (!value) {
 		static_branch_disable(&hugetlb_zero_key);
+		return;
 	}
+	/*
+	 * First, and for good: pages with a slot or with HPG_zeroed may be in the
+	 * pool from now on.
+	 */
+	if (!static_key_enabled(&hugetlb_zero_pool_key)) {
+		static_branch_enable(&hugetlb_zero_pool_key);
+		/*
+		 * A CPU may still execute the old code, or read the old variable, with
+		 * hugetlb_lock held, so with interrupts off.
+		 */
+		synchronize_rcu();
+	}
+	static_branch_enable(&hugetlb_zero_key);
 }
 
 struct faultline_toggle hugetlb_zero_ahead_toggle = {
@@ -124,7 +132,10 @@ struct faultline_toggle hugetlb_zero_ahead_toggle = {
 
 /* === Slots ================================================================ */
 
-/* A few microseconds, with interrupts off. */
+/*
+ * Cleared with interrupts off: a few microseconds, or tens if as many CPUs clear at
+ * the same time as saturate the memory of the node.
+ */
 #define PIECE_PAGES	(PAGE_SHIFT < 15 ? SZ_32K / PAGE_SIZE : 1)
 
 /*
@@ -149,6 +160,7 @@ struct zero_slot {
 	 * held, the latter for writing.
 	 */
 	struct folio		*folio;
+	bool			leaving;	/* a hint: do not delay detach_slot() */
 	unsigned long		address;
 	unsigned int		pieces;
 	atomic_t		next;		/* pieces claimed; or more */
@@ -187,14 +199,15 @@ static struct hlist_head *key_bucket(const struct zero_key *key)
 	return &slots_by_key[hash_long(hash, SLOT_HASH_BITS)];
 }
 
-static struct zero_slot *find_slot(const struct zero_key *key)
+static struct zero_slot *find_slot(const struct zero_key *key, struct hstate *h)
 {
 	struct zero_slot *slot;
 
 	lockdep_assert_held(&hugetlb_lock);
 	hlist_for_each_entry(slot, key_bucket(key), by_key)
 		if (slot->key.mapping == key->mapping &&
-		    slot->key.index == key->index && slot->key.mm == key->mm)
+		    slot->key.index == key->index && slot->key.mm == key->mm &&
+		    slot->folio && folio_hstate(slot->folio) == h)
 			return slot;
 	return NULL;
 }
@@ -228,6 +241,7 @@ static void attach_slot(struct zero_slot *slot, struct folio *folio,
 	lockdep_assert_held(&hugetlb_lock);
 	rwlock_init(&slot->lock);
 	slot->folio = folio;
+	slot->leaving = false;
 	slot->pieces = DIV_ROUND_UP(pages_per_huge_page(h), PIECE_PAGES);
 	atomic_set(&slot->next, zeroed ? slot->pieces : 0);
 	atomic_set(&slot->done, zeroed ? slot->pieces : 0);
@@ -252,6 +266,8 @@ static void detach_slot(struct folio *folio, bool removed)
 
 	lockdep_assert_held(&hugetlb_lock);
 	if (!removed || !hugetlb_zero_broken(ZERO_SKIP_REMOVE)) {
+		/* Not all architectures stop readers when a writer waits. */
+		WRITE_ONCE(slot->leaving, true);
 		/* Pairs with the hold in clear_piece(). */
 		write_lock(&slot->lock);
 		WRITE_ONCE(slot->folio, NULL);
@@ -328,6 +344,8 @@ static bool clear_piece(struct zero_slot *slot)
 	unsigned long flags;
 	unsigned int piece;
 
+	if (READ_ONCE(slot->leaving))
+		return false;
 	/* Z2: pairs with the hold in detach_slot(). */
 	read_lock_irqsave(&slot->lock, flags);
 	folio = slot->folio;
@@ -365,7 +383,8 @@ static void clear_slot(struct zero_slot *slot)
 	 * piece takes, see Z2.
 	 */
 	while (READ_ONCE(slot->folio) && !slot_complete(slot) &&
-	       atomic_read(&slot->next) >= slot->pieces) {
+	       atomic_read(&slot->next) >= slot->pieces &&
+	       !fatal_signal_pending(current)) {
 		cond_resched();
 		cpu_relax();
 	}
@@ -402,7 +421,7 @@ static bool clear_unlocked(struct zero_slot *slot,
 	hugetlb_zero_window(ZERO_WINDOW_PREPARED);
 	/* Z6: only page faults of user space have nothing but the VMA. */
 	if (fatal_signal_pending(current) || !(flags & FAULT_FLAG_USER) ||
-	    time_after(jiffies, since + MAX_UNLOCKED))
+	    WARN_ON_ONCE(mm != current->mm))
 		return false;
 
 	if (flags & FAULT_FLAG_VMA_LOCK)
@@ -411,8 +430,8 @@ static bool clear_unlocked(struct zero_slot *slot,
 		found = vma_lookup(mm, address);
 	else
 		return false;
-	if (found == vma && (vma->vm_lock_seq == seq ||
-			     hugetlb_zero_broken(ZERO_NO_RECHECK)))
+	if (found == vma && !time_after(jiffies, since + MAX_UNLOCKED) &&
+	    (vma->vm_lock_seq == seq || hugetlb_zero_broken(ZERO_NO_RECHECK)))
 		return true;
 	if (!(flags & FAULT_FLAG_VMA_LOCK))
 		mmap_read_unlock(mm);
@@ -455,15 +474,19 @@ static bool fault_needs_page(struct vm_area_struct *vma, unsigned long address,
 			key->index << huge_page_order(h));
 }
 
+/* Free pages without a slot among which one is looked for that is clear. */
+#define PICK_PAGES	16
+
 /*
- * The page that dequeue_hugetlb_folio_node_exact() would take, if it has no slot.
- * Otherwise *@other is its slot, unless it is set.
+ * A clear page, or the one that dequeue_hugetlb_folio_node_exact() would take, if it
+ * has no slot.  Otherwise *@other is its slot, unless it is set.
  */
 static struct folio *pick_on_node(struct hstate *h, int nid,
 				  struct zero_slot **other)
 {
 	bool pin = current->flags & PF_MEMALLOC_PIN;
-	struct folio *folio;
+	struct folio *folio, *first = NULL;
+	int n = 0;
 
 	list_for_each_entry(folio, &h->hugepage_freelists[nid], lru) {
 		if (pin && !folio_is_longterm_pinnable(folio))
@@ -471,14 +494,20 @@ static struct folio *pick_on_node(struct hstate *h, int nid,
 		if (folio_test_hwpoison(folio) ||
 		    is_migrate_isolate_page(&folio->page))
 			continue;
-		if (!folio_test_hugetlb_zero_slot(folio))
+		if (folio_test_hugetlb_zero_slot(folio)) {
+			/* The rest of the list have one, too: Z5. */
+			if (!first && !*other)
+				*other = folio_slot(folio);
+			break;
+		}
+		if (folio_test_hugetlb_zeroed(folio))
 			return folio;
-		/* The rest of the list have one, too: Z5. */
-		if (!*other)
-			*other = folio_slot(folio);
-		break;
+		if (!first)
+			first = folio;
+		if (++n == PICK_PAGES)
+			break;
 	}
-	return NULL;
+	return first;
 }
 
 /* Nodes in the order of dequeue_hugetlb_folio_nodemask(). */
@@ -529,16 +558,18 @@ static struct folio *pick_folio(struct vm_area_struct *vma,
 
 /*
  * Make a slot for the fault, or join one.  If the fault must not clear anything
- * now, the slot is complete.  Returns false if the fault has to do without.
+ * now, the slot is complete.  Returns false if the fault has to do without;
+ * *@dirty is set if that is because it would have to clear a page.
  */
 static bool get_slot(struct zero_user *user, struct vm_area_struct *vma,
 		     unsigned long address, const struct zero_key *key,
-		     bool may_clear)
+		     bool may_clear, bool *dirty)
 {
 	struct hstate *h = hstate_vma(vma);
 	struct zero_slot *slot, *other;
 	struct folio *folio = NULL;
 
+	*dirty = false;
 	/* The VMA is locked: do not wait for memory. */
 	slot = kmalloc(sizeof(*slot), GFP_NOWAIT | __GFP_NOWARN);
 	if (!slot)
@@ -547,7 +578,7 @@ static bool get_slot(struct zero_user *user, struct vm_area_struct *vma,
 	slot->key = *key;
 
 	spin_lock_irq(&hugetlb_lock);
-	other = find_slot(key);
+	other = find_slot(key, h);
 	if (!other)
 		folio = pick_folio(vma, address, h, &other);
 	if (folio && (may_clear || folio_test_hugetlb_zeroed(folio))) {
@@ -556,8 +587,10 @@ static bool get_slot(struct zero_user *user, struct vm_area_struct *vma,
 		spin_unlock_irq(&hugetlb_lock);
 		return true;
 	}
-	if (folio || (other && !may_clear && !slot_complete(other)))
+	if (folio || (other && !may_clear && !slot_complete(other))) {
+		*dirty = true;
 		other = NULL;
+	}
 	if (other)
 		use_slot(user, other);
 	spin_unlock_irq(&hugetlb_lock);
@@ -572,14 +605,19 @@ vm_fault_t __hugetlb_zero_fault(struct mm_struct *mm,
 	vm_fault_t ret = VM_FAULT_RETRY;
 	struct zero_user user;
 	struct zero_key key;
-	bool may_clear;
+	bool first, nowait, dirty;
 
-	/* Once per fault, or it might go on for ever. */
-	may_clear = fault_flag_allow_retry_first(flags) &&
-		    !(flags & FAULT_FLAG_RETRY_NOWAIT);
-	if (!fault_needs_page(vma, address, flags, &key) ||
-	    !get_slot(&user, vma, address, &key, may_clear))
+	/* Only before FAULT_FLAG_TRIED is set, or it might go on for ever. */
+	first = fault_flag_allow_retry_first(flags);
+	nowait = flags & FAULT_FLAG_RETRY_NOWAIT;
+	if (!fault_needs_page(vma, address, flags, &key))
 		return hugetlb_fault(mm, vma, address, flags);
+	if (!get_slot(&user, vma, address, &key, first && !nowait, &dirty)) {
+		/* KVM's first attempt: the lock is kept, and KVM comes again. */
+		if (dirty && first && nowait)
+			return VM_FAULT_RETRY;
+		return hugetlb_fault(mm, vma, address, flags);
+	}
 
 	if (slot_complete(user.slot) ||
 	    clear_unlocked(user.slot, vma, address, flags))
@@ -607,7 +645,8 @@ int __hugetlb_zero_node(struct hstate *h, gfp_t gfp, const nodemask_t *nodes)
 		if (user->task == current && !hugetlb_zero_broken(ZERO_NO_OWN))
 			folio = slot_folio(user->slot);
 	if (!folio || folio_hstate(folio) != h || folio_test_hwpoison(folio) ||
-	    is_migrate_isolate_page(&folio->page))
+	    is_migrate_isolate_page(&folio->page) || gfp & __GFP_THISNODE ||
+	    (current->flags & PF_MEMALLOC_PIN && !folio_is_longterm_pinnable(folio)))
 		return NUMA_NO_NODE;
 	nid = folio_nid(folio);
 	if ((nodes && !node_isset(nid, *nodes)) ||
