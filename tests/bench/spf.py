@@ -204,8 +204,8 @@ def _aims(report: Report, plan: Plan) -> None:
             for threads in throughput_threads(plan):
                 report.aim_least(f"{metric}_{threads}", ON, STOCK, aim)
     if "cost" in plan.scenes:
-        for cost, aim in COSTS.items():
-            if aim:
-                report.aim_ratio(f"{guest.ALONE}cost_{cost}", ON, STOCK, aim)
+        for cost, most in COSTS.items():
+            if most:
+                report.aim_ratio(f"{guest.ALONE}cost_{cost}", ON, STOCK, most)
         for cost in COSTS:
             report.aim_excess(f"{guest.ALONE}cost_{cost}", OFF, STOCK, COST_OFF)
