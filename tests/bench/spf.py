@@ -191,10 +191,10 @@ def _aims(report: Report, plan: Plan) -> None:
         if scene in plan.scenes:
             for what in ("p99", "any_p99", "max"):
                 report.aim_ratio(f"virtual_{scene}_same_{what}", ON, STOCK, WRITER_WAIT)
-    for scene, aim, whats in (("compact", COMPACT_WAIT, ("p99", "max")),
-                              ("huge", HUGE_WAIT, ("p99",))):
+    for scene, aim, measures in (("compact", COMPACT_WAIT, ("p99", "max")),
+                                 ("huge", HUGE_WAIT, ("p99",))):
         for who in ("writer", "mapper") if scene in plan.scenes else ():
-            for what in whats:
+            for what in measures:
                 report.aim_ratio(f"virtual_{scene}_{who}_{what}", ON, STOCK, aim)
     if "locks" in plan.scenes:
         for who in ("user", "kernel"):

@@ -1069,8 +1069,8 @@ static const char *const thp_defrag[] = {
 
 static const int thp_advice[] = { 0, MADV_HUGEPAGE, MADV_NOHUGEPAGE };
 
-/* As upstream, for each setting. */
-TEST_F_TIMEOUT(spf_huge, settings, TIMEOUT)
+/* As upstream, for each setting; there are 360. */
+TEST_F_TIMEOUT(spf_huge, settings, 5 * TIMEOUT)
 {
 	const size_t n = ARRAY_SIZE(thp_enabled) * ARRAY_SIZE(thp_defrag) *
 			 ARRAY_SIZE(thp_advice) * 8;
