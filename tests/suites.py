@@ -151,7 +151,7 @@ BOOTS = {boot.title: boot for boot in (
          reason="The KUnit suites of mm/faultline, which run when the kernel boots."),
     Boot("kernel/debug/semantics", "microvm-debug",
          ("toggles", "munmap_semantics", "munmap_fault", "madvise_semantics", "hugetlb_semantics",
-          "hugetlb_zero_semantics", "spf_semantics", "walk_semantics"),
+          "hugetlb_zero_semantics", "spf_semantics", "spf_hold", "walk_semantics"),
          mem=4096, timeout=1500, append=f"{NUMA} {RCU_TABLES}", env=("FAULTLINE_COUNT=100",),
          reason="kernel/semantics under KASAN, lockdep and mm's own checks, with fault injection "
          "for allocations.  One host thread per CPU, although that occasionally fails (IN_TURN): "
@@ -184,7 +184,8 @@ BOOTS = {boot.title: boot for boot in (
          env=("FAULTLINE_MMU=Hash", "FAULTLINE_COUNT=200"),
          reason="The selftests with the hash MMU: the hardware does not read its page tables, "
          "and its huge pages are 16 MiB."),
-    Boot("power/kernel/spf-radix", "ppc64le", ("mmu.sh", "spf_semantics", "spf_race"),
+    Boot("power/kernel/spf-radix", "ppc64le",
+         ("mmu.sh", "spf_semantics", "spf_hold", "spf_race"),
          IN_TURN, mem=4096, timeout=1500, env=("FAULTLINE_MMU=Radix",), awake=True,
          reason="Speculative page faults with the radix MMU, also with wider windows and with "
          "flips.  On one host thread: with several, QEMU's tlbie does not wait until the other "
@@ -232,6 +233,11 @@ def _spf(name: str, what: str, race: str, windows: str) -> Rule:
     # A slow VM must not make the race rare: a window is as long as QEMU may keep a CPU from
     # running.
     return Rule(name, what, f"spf_race spf_race.wide.{race}", env=(f"FAULTLINE_WINDOWS={windows}",))
+
+
+def _hold(name: str, what: str, test: str) -> Rule:
+    # Faults are held where a change has to come in between, so one run is enough.
+    return Rule(name, what, f"spf_hold hold.{test}")
 
 
 _DEBUG = Boot("", "microvm-debug", timeout=240)
@@ -332,7 +338,11 @@ RULES = {
         _spf("SPF_EARLY_FILE", "not touching a file that may be closed", "stop_overlay",
              "lock=20000"),
         _spf("SPF_NO_RECHECK", "the check of a VMA once it is locked", "stop_shared", "vma=20000"),
-        # For huge pages, stop_huge_advice has noticed it once in five runs.
+        _hold("SPF_PREPARE_LOCKED", "preparing with the mapping unlocked",
+              "writer_beside_prepared"),
+        _hold("SPF_NO_FILL_CHECK", "revalidation before a huge page is installed",
+              "advice_before_install"),
+        _hold("SPF_HUGE_CROWD", "a bound of huge pages that wait", "crowd_with_pages"),
         _spf("SPF_NO_FILL_CHECK", "revalidation before a table is installed",
              "stop_table_munmap", "fill=20000"),
         _spf("SPF_HUGE_TWICE", "a single attempt to get a huge page", "stop_huge_tries",
@@ -363,10 +373,6 @@ RULES = {
 UNTESTED = {
     "MUNMAP_LATE_FLUSH": "T4: race.on.replaced_everywhere with munmap_flush_window_us=20000 has "
                          "noticed it once in four runs.",
-    "SPF_PREPARE_LOCKED": "H1: spf_race.wide.stop_huge_wait with prepared=100000 has not noticed "
-                          "it in two runs.",
-    "SPF_HUGE_CROWD": "H6: spf_race.wide.stop_huge_crowd with fill=2000 has not noticed it in two "
-                      "runs.",
     "SPF_BAD_MEMORY": "This is not a rule: it makes memory fail for spf_race.",
 }
 

@@ -34,7 +34,10 @@ spf: p99 is over the actual operations; if each of them waits for a second,
 these are few. any_p99 also includes the operations that other writers would
 have started meanwhile, one after each pause of the writer. Throughput uses no
 more virtual CPUs than the host has real ones: with more, results of the same
-kernel vary by a factor of two. It needs an idle host.
+kernel vary by a factor of two. It needs an idle host. huge and compact: waits of
+a thread that changes the mapping in which others fault huge pages, and of one that
+maps and unmaps a page elsewhere, on one emulated CPU: us are thousands of
+instructions. These two have a priority, so they wait for locks and for nothing else.
 
 micro: our own programs with the metrics of will-it-scale, pft and vm-scalability
 by their names; rollout/bench/micro.c describes them. In each round, stock, all
@@ -188,8 +191,8 @@ def _resize(plan: Any, options: argparse.Namespace) -> None:
         if options.cpus is not None and options.benchmark == "workloads":
             raise BenchError("--virtual-time uses one CPU and takes no --cpus")
         plan.virtual_time = True
-    if options.rounds is not None and "cost_rounds" in fields:
-        plan.cost_rounds = plan.rounds
+    for name in {"cost_rounds", "huge_rounds"} & fields if options.rounds is not None else ():
+        setattr(plan, name, plan.rounds)
 
 
 def main() -> None:

@@ -26,6 +26,7 @@
 #define TABLE		(2 * MIB)
 #define THREADS_MAX	64
 
+#define THP		"/sys/kernel/mm/transparent_hugepage/"
 #define ZRAM		"/dev/zram0"
 #define ZRAM_SYS	"/sys/block/zram0/"
 #define CGROUPS		"/sys/fs/cgroup/"
@@ -83,6 +84,8 @@ struct worker {
 
 static struct worker workers[THREADS_MAX];
 static atomic_bool workers_stop;
+/* Of workers that begin, and end, at the same time as the main thread. */
+static pthread_barrier_t barrier;
 
 static void set_policy(int policy)
 {
@@ -457,6 +460,279 @@ static void run_memcg(void *unused)
 	write_text(ZRAM_SYS "reset", "1");
 }
 
+/*
+ * --- latency beside faults that allocate huge pages
+ *
+ * It is meant for one CPU whose clock counts instructions.  Threads that wait have
+ * a priority, and a thread that faults lets them in after each base page's worth,
+ * so they wait for locks and nothing else.  Several CPUs would take turns of 100 ms
+ * there, and a thread could not be woken earlier.
+ */
+
+#define HUGE_FAULTERS	2
+/* Between two operations of a thread that waits. */
+#define HUGE_PAUSE_US	50
+/* So many times the memory of other scenes. */
+#define HUGE_TIMES	4
+#define COMPACT_TIMES	8
+/* A page of each so many stays when memory is fragmented. */
+#define KEPT_OF		16
+/* This is never fragmented, beside the memory that the kernel keeps free. */
+#define SPARE		(16 * MIB)
+#define MIN_FREE_KIB	8192
+
+/* A thread whose operations wait for locks. */
+struct prober {
+	const char *name;
+	void (*operate)(void);
+	double *us;		/* waits */
+	size_t n;
+	pthread_t thread;
+};
+
+static char *huge_reserve, *huge_area;
+static size_t huge_len;
+/* The next huge page that a thread takes. */
+static atomic_size_t huge_next;
+
+/*
+ * Operations are measured only while faults run: what this program does between
+ * two passes, to get rid of the memory again, makes others wait on any kernel.
+ */
+static atomic_bool probes_open, probes_stop;
+static atomic_int probes_inside;
+
+static bool probe_begins(void)
+{
+	atomic_fetch_add(&probes_inside, 1);
+	if (atomic_load(&probes_open))
+		return true;
+	atomic_fetch_sub(&probes_inside, 1);
+	return false;
+}
+
+static void close_probes(void)
+{
+	atomic_store(&probes_open, false);
+	while (atomic_load(&probes_inside))
+		usleep(HUGE_PAUSE_US);
+}
+
+/* Turn by turn, splits and merges the VMA behind the huge pages. */
+static void probe_writer(void)
+{
+	static int prot = PROT_READ;
+
+	if (mprotect(huge_area + huge_len, PAGE, prot))
+		err(1, "mprotect");
+	prot ^= PROT_WRITE;
+}
+
+static void probe_mapper(void)
+{
+	unmap(map_anon(PAGE), PAGE);
+}
+
+static double map_us[SAMPLES_MAX];
+
+static struct prober probers[] = {
+	{ "writer", probe_writer, write_us },
+	{ "mapper", probe_mapper, map_us },
+};
+
+/* With a priority: it waits for locks, not for a CPU. */
+static void *probe_main(void *arg)
+{
+	struct prober *prober = arg;
+	__u64 from;
+
+	set_policy(SCHED_FIFO);
+	while (!atomic_load(&probes_stop)) {
+		if (prober->n < SAMPLES_MAX && probe_begins()) {
+			from = now_ns();
+			prober->operate();
+			prober->us[prober->n++] = (now_ns() - from) / 1e3;
+			atomic_fetch_sub(&probes_inside, 1);
+		}
+		usleep(HUGE_PAUSE_US);
+	}
+	return NULL;
+}
+
+/* Each pass begins and ends at the barrier. */
+static void *fault_huge_main(void *arg)
+{
+	struct worker *w = arg;
+	size_t off;
+
+	for (;;) {
+		pthread_barrier_wait(&barrier);
+		if (atomic_load(&workers_stop))
+			return NULL;
+		while ((off = atomic_fetch_add(&huge_next, TABLE)) < huge_len) {
+			touch(huge_area + off);
+			w->done++;
+		}
+		pthread_barrier_wait(&barrier);
+	}
+}
+
+/* At a multiple of a huge page, with a page behind that the writer changes. */
+static void map_huge_area(void)
+{
+	huge_reserve = mmap(NULL, huge_len + 2 * TABLE, PROT_NONE,
+			    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (huge_reserve == MAP_FAILED)
+		err(1, "%zu MiB", huge_len / MIB);
+	huge_area = huge_reserve + TABLE - (uintptr_t)huge_reserve % TABLE;
+	if (mprotect(huge_area, huge_len + PAGE, PROT_READ | PROT_WRITE) ||
+	    madvise(huge_area, huge_len + PAGE, MADV_HUGEPAGE))
+		err(1, "MADV_HUGEPAGE");
+	touch(huge_area + huge_len);
+}
+
+/*
+ * Fills memory with base pages and frees most of each huge page's worth: there is
+ * much free memory, but a huge page has to be compacted.
+ */
+static char *fragment(size_t *len)
+{
+	size_t spare = SPARE + 2 * MIN_FREE_KIB * KIB, off;
+	size_t free = meminfo_kb("MemFree") * KIB;
+	char *p;
+
+	if (free < spare + huge_len + huge_len / 2)
+		errx(1, "compact: %zu MiB are free, too few", free / MIB);
+	*len = (free - spare) & -TABLE;
+	p = map_memory(NULL, *len,
+		       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+	if (madvise(p, *len, MADV_NOHUGEPAGE) ||
+	    madvise(p, *len, MADV_POPULATE_WRITE))
+		err(1, "%zu MiB", *len / MIB);
+	for (off = 0; off < *len; off += KEPT_OF * PAGE)
+		if (madvise(p + off + PAGE, (KEPT_OF - 1) * PAGE, MADV_DONTNEED))
+			err(1, "MADV_DONTNEED");
+	return p;
+}
+
+/* The time of a pass in which threads faulted. */
+static __u64 huge_pass(bool compact)
+{
+	size_t filled = 0;
+	char *filler = compact ? fragment(&filled) : NULL;
+	__u64 from;
+
+	atomic_store(&huge_next, 0);
+	from = now_ns();
+	atomic_store(&probes_open, true);
+	pthread_barrier_wait(&barrier);
+	pthread_barrier_wait(&barrier);
+	from = now_ns() - from;
+	close_probes();
+	if (madvise(huge_area, huge_len, MADV_DONTNEED))
+		err(1, "MADV_DONTNEED");
+	if (filler)
+		unmap(filler, filled);
+	return from;
+}
+
+static void report_probes(const char *scene, int arm, struct prober *prober)
+{
+	if (!prober->n)
+		errx(1, "%s: the %s did not run", scene, prober->name);
+	sort_samples(prober->us, prober->n);
+	report(arm, "us", prober->us[prober->n / 2], "%s_%s_p50", scene,
+	       prober->name);
+	report(arm, "us", p99(prober->us, prober->n), "%s_%s_p99", scene,
+	       prober->name);
+	report(arm, "us", prober->us[prober->n - 1], "%s_%s_max", scene,
+	       prober->name);
+	report(arm, "operations", prober->n, "%s_%s_n", scene, prober->name);
+}
+
+static void huge_turn(int arm, void *arg)
+{
+	bool compact = *(const bool *)arg;
+	const char *scene = compact ? "compact" : "huge";
+	long stalls, pages, fallbacks;
+	struct counters spf;
+	__u64 ns = 0;
+	size_t i;
+
+	huge_len = (compact ? COMPACT_TIMES : HUGE_TIMES) * opt.mib * MIB &
+		   -TABLE;
+	map_huge_area();
+	pthread_barrier_init(&barrier, NULL, HUGE_FAULTERS + 1);
+	for (i = 0; i < HUGE_FAULTERS; i++) {
+		workers[i] = (struct worker){ };
+		start_worker(&workers[i], fault_huge_main);
+	}
+	for (i = 0; i < ARRAY_SIZE(probers); i++) {
+		probers[i].n = 0;
+		start_thread(&probers[i].thread, probe_main, &probers[i]);
+	}
+	stalls = vmstat_read("compact_stall");
+	pages = vmstat_read("thp_fault_alloc");
+	fallbacks = vmstat_read("thp_fault_fallback");
+	spf = counters_read("spf_");
+	while (ns < opt.ms * 1000000ULL)
+		ns += huge_pass(compact);
+	stalls = vmstat_read("compact_stall") - stalls;
+	pages = vmstat_read("thp_fault_alloc") - pages;
+	fallbacks = vmstat_read("thp_fault_fallback") - fallbacks;
+
+	atomic_store(&probes_stop, true);
+	for (i = 0; i < ARRAY_SIZE(probers); i++)
+		pthread_join(probers[i].thread, NULL);
+	atomic_store(&probes_stop, false);
+	atomic_store(&workers_stop, true);
+	pthread_barrier_wait(&barrier);
+	stop_workers(HUGE_FAULTERS);
+	pthread_barrier_destroy(&barrier);
+	unmap(huge_reserve, huge_len + 2 * TABLE);
+
+	for (i = 0; i < ARRAY_SIZE(probers); i++)
+		report_probes(scene, arm, &probers[i]);
+	report(arm, "faults", pages, "%s_pages", scene);
+	report(arm, "faults", fallbacks, "%s_fallbacks", scene);
+	report(arm, "times", stalls, "%s_compactions", scene);
+	report_counters(scene, arm, &spf);
+	if (!pages)
+		errx(1, "%s: there were no huge pages", scene);
+	if (compact && !stalls)
+		errx(1, "compact: memory was not compacted for %ld huge pages",
+		     pages);
+}
+
+static const char * const thp_files[][2] = {
+	{ "enabled", "madvise" },
+	{ "defrag", "madvise" },
+	/* No thread of the kernel fills holes or compacts meanwhile. */
+	{ "khugepaged/scan_sleep_millisecs", "1000000000" },
+	{ "khugepaged/alloc_sleep_millisecs", "1000000000" },
+};
+
+static void prepare_huge(void)
+{
+	char path[96];
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(thp_files); i++) {
+		snprintf(path, sizeof(path), THP "%s", thp_files[i][0]);
+		if (write_text(path, thp_files[i][1]))
+			err(1, "%s", path);
+	}
+	if (vm_sysctl_write("compaction_proactiveness", 0) ||
+	    vm_sysctl_write("min_free_kbytes", MIN_FREE_KIB))
+		errx(1, "cannot set the sysctls of free memory");
+}
+
+static void run_huge(void *arg)
+{
+	prepare_huge();
+	run_turns(rounds, huge_turn, arg);
+}
+
 /* --- locks per fault */
 
 static const struct event_count mmap_lock_read = {
@@ -464,8 +740,6 @@ static const struct event_count mmap_lock_read = {
 	.event	= "mmap_lock/mmap_lock_acquire_returned",
 	.filter	= "write == 0 && success == 1",
 };
-
-static pthread_barrier_t barrier;
 
 static void *touch_main(void *arg)
 {
@@ -671,7 +945,81 @@ static void run_throughput(void *unused)
 
 /* --- cost: instructions of a fault, if ticks count instructions */
 
-#define COST_PAGES	2001
+/*
+ * Ticks of each fault on memory at @start, @step apart.
+ *
+ * Take the median: now and then a fault pays for a batch of pages, for a page
+ * table or for a timer.
+ */
+static double found[2001];
+
+static void cost_of(const char *name, int arm, char *start, size_t step,
+		    size_t n, bool write)
+{
+	size_t i;
+
+	for (i = 0; i < n; i++) {
+		char *p = start + i * step;
+		__u64 from = ticks();
+
+		if (write)
+			touch(p);
+		else
+			__atomic_load_n(p, __ATOMIC_RELAXED);
+		found[i] = ticks() - from;
+	}
+	sort_samples(found, n);
+	report(arm, "ticks", found[n / 2], "%s", name);
+}
+
+/* Faults where there is no page table, on base pages or on huge pages. */
+#define COST_TABLES	501
+#define COST_HUGE	51
+
+static void cost_table(const char *name, int arm, size_t n, int advice,
+		       bool write)
+{
+	size_t len = n * TABLE;
+
+	huge_len = len;
+	map_huge_area();
+	madvise(huge_area, len, advice);
+	cost_of(name, arm, huge_area, TABLE, n, write);
+	unmap(huge_reserve, len + 2 * TABLE);
+}
+
+/* The first write to each of many VMAs, which do not share an anon_vma. */
+#define COST_VMAS	1001
+
+static void cost_vma(const char *name, int arm)
+{
+	size_t len = 2 * COST_VMAS * PAGE, off;
+	char *area = mmap(NULL, len, PROT_NONE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	if (area == MAP_FAILED)
+		err(1, "mmap");
+	for (off = 0; off < len; off += 2 * PAGE) {
+		if (mprotect(area + off, PAGE, PROT_READ | PROT_WRITE))
+			err(1, "mprotect");
+		/* Only the anon_vma is missing, not the table. */
+		__atomic_load_n(area + off, __ATOMIC_RELAXED);
+		if (madvise(area + off, PAGE, MADV_DONTNEED))
+			err(1, "MADV_DONTNEED");
+	}
+	cost_of(name, arm, area, 2 * PAGE, COST_VMAS, true);
+	unmap(area, len);
+}
+
+static void cost_holes_turn(int arm, void *unused)
+{
+	cost_table("cost_table", arm, COST_TABLES, MADV_NOHUGEPAGE, true);
+	cost_table("cost_table_zero", arm, COST_TABLES, MADV_NOHUGEPAGE, false);
+	cost_table("cost_huge", arm, COST_HUGE, MADV_HUGEPAGE, true);
+	cost_vma("cost_vma", arm);
+}
+
+#define COST_PAGES	ARRAY_SIZE(found)
 
 enum cost { COST_ZERO, COST_ANON, COST_COW, COST_REUSE, COST_KERNEL };
 
@@ -706,29 +1054,22 @@ static pid_t share_with_child(char *area, enum cost cost)
 	return pid;
 }
 
-/*
- * Take the median: now and then a fault pays for a batch of pages, for a page
- * table or for a timer.
- */
 static void cost_turn(int arm, void *arg)
 {
 	enum cost cost = *(const enum cost *)arg;
 	size_t len = COST_PAGES * PAGE, i;
-	static double found[COST_PAGES];
 	char *area = map_area(len);
 	pid_t pid = 0;
 
 	if (cost == COST_COW || cost == COST_REUSE)
 		pid = share_with_child(area, cost);
-	for (i = 0; i < COST_PAGES; i++) {
-		char *p = area + i * PAGE;
+	if (cost != COST_KERNEL)
+		cost_of(cost_names[cost], arm, area, PAGE, COST_PAGES,
+			cost != COST_ZERO);
+	for (i = 0; cost == COST_KERNEL && i < COST_PAGES; i++) {
 		__u64 from = ticks();
 
-		if (cost == COST_ZERO)
-			__atomic_load_n(p, __ATOMIC_RELAXED);
-		else if (cost != COST_KERNEL)
-			touch(p);
-		else if (read(zero_fd, p, 1) != 1)
+		if (read(zero_fd, area + i * PAGE, 1) != 1)
 			err(1, "/dev/zero");
 		found[i] = ticks() - from;
 	}
@@ -736,8 +1077,11 @@ static void cost_turn(int arm, void *arg)
 		kill(pid, SIGKILL);
 		waitpid(pid, NULL, 0);
 	}
-	sort_samples(found, COST_PAGES);
-	report(arm, "ticks", found[COST_PAGES / 2], "%s", cost_names[cost]);
+	if (cost == COST_KERNEL) {
+		sort_samples(found, COST_PAGES);
+		report(arm, "ticks", found[COST_PAGES / 2], "%s",
+		       cost_names[cost]);
+	}
 	unmap_area(area, len);
 }
 
@@ -753,14 +1097,18 @@ static void run_cost(void *unused)
 		run_turns(rounds, cost_turn, &cost);
 	}
 	close(zero_fd);
+	prepare_huge();
+	warm_up(cost_holes_turn, NULL);
+	run_turns(rounds, cost_holes_turn, NULL);
 }
 
 int main(int argc, char **argv)
 {
+	static bool clears, compacts = true;
 	static const struct bench_option options[] = {
-		{ "ms", "duration of a turn of idle, memcg, cpu_max, throughput (2000)",
+		{ "ms", "duration of a turn, but of locks and cost (2000)",
 		  .number = &opt.ms },
-		{ "mib", "memory that all threads fault in (32); memcg: 8 times that",
+		{ "mib", "memory that all threads fault in (32); memcg: 8 times, huge: 4 times that",
 		  .number = &opt.mib },
 		{ "threads", "in locks and throughput (4)",
 		  .number = &opt.threads, .max = THREADS_MAX },
@@ -773,6 +1121,10 @@ int main(int argc, char **argv)
 		  .run = run_memcg },
 		{ "cpu_max", "the same, and their CPU time is limited",
 		  .run = run_cpu_max },
+		{ "huge", "a writer changes a VMA in which threads fault huge pages, beside a mapper",
+		  .run = run_huge, .arg = &clears },
+		{ "compact", "the same, and huge pages have to be compacted",
+		  .run = run_huge, .arg = &compacts },
 		{ "locks", "per fault", .run = run_locks },
 		{ "throughput", "of faults, and of a program like ebizzy",
 		  .run = run_throughput },

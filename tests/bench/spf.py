@@ -23,10 +23,17 @@ TOUCHES = 1.0
 RECORDS = 1.25
 COST_ON = 0.95
 COST_OFF = 0.001
+# Waits beside huge pages that are compacted, or only cleared.
+COMPACT_WAIT = 0.1
+HUGE_WAIT = 0.2
+# Instructions of a fault where there is no page table.
+COST_TABLE = 1.05
+COST_HUGE = 1.005
 
 # In the order in which they run; in the first ones a writer waits.
 WAITS = ("idle", "memcg", "cpu_max")
-SCENES = (*WAITS, "locks", "throughput", "cost")
+HUGE = ("huge", "compact")
+SCENES = (*WAITS, *HUGE, "locks", "throughput", "cost")
 
 _SOURCE = ROOT / "tests/bench/spf.c"
 _ARMS = f"{OFF},{ON}"
@@ -39,6 +46,7 @@ class Plan:
     scenes: tuple[str, ...] = SCENES
     rounds: int = 5
     cost_rounds: int = 9
+    huge_rounds: int = 3
     cpus: int = 4
     mem: int = 1024
     ms: int = 4000
@@ -47,7 +55,7 @@ class Plan:
     threads: tuple[int, ...] = (1, 2)
 
 
-QUICK = Plan(rounds=1, cost_rounds=1, mem=512, ms=200, mib=8)
+QUICK = Plan(rounds=1, cost_rounds=1, huge_rounds=1, mem=512, ms=200, mib=8)
 
 
 # In these scenes threads rarely run and do little in a turn, so turns are longer by this factor.
@@ -74,6 +82,23 @@ def _waits_and_locks(kernels: guest.Kernels, program: Path, plan: Plan,
     return [guest.boot(Machine(kernel, icount=4, cpus=cpus, mem=plan.mem), program,
                        [_command(arms, plan.rounds, plan, scene, cpus)],
                        f"spf-{scene}{end}")
+            for arms, kernel, end in kernels.boots(_ARMS)]
+
+
+# Little memory, as all of it is fragmented for each pass.
+_HUGE_MEM = 512
+# Operations are frequent, and only the time counts in which threads fault.
+_HUGE_SHORTER = 10
+
+
+def _huge(kernels: guest.Kernels, program: Path, plan: Plan, scene: str) -> list[guest.Boot]:
+    """Run a scene of huge pages on one CPU, where a nanosecond is an instruction.
+
+    With several, which take turns, a thread would wait for its turn, and not for a lock.
+    """
+    plan = replace(plan, ms=max(1, plan.ms // _HUGE_SHORTER))
+    return [guest.boot(guest.counting(kernel, _HUGE_MEM), program,
+                       [_command(arms, plan.huge_rounds, plan, scene)], f"spf-{scene}{end}")
             for arms, kernel, end in kernels.boots(_ARMS)]
 
 
@@ -145,6 +170,8 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
             boots = [*_throughput(kernels, program, plan), *boots]
         elif scene == "cost":
             boots += _cost(kernels, program, plan)
+        elif scene in HUGE:
+            boots += _huge(kernels, program, plan, scene)
         else:
             boots += _waits_and_locks(kernels, program, plan, scene)
     report = Report.of(boots[0], map(_virtual, guest.samples_of(boots)),
@@ -153,9 +180,10 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     return report
 
 
-COSTS = ("zero", "anon", "cow", "reuse", "kernel")
-# Faults taken by the kernel have no cost aim: their aim is to avoid mmap_lock.
-COSTS_ON = COSTS[:-1]
+# The aim of each kind of fault.  Faults taken by the kernel have none: their aim is to avoid
+# mmap_lock.  The first write to a VMA has none, it takes mmap_lock on any kernel.
+COSTS = {"zero": COST_ON, "anon": COST_ON, "cow": COST_ON, "reuse": COST_ON, "kernel": None,
+         "table": COST_TABLE, "table_zero": COST_TABLE, "huge": COST_HUGE, "vma": None}
 
 
 def _aims(report: Report, plan: Plan) -> None:
@@ -163,6 +191,11 @@ def _aims(report: Report, plan: Plan) -> None:
         if scene in plan.scenes:
             for what in ("p99", "any_p99", "max"):
                 report.aim_ratio(f"virtual_{scene}_same_{what}", ON, STOCK, WRITER_WAIT)
+    for scene, aim, measures in (("compact", COMPACT_WAIT, ("p99", "max")),
+                                 ("huge", HUGE_WAIT, ("p99",))):
+        for who in ("writer", "mapper") if scene in plan.scenes else ():
+            for what in measures:
+                report.aim_ratio(f"virtual_{scene}_{who}_{what}", ON, STOCK, aim)
     if "locks" in plan.scenes:
         for who in ("user", "kernel"):
             report.aim_best(f"{who}_lock_free", [ON], LOCK_FREE)
@@ -171,7 +204,8 @@ def _aims(report: Report, plan: Plan) -> None:
             for threads in throughput_threads(plan):
                 report.aim_least(f"{metric}_{threads}", ON, STOCK, aim)
     if "cost" in plan.scenes:
-        for cost in COSTS_ON:
-            report.aim_ratio(f"{guest.ALONE}cost_{cost}", ON, STOCK, COST_ON)
+        for cost, most in COSTS.items():
+            if most:
+                report.aim_ratio(f"{guest.ALONE}cost_{cost}", ON, STOCK, most)
         for cost in COSTS:
             report.aim_excess(f"{guest.ALONE}cost_{cost}", OFF, STOCK, COST_OFF)

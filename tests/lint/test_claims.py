@@ -53,6 +53,13 @@ SURVEY = {
 }
 ROWS += tuple(("walk.rst", rf"{words} (?P<stock>[\d.]+) (?P<on>[\d.]+)", "survey.md", rf"{call} \|")
               for words, call in SURVEY.items())
+ROWS += tuple(("spf.rst", rf"{words} (?P<stock>.*?\)) (?P<on>.*?\))", "spf.md", row)
+              for words, row in (
+                  ("p99 of a writer, huge pages compacted, us", "compacted, writer, p99"),
+                  ("longest, huge pages compacted, us", "compacted, writer, longest"),
+                  ("p99 of a writer, huge pages cleared, us", "cleared, writer, p99")))
+ROWS += tuple(("spf.rst", rf"instructions: {row} 1.000 (?P<on>[\d.]+)", "spf.md", row)
+              for row in ("first touch of a table", "huge page", "first write of a mapping"))
 # The same for the largest figure of all such rows; "%" is the excess over 1.
 LARGEST = (
     ("README.md", r"at most (?P<off>[\d.]+); at most (?P<on>[\d.]+)", "micro.md", ""),
@@ -73,7 +80,7 @@ WITHOUT_FILE = {
     "munmap.rst": (36, "make bench BENCH=munmap, make run; and a limit"),
     "objections.rst": (23, "make bench BENCH=munmap, BENCH=hugetlb, BENCH=spf, BENCH=workloads"),
     "pmd_clear.rst": (1, "the entries of a page table"),
-    "spf.rst": (29, "make bench BENCH=spf"),
+    "spf.rst": (30, "make bench BENCH=spf"),
     "symptoms.rst": (4, "from the pages of munmap, madvise and spf"),
     "walk.rst": (14, "make bench BENCH=survey, and its program with --probe none"),
     "faultline-experiment.5": (1, "an example"),

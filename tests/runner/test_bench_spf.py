@@ -21,6 +21,8 @@ def printed(scene: str, threads: str) -> list[str]:
     """Return the metrics of SCENE that have an aim."""
     if scene in spf.WAITS:
         return [f"{scene}_same_{what}" for what in ("p99", "any_p99", "max")]
+    if scene in spf.HUGE:
+        return [f"{scene}_{who}_{what}" for who in ("writer", "mapper") for what in ("p99", "max")]
     if scene == "locks":
         return ["user_lock_free", "kernel_lock_free"]
     if scene == "throughput":
@@ -67,6 +69,8 @@ def test_aims(bench: Bench, tmp_path: Path) -> None:
             ("virtual_cpu_max_same_p99", 0.1, False), ("virtual_cpu_max_same_max", 0.1, False),
             ("one_vma_1", 1, True), ("own_vma_2", 1, True),
             ("records_1", 1.25, True), ("records_2", 1.25, True),
+            ("virtual_compact_writer_max", 0.1, False), ("virtual_huge_mapper_p99", 0.2, False),
+            ("alone_cost_table", 1.05, False), ("alone_cost_huge", 1.005, False),
             *((f"alone_cost_{cost}", 0.95, False)
               for cost in ("zero", "anon", "cow", "reuse"))):
         found = aims[metric, "1", "stock"]
@@ -90,6 +94,13 @@ def test_throughput(bench: Bench) -> None:
         assert machine.kernel == Path("stock" if name.endswith("stock") else "ours")
         assert machine.cpus == 2
         assert [words[words.index("--threads") + 1] for words in commands] == ["1", "2"]
+
+
+@pytest.mark.parametrize("scene", spf.HUGE)
+def test_instructions(bench: Bench, scene: str) -> None:
+    """The waits beside huge pages are those of one CPU: nothing waits for another one's turn."""
+    bench.run(spf.Plan(scenes=(scene,)))
+    assert all((machine.icount, machine.cpus) == (0, 1) for machine, _, _ in bench.booted)
 
 
 def test_peer(bench: Bench) -> None:
@@ -121,7 +132,7 @@ def test_cost(bench: Bench) -> None:
     report = bench.run(spf.Plan(scenes=("cost",)))
     assert [name for _, _, name in bench.booted] == [
         "spf-cost", "spf-cost-0", "spf-cost-1", "spf-cost-stock"]
-    assert len(report.aims) == 4 + 5
+    assert len(report.aims) == 7 + 9
 
 
 @pytest.mark.parametrize("scene", spf.SCENES)

@@ -461,6 +461,18 @@ static void spf_walk_end(unsigned long irqs)
 		local_irq_restore(irqs);
 }
 
+/* There is no PMD table; @none: for want of one, or of one above it. */
+static bool no_pmd_table(struct spf_state *f, bool none)
+{
+	f->pmdp = NULL;
+	f->no_upper = none;
+	return false;
+}
+
+/*
+ * Find the page table.  If there is none, the walk ends at the PMD entry, or above
+ * it with f->pmdp NULL; spf_fill_hole() goes on from there.
+ */
 static bool spf_walk(struct spf_state *f)
 {
 	pgd_t *pgdp, pgd;
@@ -470,15 +482,15 @@ static bool spf_walk(struct spf_state *f)
 	pgdp = pgd_offset(f->mm, f->address);
 	pgd = pgdp_get(pgdp);
 	if (pgd_none(pgd) || pgd_leaf(pgd) || unlikely(pgd_bad(pgd)))
-		return false;
+		return no_pmd_table(f, pgd_none(pgd));
 	p4dp = p4d_offset_lockless(pgdp, pgd, f->address);
 	p4d = p4dp_get(p4dp);
 	if (!p4d_present(p4d) || p4d_leaf(p4d) || unlikely(p4d_bad(p4d)))
-		return false;
+		return no_pmd_table(f, p4d_none(p4d));
 	pudp = pud_offset_lockless(p4dp, p4d, f->address);
 	pud = pudp_get(pudp);
 	if (!pud_present(pud) || pud_leaf(pud) || unlikely(pud_bad(pud)))
-		return false;
+		return no_pmd_table(f, pud_none(pud));
 	f->pmdp = pmd_offset_lockless(pudp, pud, f->address);
 	f->pmd = pmdp_get_lockless(f->pmdp);
 	if (!pmd_present(f->pmd) || pmd_leaf(f->pmd) ||
@@ -497,7 +509,7 @@ static bool spf_find_table(struct spf_state *f)
 }
 
 /* Is there a page table?  If not, do not bother to allocate memory. */
-static bool has_table(struct spf_state *f)
+bool spf_has_table(struct spf_state *f)
 {
 	unsigned long irqs = spf_walk_begin();
 	bool found = spf_find_table(f);
@@ -1179,7 +1191,7 @@ static noinline enum spf_outcome map_hole(struct spf_state *f)
 	enum spf_outcome outcome = spf_fill_hole(f);
 
 	/* Another thread may have been faster: then its table will do. */
-	if (outcome == ABORT_NO_TABLE && has_table(f))
+	if (outcome == ABORT_NO_TABLE && spf_has_table(f))
 		outcome = SPF_GO_ON;
 	if (outcome != SPF_GO_ON)
 		return outcome;
@@ -1213,7 +1225,7 @@ static enum spf_outcome spf_handle(struct spf_state *f)
 		return outcome == ABORT_NO_TABLE ? map_hole(f) : outcome;
 	}
 	if (write && entry_is_none(f))
-		return has_table(f) ? map_anon(f) : map_hole(f);
+		return spf_has_table(f) ? map_anon(f) : map_hole(f);
 
 	if (!spf_peek(f, &pte))
 		return file ? ABORT_NO_TABLE : map_hole(f);

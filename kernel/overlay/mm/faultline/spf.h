@@ -81,8 +81,11 @@ struct spf_state {
 	/*
 	 * Set by spf_walk().  The tables of the walk stay in memory until
 	 * spf_walk_end(), until the RCU section ends, or while ptl is held.
+	 * Without a page table, only pmdp and pmd are set, or pmdp is NULL and
+	 * no_upper tells whether that is because an entry above is empty.
 	 */
 	bool walked;
+	bool no_upper;
 	pmd_t *pmdp;
 	pmd_t pmd;
 	pte_t *pte;
@@ -132,6 +135,7 @@ static inline bool snapshot_valid(const struct spf_state *f)
 }
 
 /* spf.c */
+bool spf_has_table(struct spf_state *f);
 bool spf_begin_sleep(struct spf_state *f, unsigned long *since);
 enum spf_outcome spf_end_sleep(struct spf_state *f, unsigned long since);
 

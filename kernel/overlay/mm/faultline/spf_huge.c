@@ -101,37 +101,14 @@ enum hole {
 	HOLE_UPPER,	/* an entry above it is empty */
 };
 
-/* In the RCU section, which keeps the tables in memory (W6). */
+/* Where the walk has ended that has not found a page table. */
 static enum hole find_hole(const struct spf_state *f)
 {
-	pgd_t *pgdp, pgd;
-	p4d_t *p4dp, p4d;
-	pud_t *pudp, pud;
-	pmd_t *pmdp, pmd;
-
-	pgdp = pgd_offset(f->mm, f->address);
-	pgd = pgdp_get(pgdp);
-	if (pgd_none(pgd))
-		return HOLE_UPPER;
-	if (pgd_leaf(pgd) || unlikely(pgd_bad(pgd)))
-		return HOLE_NONE;
-	p4dp = p4d_offset_lockless(pgdp, pgd, f->address);
-	p4d = p4dp_get(p4dp);
-	if (p4d_none(p4d))
-		return HOLE_UPPER;
-	if (p4d_leaf(p4d) || unlikely(p4d_bad(p4d)))
-		return HOLE_NONE;
-	pudp = pud_offset_lockless(p4dp, p4d, f->address);
-	pud = pudp_get(pudp);
-	if (pud_none(pud))
-		return HOLE_UPPER;
-	if (!pud_present(pud) || pud_leaf(pud) || unlikely(pud_bad(pud)))
-		return HOLE_NONE;
-	pmdp = pmd_offset_lockless(pudp, pud, f->address);
-	pmd = pmdp_get_lockless(pmdp);
-	if (pmd_none(pmd))
+	if (!f->pmdp)
+		return f->no_upper ? HOLE_UPPER : HOLE_NONE;
+	if (pmd_none(f->pmd))
 		return HOLE_PMD;
-	return pmd_present(pmd) && pmd_leaf(pmd) ? HOLE_HUGE : HOLE_NONE;
+	return pmd_present(f->pmd) && pmd_leaf(f->pmd) ? HOLE_HUGE : HOLE_NONE;
 }
 
 /* The outcome if the PMD entry is not empty.  May be changed by map_hole(). */
@@ -406,15 +383,16 @@ static enum spf_outcome install_huge(struct spf_state *f, pmd_t *pmdp)
 }
 #endif
 
-/* The VMA is locked and the snapshot holds. */
+/*
+ * The VMA is locked and the snapshot holds.  So the entry that the walk has found
+ * is in use, even if the fault has slept since: the walk came after the snapshot,
+ * and who frees or moves a PMD table write-locks all VMAs in its range, W1.
+ */
 static enum spf_outcome install(struct spf_state *f, bool huge)
 {
-	pmd_t *pmdp = mm_find_pmd(f->mm, f->address);
+	pmd_t *pmdp = f->pmdp;
 
 	spf_window(SPF_WINDOW_INSTALL);
-	/* Only without the check of H2 can the tables be gone. */
-	if (!pmdp)
-		return ABORT_CHANGED;
 	if (huge && f->huge)
 		return install_huge(f, pmdp);
 	/* If another thread was faster, keep it for spf_discard(). */
@@ -432,9 +410,9 @@ static enum spf_outcome install(struct spf_state *f, bool huge)
 }
 
 /*
- * Fault where no table was found: if that is because the PMD entry is empty, fill
- * it with a huge page, or with a page table.  Runs in the RCU section in which
- * f->vma was found; may leave it and enter another.
+ * Fault where spf_walk() has not found a table: if that is because the PMD entry
+ * is empty, fill it with a huge page, or with a page table.  Runs in the RCU section
+ * of the walk, in which f->vma was found; may leave it and enter another.
  *
  * Return: SPF_GO_ON if there is a page table now, in which the fault can go on
  * with the same snapshot.
@@ -464,7 +442,7 @@ enum spf_outcome spf_fill_hole(struct spf_state *f)
 		outcome = make_upper_tables(f);
 		if (outcome != SPF_GO_ON)
 			return outcome;
-		hole = find_hole(f);
+		hole = spf_has_table(f) ? HOLE_NONE : find_hole(f);
 		if (hole != HOLE_PMD)
 			return no_hole(f, hole);
 	}

@@ -1069,8 +1069,8 @@ static const char *const thp_defrag[] = {
 
 static const int thp_advice[] = { 0, MADV_HUGEPAGE, MADV_NOHUGEPAGE };
 
-/* As upstream, for each setting. */
-TEST_F_TIMEOUT(spf_huge, settings, TIMEOUT)
+/* As upstream, for each setting; there are 360. */
+TEST_F_TIMEOUT(spf_huge, settings, 5 * TIMEOUT)
 {
 	const size_t n = ARRAY_SIZE(thp_enabled) * ARRAY_SIZE(thp_defrag) *
 			 ARRAY_SIZE(thp_advice) * 8;
@@ -1241,11 +1241,11 @@ static int huge_order(void)
 /* There is no huge page: one attempt, and then a page of the usual size. */
 TEST_F(spf_huge, no_huge_page)
 {
-	if (!spf_fail_large(huge_order(), true))
+	if (!spf_fail_pages(100, huge_order(), true))
 		SKIP(return, "this kernel has no fault injection");
 	begin_to_count(self);
 	word_write(self->map, TAG);
-	spf_fail_large(huge_order(), false);
+	spf_fail_pages(0, huge_order(), true);
 	EXPECT_EQ(1, counted(&self->thp, "fallback"));
 	EXPECT_EQ(0, counted(&self->thp, "fallback_charge"));
 	EXPECT_EQ(0, counted(&self->thp, "alloc"));

@@ -78,46 +78,33 @@ static inline long spf_torture_read(const char *option)
 }
 
 /*
- * Makes this percentage of the non-sleeping allocations of this process and its
- * children fail, so that they have to wait; 0 stops it.  Returns false if the
- * kernel has no fault injection.
+ * Makes this percentage of the allocations of this process and its children fail:
+ * those of at least 2^@order pages; of these, only those that do not sleep, or all.
+ * 0 stops it.  Returns false if the kernel has no fault injection.
  */
-static inline bool spf_fail_at_once(int percent)
+static inline bool spf_fail_pages(int percent, int order, bool sleeping)
 {
-	char chance[16];
+	char chance[16], least[16];
 	const struct fault_setting settings[] = {
 		{ "task-filter", "Y" }, { "ignore-gfp-highmem", "N" },
-		{ "ignore-gfp-wait", "Y" }, { "min-order", "0" },
-		{ "verbose", "0" }, { "times", "-1" }, { "interval", "1" },
+		{ "ignore-gfp-wait", sleeping ? "N" : "Y" },
+		{ "min-order", least }, { "verbose", "0" },
+		{ "times", "-1" }, { "interval", "1" },
 		{ "probability", chance },
 	};
 
 	snprintf(chance, sizeof(chance), "%d", percent);
+	snprintf(least, sizeof(least), "%d", order);
 	if (!fault_attr_set("fail_page_alloc", settings, ARRAY_SIZE(settings)))
 		return false;
 	write_text("/proc/self/make-it-fail", percent ? "1" : "0");
 	return true;
 }
 
-/*
- * Makes all allocations of this process of at least 2^@order pages fail, or none.
- * Returns false if the kernel has no fault injection.
- */
-static inline bool spf_fail_large(int order, bool fail)
+/* So that those that cannot sleep have to wait. */
+static inline bool spf_fail_at_once(int percent)
 {
-	char text[16];
-	const struct fault_setting settings[] = {
-		{ "task-filter", "Y" }, { "ignore-gfp-highmem", "N" },
-		{ "ignore-gfp-wait", "N" }, { "min-order", text },
-		{ "verbose", "0" }, { "times", "-1" }, { "interval", "1" },
-		{ "probability", fail ? "100" : "0" },
-	};
-
-	snprintf(text, sizeof(text), "%d", order);
-	if (!fault_attr_set("fail_page_alloc", settings, ARRAY_SIZE(settings)))
-		return false;
-	write_text("/proc/self/make-it-fail", fail ? "1" : "0");
-	return true;
+	return spf_fail_pages(percent, 0, false);
 }
 
 /* --- transparent huge pages: the settings that tests change */
