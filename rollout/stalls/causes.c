@@ -66,6 +66,7 @@ static const struct {
 	{ "collapse_pte_mapped_thp", PLACE_COLLAPSE },
 	{ "hpage_collapse_scan_pmd", PLACE_COLLAPSE },
 	{ "khugepaged_scan_mm_slot", PLACE_COLLAPSE },
+	{ "khugepaged", PLACE_COLLAPSE },
 	{ "dup_mmap", PLACE_FORK },
 	{ "dup_mm", PLACE_FORK },
 	{ "exit_mmap", PLACE_EXIT },

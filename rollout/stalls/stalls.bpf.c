@@ -228,6 +228,8 @@ u64 lost_exits, lost_ends;
 bool writers_begin;
 /* Entries of waiters: with none, a wakeup or the end of a wait costs one read. */
 int waiting;
+/* Waits that have begun. */
+u64 arrivals;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -271,9 +273,10 @@ struct {
 	__type(value, u64);
 } senders SEC(".maps");
 
+/* An array: a page fault of hugetlb may be as short as an update of a hash table. */
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 4096);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, HUGE_FAULTS);
 	__type(key, u32);
 	__type(value, struct huge_fault);
 } huge_faults SEC(".maps");
@@ -441,6 +444,14 @@ static __always_inline u64 faults_of(struct task_struct *task)
 	return BPF_CORE_READ(task, min_flt) + BPF_CORE_READ(task, maj_flt);
 }
 
+static __always_inline struct huge_fault *huge_fault_of(u32 pid)
+{
+	u32 slot = pid % HUGE_FAULTS;
+	struct huge_fault *fault = bpf_map_lookup_elem(&huge_faults, &slot);
+
+	return fault && fault->pid == pid ? fault : NULL;
+}
+
 /*
  * How many page faults a thread has counted since the last one of hugetlb began.
  * A fault counts when it is done, while it still has the lock of its mapping: 0 in
@@ -449,8 +460,7 @@ static __always_inline u64 faults_of(struct task_struct *task)
  */
 static __always_inline u64 since_huge_fault(struct task_struct *task)
 {
-	u32 pid = BPF_CORE_READ(task, pid);
-	struct huge_fault *last = bpf_map_lookup_elem(&huge_faults, &pid);
+	struct huge_fault *last = huge_fault_of(BPF_CORE_READ(task, pid));
 
 	return last ? faults_of(task) - last->faults : ~0ULL;
 }
@@ -642,6 +652,7 @@ static __always_inline int wait_begins(u64 lock, unsigned int flags, bool whole)
 	waiter.whole = whole;
 	waiter.lock = lock;
 	waiter.begin = bpf_ktime_get_ns();
+	waiter.arrivals = __sync_fetch_and_add(&arrivals, 1) + 1;
 	describe_owner(&waiter.owner, word, mm_of(lock, waiter.kind, self));
 	/* The end of that wait was not seen. */
 	if (known) {
@@ -751,8 +762,8 @@ static __always_inline void choose(struct group_key *key, struct waiter *waiter,
 	} else {
 		key->cause = waiter->owner;
 		/* It was given the lock, and had not run yet. */
-		fault = bpf_map_lookup_elem(&huge_faults, &key->cause.pid);
-		if (fault && fault->begin > waiter->begin)
+		fault = huge_fault_of(key->cause.pid);
+		if (fault && fault->arrivals >= waiter->arrivals)
 			key->cause.flags |= CAUSE_HUGETLB;
 		/* After a release, the lock is no longer that owner's. */
 		if (history && history->releases != waiter->releases)
@@ -921,13 +932,15 @@ int BPF_PROG(waking, struct task_struct *task)
 SEC("fentry/hugetlb_fault")
 int BPF_PROG(huge_fault)
 {
-	struct huge_fault fault = {
-		.faults = faults_of(bpf_get_current_task_btf()),
-		.begin = bpf_ktime_get_ns(),
-	};
-	u32 pid = bpf_get_current_pid_tgid();
+	struct task_struct *self = bpf_get_current_task_btf();
+	u32 pid = self->pid, slot = pid % HUGE_FAULTS;
+	struct huge_fault *fault = bpf_map_lookup_elem(&huge_faults, &slot);
 
-	bpf_map_update_elem(&huge_faults, &pid, &fault, BPF_ANY);
+	if (!fault)
+		return 0;
+	fault->faults = self->min_flt + self->maj_flt;
+	fault->arrivals = arrivals;
+	fault->pid = pid;
 	return 0;
 }
 

@@ -24,6 +24,8 @@ typedef unsigned long long u64;
 #define MAX_WAITERS 32768
 #endif
 #define MAX_SENDERS 512
+/* Of threads whose numbers have the same remainder, the last one is kept. */
+#define HUGE_FAULTS 8192
 
 /*
  * The section switches hold a lock for at most the work of so much memory, while
@@ -109,6 +111,8 @@ struct waiter {
 	/* How long it had been without a CPU then. */
 	u64 delay;
 	u64 releases;
+	/* How many waits had begun, this one included. */
+	u64 arrivals;
 	struct cause owner;
 	/* The release that woke it; the history may have no room for that. */
 	struct segment last;
@@ -123,7 +127,10 @@ struct waiter {
 struct huge_fault {
 	/* How many faults the thread had counted. */
 	u64 faults;
-	u64 begin;
+	/* How many waits had begun, anywhere. */
+	u64 arrivals;
+	u32 pid;
+	u32 pad;
 };
 
 struct group_key {
