@@ -99,7 +99,7 @@ static void print_summary(const struct report *report, FILE *out)
 {
 	u64 total, waits, removable, left;
 	char a[32], b[32], c[32];
-	bool any = false;
+	bool any = false, sections = false;
 	int i;
 
 	total = waited(report, &waits);
@@ -113,6 +113,7 @@ static void print_summary(const struct report *report, FILE *out)
 		if (!switched_by(report, i, &removable, &left))
 			continue;
 		any = true;
+		sections |= !is_on(report, i) && left;
 		duration(c, sizeof(c), left);
 		duration(a, sizeof(a), is_on(report, i) ? left :
 			 removable - left);
@@ -126,6 +127,9 @@ static void print_summary(const struct report *report, FILE *out)
 			fprintf(out, "%s=%ld would have removed up to %s of %s of waiting.\n",
 				switches[i].name, switches[i].on, a, b);
 	}
+	if (sections)
+		fputs("A thread that maps memory all the time would wait as shortly, but more often.\n",
+		      out);
 	if (!any)
 		fprintf(out, "No switch would have removed any of %s of waiting.\n", b);
 }
