@@ -56,8 +56,8 @@ SUITES = {suite.name: suite for suite in (
           alone=("bench", "boot", "demo", "hugetlb-fixes", "races")),
     # VMs that share the CPUs with nothing else: changes of a switch have to be on time.
     Suite("rollout/fleet", (BUILD, (FL, "stage", "microvm")), opt_in=True),
-    # Debian's kernels, which have BTF.
-    Suite("rollout/stalls", opt_in=True),
+    # Debian's kernels, and one of ours with BTF, which builds as long as all of microvm.
+    Suite("rollout/stalls", ((FL, "build", "microvm-btf"),), opt_in=True),
     Suite("hosts/failures", ((LAB, "hosts", "packages", FLAVOUR),), jobs=2, opt_in=True),
     # It needs what the configurations of Debian have and that of microvm has not.
     Suite("hosts/release", ((LAB, "hosts", "packages", "--first", FLAVOUR),), opt_in=True),

@@ -1,14 +1,32 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The program faultline-stalls, and a record, for tests without a kernel to watch."""
+"""The program faultline-stalls, a record for tests without a kernel, and VMs for the others."""
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from faultline.common import ROOT
+import jsonschema
 
+from faultline.apt import Apt
+from faultline.common import ROOT, Paths
+from lib import fetched
+
+PATHS = Paths.from_env()
 STALLS = ROOT / "rollout/stalls"
+GUEST = ROOT / "tests/rollout/stalls"
+# Debian's kernels, and the releases whose they are.
+KERNELS = {"6.1": "bookworm", "6.12": "trixie"}
+PACKAGE = "linux-image-cloud-amd64"
+# Text of the kernel is patched, so all CPUs share one host thread; each gets its turn, also on a
+# busy host.
+MACHINE = ("--cpus", "2", "--mem", "2048", "--icount", "4", "--icount-sleep", "--icount-fair")
+# One CPU and a clock that counts its instructions: a fast host.
+FAST = ("--cpus", "1", "--mem", "1024", "--icount", "0")
 SWITCHES = {row.split()[0]: row.split()[3:5]
             for row in (ROOT / "sysctl/switches").read_text("utf-8").splitlines()
             if row.startswith("vm.")}
@@ -47,3 +65,38 @@ def write_record(path: Path) -> Path:
     """Write the record to a file."""
     path.write_text("\n".join(LINES) + "\n", "ascii")
     return path
+
+
+def kernel_of(version: str) -> Path:
+    """The image of Debian's kernel, fetched once."""
+    release = KERNELS[version]
+    kept = PATHS.cache / f"stock-kernel-{release}"
+    if not kept.is_dir():
+        shown = Apt(PATHS, instead="leave out rollout/stalls", suite=release).update().run(
+            "apt-cache", "depends", PACKAGE).stdout
+        name = re.findall(r"Depends: (linux-image-\S+)", shown)
+        assert name, f"{release} has no {PACKAGE}"
+        fetched.folder_of("stock-kernel", release, {name[0]: ("./boot/vmlinuz-*",)}, 35,
+                          "leave out rollout/stalls")
+    image, = kept.glob("boot/vmlinuz-*")
+    return image
+
+
+def boot(kernel: Path, name: str, machine: Sequence[str], files: Sequence[Path | str],
+         *words: str) -> tuple[Path, str]:
+    """Run a script of GUEST, the first word, on a kernel: the files that it returns, its output."""
+    out = PATHS.build / "vm" / name
+    done = subprocess.run(
+        [ROOT / "tools/fl", "vm", "run", "--kernel", kernel, "--out", out, "--quiet",
+         "--timeout", "1500", *machine,
+         *(f"--file={file}" for file in (*files, GUEST / "watch.sh", GUEST / words[0])),
+         "--", "sh", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out / "files", done.stdout
+
+
+def report(path: Path) -> dict[str, Any]:
+    """A report in JSON, which follows the schema."""
+    found: dict[str, Any] = json.loads(path.read_text())
+    jsonschema.validate(found, json.loads((STALLS / "schema.json").read_text()))
+    return found

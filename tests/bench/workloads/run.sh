@@ -13,7 +13,7 @@ sh switched.sh
 scenes=$1 arm=$2 ms=$3 mib=$4
 root=/programs
 
-mkdir /disk /changes $root
+mkdir -p /disk /changes $root
 mount -t ext4 -o ro /dev/vda /disk
 mount -t tmpfs -o size=90% tmpfs /changes
 mkdir /changes/upper /changes/work

@@ -10,6 +10,9 @@ big lock is held during the munmap, so that the status waits for it whatever the
 
 shared: the memory is a memfd, as for vhost-user or virtiofs.  private: it is in huge pages.
 hugetlb: it is a memfd of 2 MiB pages from the pool, as for DPDK.
+
+plugged is for a test, not for the benchmark: private memory is added beside the reads, as when a
+DIMM is plugged in, and QEMU populates it.
 """
 
 import itertools
@@ -32,6 +35,7 @@ BACKENDS: dict[str, dict[str, object]] = {
     "shared": {"qom-type": "memory-backend-memfd"},
     "private": {"qom-type": "memory-backend-ram"},
     "hugetlb": {"qom-type": "memory-backend-memfd", "hugetlb": True, "hugetlbsize": 2 << 20},
+    "plugged": {"qom-type": "memory-backend-ram"},
 }
 # Reads in flight, and their size.
 DEPTH = 2
@@ -126,9 +130,14 @@ class Disk:
         return time.monotonic() - self._started.pop(number)
 
 
-def start(folder: Path, backend: dict[str, object], mib: int,
-          pieces: int) -> tuple[subprocess.Popen[bytes], Monitor, Monitor, Disk]:
-    """Start QEMU with an exported disk and pieces of memory; its files are in FOLDER."""
+def add(monitor: Monitor, number: int, variant: str, mib: int) -> None:
+    """Add a piece of memory."""
+    monitor.call("object-add", id=f"memory{number}", size=mib << 20, prealloc=True,
+                 **BACKENDS[variant])
+
+
+def start(folder: Path) -> tuple[subprocess.Popen[bytes], Monitor, Monitor]:
+    """Start QEMU with an exported disk; its files are in FOLDER."""
     (folder / "disk").write_bytes(os.urandom(1 << 20) * DISK_MIB)
     process = subprocess.Popen(
         ["qemu-system-x86_64", "-machine", "none", "-accel", "tcg", "-nodefaults",
@@ -141,9 +150,7 @@ def start(folder: Path, backend: dict[str, object], mib: int,
     second = Monitor(connect(folder / "second", process))
     monitor.call("nbd-server-start", addr={"type": "unix", "data": {"path": f"{folder}/nbd"}})
     monitor.call("block-export-add", type="nbd", id="disk", iothread="io", **{"node-name": "disk"})
-    for number in range(pieces):
-        monitor.call("object-add", id=f"memory{number}", size=mib << 20, prealloc=True, **backend)
-    return process, monitor, second, Disk(connect(folder / "nbd", process), b"disk")
+    return process, monitor, second
 
 
 class Tasks:
@@ -176,16 +183,24 @@ class Tasks:
 
 def measure(folder: Path, variant: str, out: str, ms: int, mib: int, pieces: int) -> None:
     """Run QEMU and write the results."""
-    process, monitor, second, disk = start(folder, BACKENDS[variant], mib, pieces)
+    process, monitor, second = start(folder)
+    plugged = variant == "plugged"
+    if not plugged:
+        for number in range(pieces):
+            add(monitor, number, variant, mib)
+    disk = Disk(connect(folder / "nbd", process), b"disk")
     tasks = Tasks()
     status: list[float] = []
-    deleted: list[str] = []
+    changed: list[int] = []
 
-    def delete() -> None:
+    def change() -> None:
         for number in range(pieces):
             tasks.stop.wait(ms / 1000 / (pieces + 1))
-            monitor.call("object-del", id=f"memory{number}")
-            deleted.append(f"memory{number}")
+            if plugged:
+                add(monitor, number, variant, mib)
+            else:
+                monitor.call("object-del", id=f"memory{number}")
+            changed.append(number)
 
     def ask_status() -> None:
         while not tasks.stop.wait(PAUSE):
@@ -196,7 +211,7 @@ def measure(folder: Path, variant: str, out: str, ms: int, mib: int, pieces: int
     latency: list[float] = []
     save_counters(out, "before")
     begin = now = time.monotonic()
-    tasks.start(delete)
+    tasks.start(change)
     tasks.start(ask_status)
     for _ in range(DEPTH):
         disk.ask()
@@ -205,12 +220,13 @@ def measure(folder: Path, variant: str, out: str, ms: int, mib: int, pieces: int
         disk.ask()
         now = time.monotonic()
     save_counters(out, "after")
-    done = len(deleted)
+    done = len(changed)
     tasks.end()
     # QEMU 7.2 aborts when the client of an iothread leaves.
     process.kill()
     process.wait()
-    save(out, latency, now - begin, memory_deleted=done, status_max_us=round(max(status) * 1e6))
+    save(out, latency, now - begin, status_max_us=round(max(status) * 1e6),
+         **{"memory_added" if plugged else "memory_deleted": done})
 
 
 def main() -> None:

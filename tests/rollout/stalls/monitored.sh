@@ -1,0 +1,107 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+#
+# Programs beside a monitor that reads their files in /proc.
+#
+# redis: Redis with MIB of values saves them five times by a child (BGSAVE), while something like
+# ps reads its command line.
+# jvm: the scene jvm_g1 of the benchmark, while prometheus-process-exporter reads smaps for a
+# scraper that never pauses.
+#
+# As a scene of tests/bench/workloads/run.sh, it has the four words of one.
+# shellcheck disable=SC1091,SC2154
+. /bench/workloads/common.sh
+
+SIZE=2000
+SAVES=5
+PORT=9256
+socket=/tmp/redis.sock
+
+command() # WORD...
+{
+	redis-cli -s $socket "$@"
+}
+
+ready()
+{
+	[ "$(command ping)" = PONG ]
+}
+
+saved()
+{
+	case $(command info persistence) in
+	*rdb_bgsave_in_progress:0*) return 0 ;;
+	esac
+	return 1
+}
+
+listens()
+{
+	python3 -c "import socket; socket.create_connection(('127.0.0.1', $PORT))"
+}
+
+# Until the file /tmp/done is there; fails if the program is in no page.
+scrape() # PROGRAM
+{
+	python3 - <<-EOF
+		import os, urllib.request
+		seen = False
+		while not os.path.exists("/tmp/done"):
+		    with urllib.request.urlopen("http://127.0.0.1:$PORT/metrics", timeout=120) as page:
+		        seen |= 'groupname="$1"' in page.read().decode()
+		assert seen
+	EOF
+}
+
+# Until the file /tmp/done is there; makes the file /tmp/watching.
+watch() # PID
+{
+	python3 - <<-EOF
+		import os, pathlib
+		while not os.path.exists("/tmp/done"):
+		    pathlib.Path("/proc/$1/cmdline").read_bytes()
+		    pathlib.Path("/tmp/watching").touch()
+	EOF
+}
+
+redis()
+{
+	redis-server --port 0 --unixsocket $socket --dir /tmp --save "" \
+		--enable-debug-command yes --rdbcompression no --rdbchecksum no \
+		>/tmp/redis.log 2>&1 &
+	server=$!
+	wait_for /tmp/redis.log ready
+	command debug populate $((mib * 1024 / 2)) key $SIZE >/dev/null
+	watch $server &
+	monitor=$!
+	wait_for /tmp/redis.log test -e /tmp/watching
+	saves=0
+	while [ $saves -lt $SAVES ]; do
+		command bgsave >/dev/null
+		wait_for /tmp/redis.log saved
+		saves=$((saves + 1))
+	done
+	: >/tmp/done
+	wait $monitor
+	command shutdown nosave || true
+	wait $server
+}
+
+jvm()
+{
+	prometheus-process-exporter -procnames java -web.listen-address 127.0.0.1:$PORT \
+		>/tmp/exporter.log 2>&1 &
+	exporter=$!
+	wait_for /tmp/exporter.log listens
+	scrape java &
+	monitor=$!
+	sh /bench/workloads/jvm.sh g1 "$out" "$ms" "$mib"
+	: >/tmp/done
+	wait $monitor || {
+		cat /tmp/exporter.log >&2
+		exit 1
+	}
+	kill $exporter
+}
+
+"$variant"
