@@ -232,7 +232,7 @@ test-upstream: deps tree ## compare upstream's mm selftests and stress-ng with s
 	@FULL=$(FULL) tests/run --limit 5400 upstream
 
 .PHONY: test-rollout
-test-rollout: deps tree ## experiments on a fleet, simulated and on VMs; faultline-stalls on kernels of Debian
+test-rollout: deps tree ## experiments on a fleet, simulated and on VMs; faultline-stalls on Debian's kernels and ours
 	@tests/run rollout rollout/fleet rollout/stalls
 
 .PHONY: test-images
