@@ -142,10 +142,12 @@ BOOTS = {boot.title: boot for boot in (
          reason="The races again, with the switch flipping on and off all the time."),
 
     Boot("kernel/gigantic", "microvm",
-         tuple(f"hugetlb_zero_semantics -v giant_{arm}" for arm in ("off", "on")),
+         ("hugetlb_zero_semantics " + " ".join(
+             f"-r zero.giant_on.{test}" for test in ("limit", "writer", "demoted")),),
          IN_TURN, mem=2560, append="hugepagesz=1G hugepages=1", env=(FLIP_OFF,),
          reason="A huge page of 1 GiB, which only the kernel command line can reserve: for the "
-         "other rows it would be too much memory."),
+         "other rows it would be too much memory.  All tests of giant_off and giant_on take a "
+         "minute and a half of CPU time."),
 
     Boot("kernel/debug/kunit", "microvm-debug", cpus=2,
          reason="The KUnit suites of mm/faultline, which run when the kernel boots."),
