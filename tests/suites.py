@@ -281,7 +281,8 @@ RULES = {
     "kernel/debug/hugetlb_zero-rules": (dataclasses.replace(_DEBUG, append=NUMA), (
         # Who takes the page does not wait for it to be clear: a call that fills it.
         Rule("ZERO_LATE_WRITE", "the lock of a page that is being cleared",
-             "hugetlb_zero_race zero_race.on.last", "hugetlb_zero_held_window_us=20000"),
+             "hugetlb_zero_race zero_race.on.last", "hugetlb_zero_held_window_us=20000",
+             seconds=40),
         Rule("ZERO_KEEP_FLAG", "a page that is not clear any more once it was used",
              "hugetlb_zero_semantics zero.on.private"),
         Rule("ZERO_SKIP_REMOVE", "the end of clearing when a page leaves the pool",
