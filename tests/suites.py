@@ -142,10 +142,12 @@ BOOTS = {boot.title: boot for boot in (
          reason="The races again, with the switch flipping on and off all the time."),
 
     Boot("kernel/gigantic", "microvm",
-         tuple(f"hugetlb_zero_semantics -v giant_{arm}" for arm in ("off", "on")),
+         ("hugetlb_zero_semantics " + " ".join(
+             f"-r zero.giant_on.{test}" for test in ("limit", "writer", "demoted")),),
          IN_TURN, mem=2560, append="hugepagesz=1G hugepages=1", env=(FLIP_OFF,),
          reason="A huge page of 1 GiB, which only the kernel command line can reserve: for the "
-         "other rows it would be too much memory."),
+         "other rows it would be too much memory.  All tests of giant_off and giant_on take a "
+         "minute and a half of CPU time."),
 
     Boot("kernel/debug/kunit", "microvm-debug", cpus=2,
          reason="The KUnit suites of mm/faultline, which run when the kernel boots."),
@@ -285,11 +287,13 @@ RULES = {
     "kernel/debug/hugetlb_zero-rules": (dataclasses.replace(_DEBUG, append=NUMA), (
         # Who takes the page does not wait for it to be clear: a call that fills it.
         Rule("ZERO_LATE_WRITE", "the lock of a page that is being cleared",
-             "hugetlb_zero_race zero_race.on.last", "hugetlb_zero_held_window_us=20000"),
+             "hugetlb_zero_race zero_race.on.last", "hugetlb_zero_held_window_us=20000",
+             seconds=40),
         Rule("ZERO_KEEP_FLAG", "a page that is not clear any more once it was used",
              "hugetlb_zero_semantics zero.on.private"),
         Rule("ZERO_SKIP_REMOVE", "the end of clearing when a page leaves the pool",
-             "hugetlb_zero_race zero_race.on.resize", "hugetlb_zero_held_window_us=20000"),
+             "hugetlb_zero_race zero_race.on.last", "hugetlb_zero_held_window_us=20000",
+             passes=False),
         Rule("ZERO_STALE", "a page that is clear only when all of it is",
              "hugetlb_zero_race zero_race.on.kill", "hugetlb_zero_piece_window_us=1000"),
         Rule("ZERO_NO_RECHECK", "the check that the mapping is the same",

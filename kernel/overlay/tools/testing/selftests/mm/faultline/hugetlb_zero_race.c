@@ -102,6 +102,7 @@ struct world {
 	atomic_long fresh;	/* pages that were faulted in */
 	atomic_long signals;
 	atomic_long offlined;
+	atomic_int ready;	/* processes that have reserved their pages */
 };
 
 /* One thread; the last one of each process is the actor. */
@@ -359,6 +360,10 @@ static int play(struct world *w, int id)
 	if (!w->op->shares &&
 	    madvise(own, THREADS * OWN * w->page, MADV_DONTFORK))
 		return 2;
+	/* Threads of another process use the spare pages. */
+	atomic_fetch_add(&w->ready, 1);
+	while (atomic_load(&w->ready) < PROCESSES && !atomic_load(&w->run.stop))
+		usleep(100);
 	for (i = 0; i <= THREADS; i++) {
 		players[i] = (struct player) {
 			.w = w,
