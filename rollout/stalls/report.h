@@ -14,7 +14,7 @@
 #define PROGRAM "faultline-stalls"
 #define NAME_LEN 24
 #define CALL_LEN 64
-#define NR_SWITCHES 6
+#define NR_SWITCHES 7
 #define MAX_NOTES 8
 
 /* A row of sysctl/switches. */
