@@ -153,6 +153,8 @@ static bool same_policy(const struct mempolicy *a, const struct mempolicy *b)
  * @policy: The policy.
  *
  * Another mbind() may have given it another policy, and moved its pages accordingly.
+ *
+ * Return: true if it has.
  */
 bool walk_has_policy(struct vm_area_struct *vma, struct mempolicy *policy)
 {

@@ -518,6 +518,7 @@ static void waiter_stop(struct waiter *w)
 /* --- memory that moves to another NUMA node */
 
 #define MOVE		(MPOL_MF_MOVE | MPOL_MF_STRICT)
+#define NODES		"/sys/devices/system/node"
 #define NUMA_YIELDS	20
 #define NUMA_TRIES	400
 
@@ -710,8 +711,9 @@ static long node_pages(int node, const char *pages)
 {
 	char path[128], text[32];
 
-	snprintf(path, sizeof(path), "/sys/devices/system/node/node%d/hugepages/"
-		 "hugepages-%zukB/nr_hugepages", node, pmd_size() / KIB);
+	snprintf(path, sizeof(path),
+		 NODES "/node%d/hugepages/hugepages-%zukB/nr_hugepages", node,
+		 pmd_size() / KIB);
 	if (write_text(path, pages) || read_text(path, text, sizeof(text)) < 0)
 		return -1;
 	return atol(text);
