@@ -169,8 +169,8 @@ def start_programs(first: pytest.Item) -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Stop what is still running after Ctrl-C or -x."""
-    for program in _started:
+    """Stop what is still running after Ctrl-C or -x; first what has not begun, or it would."""
+    for program in reversed(_started):
         program.stop()
 
 
