@@ -285,7 +285,7 @@ RULES = {
         _hugetlb("NO_ENTRY_LOCK", "locking the table to look at a page", "off.scan",
                  "hugetlb_entry_window_us=100000", seconds=60))),
     "kernel/debug/hugetlb_zero-rules": (dataclasses.replace(_DEBUG, append=NUMA), (
-        # Who takes the page does not wait for it to be clear: a call that fills it.
+        # A call takes the page and fills it itself, so it does not wait for it to be clear.
         Rule("ZERO_LATE_WRITE", "the lock of a page that is being cleared",
              "hugetlb_zero_race zero_race.on.last", "hugetlb_zero_held_window_us=20000",
              seconds=40),

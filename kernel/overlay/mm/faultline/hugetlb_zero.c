@@ -411,7 +411,7 @@ static bool clear_unlocked(struct zero_slot *slot,
 	struct vm_area_struct *found;
 	unsigned int seq;
 
-	/* Stable: only who write-locks the VMA changes it. */
+	/* Stable: only a task that write-locks the VMA changes it. */
 	seq = vma->vm_lock_seq;
 	if (flags & FAULT_FLAG_VMA_LOCK)
 		vma_end_read(vma);

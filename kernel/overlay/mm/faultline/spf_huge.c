@@ -386,7 +386,7 @@ static enum spf_outcome install_huge(struct spf_state *f, pmd_t *pmdp)
 /*
  * The VMA is locked and the snapshot holds.  So the entry that the walk has found
  * is in use, even if the fault has slept since: the walk came after the snapshot,
- * and who frees or moves a PMD table write-locks all VMAs in its range, W1.
+ * and a task that frees or moves a PMD table write-locks all VMAs in its range, W1.
  */
 static enum spf_outcome install(struct spf_state *f, bool huge)
 {

@@ -515,12 +515,27 @@ static void waiter_stop(struct waiter *w)
 	munmap(w->page, page_size());
 }
 
+/* Until calls have let the waiter go first often enough; on "off", once. */
+#define YIELDS	20
+#define TRIES	400
+
+static bool once_more(struct state *s, int tries)
+{
+	return s->on && tries < TRIES &&
+	       counted(&s->before, "yields") < YIELDS;
+}
+
+static void expect_yields(struct __test_metadata *_metadata, struct state *s)
+{
+	if (s->on)
+		EXPECT_LE(YIELDS, counted(&s->before, "yields"));
+	expect_walks(_metadata, s, 0);
+}
+
 /* --- memory that moves to another NUMA node */
 
 #define MOVE		(MPOL_MF_MOVE | MPOL_MF_STRICT)
 #define NODES		"/sys/devices/system/node"
-#define NUMA_YIELDS	20
-#define NUMA_TRIES	400
 
 static void expect_on_node(struct __test_metadata *_metadata, char *p, size_t len,
 			   int node)
@@ -578,12 +593,10 @@ TEST_F_TIMEOUT(walk, mbind_beside, TIMEOUT)
 	do {
 		move_twice(_metadata, p, BIG);
 		migrate_self(_metadata, p, BIG);
-	} while (self->s.on && ++tries < NUMA_TRIES &&
-		 counted(&self->s.before, "yields") < NUMA_YIELDS &&
+	} while (once_more(&self->s, ++tries) &&
 		 _metadata->exit_code == KSFT_PASS);
 	waiter_stop(&w);
-	if (self->s.on)
-		EXPECT_LE(NUMA_YIELDS, counted(&self->s.before, "yields"));
+	expect_yields(_metadata, &self->s);
 }
 
 /* A hole is an error, and then nothing has changed, unless the default is set. */
@@ -672,12 +685,10 @@ TEST_F_TIMEOUT(walk, mbind_large, TIMEOUT)
 	waiter_start(_metadata, &w);
 	do {
 		move_twice(_metadata, to, len);
-	} while (self->s.on && ++tries < NUMA_TRIES &&
-		 counted(&self->s.before, "yields") < NUMA_YIELDS &&
+	} while (once_more(&self->s, ++tries) &&
 		 _metadata->exit_code == KSFT_PASS);
 	waiter_stop(&w);
-	if (self->s.on)
-		EXPECT_LE(NUMA_YIELDS, counted(&self->s.before, "yields"));
+	expect_yields(_metadata, &self->s);
 }
 
 /* Huge pages of a file that begin or end outside the range move as well. */
@@ -747,9 +758,6 @@ out:
 #define REGIONS		600
 /* The regions that it copies out at once. */
 #define PAGEMAP_BUFFER	((int)(pmd_size() / page_size()))
-/* Until scans have let the waiter go first often enough; on "off", once. */
-#define SCAN_YIELDS	20
-#define SCAN_TRIES	400
 
 /* Registers memory whose written pages a scan finds; false if that cannot be. */
 static bool scan_register(int fd, char *p, size_t len)
@@ -853,13 +861,11 @@ TEST_F_TIMEOUT(walk, scan_beside, TIMEOUT)
 		ASSERT_EQ(0, uffd_protect(fd, p, 2 * BIG, false));
 		scan_all(_metadata, p, 2 * BIG);
 		scan_some(_metadata, p, 2 * BIG, 2 * page_size(), REGIONS);
-	} while (self->s.on && ++tries < SCAN_TRIES &&
-		 counted(&self->s.before, "yields") < SCAN_YIELDS &&
+	} while (once_more(&self->s, ++tries) &&
 		 _metadata->exit_code == KSFT_PASS);
 	waiter_stop(&w);
 	close(fd);
-	if (self->s.on)
-		EXPECT_LE(SCAN_YIELDS, counted(&self->s.before, "yields"));
+	expect_yields(_metadata, &self->s);
 }
 
 /* Memory that has not even the upper page tables, scanned in more than one part. */
@@ -970,23 +976,6 @@ static char *map_lockable(size_t len)
 	return p;
 }
 
-/* Until calls have let the waiter go first often enough; on "off", once. */
-#define MLOCK_YIELDS	20
-#define MLOCK_TRIES	400
-
-static bool mlock_again(struct state *s, int tries)
-{
-	return s->on && tries < MLOCK_TRIES &&
-	       counted(&s->before, "yields") < MLOCK_YIELDS;
-}
-
-static void expect_yields(struct __test_metadata *_metadata, struct state *s)
-{
-	if (s->on)
-		EXPECT_LE(MLOCK_YIELDS, counted(&s->before, "yields"));
-	expect_walks(_metadata, s, 0);
-}
-
 /*
  * Locks and unlocks a range that is mapped, and has all its pages.  Each call changes
  * what it would on upstream, and leaves as many mappings.
@@ -1026,7 +1015,7 @@ static void lock_unlock(struct __test_metadata *_metadata, struct state *s,
 		EXPECT_EQ(n, mappings(p - page_size(), len + 2 * page_size()));
 		EXPECT_EQ(vm, status_kb("VmLck"));
 		EXPECT_EQ(all, mlocked_kb());
-	} while (mlock_again(s, ++tries) && _metadata->exit_code == KSFT_PASS);
+	} while (once_more(s, ++tries) && _metadata->exit_code == KSFT_PASS);
 	waiter_stop(&w);
 	expect_yields(_metadata, s);
 }
@@ -1147,7 +1136,7 @@ TEST_F_TIMEOUT(walk, mlock_hole, TIMEOUT)
 		EXPECT_EQ(ENOMEM, errno);
 		EXPECT_EQ(0, status_kb("VmLck"));
 		EXPECT_EQ(2, mappings(p, BIG));
-	} while (mlock_again(&self->s, ++tries) &&
+	} while (once_more(&self->s, ++tries) &&
 		 _metadata->exit_code == KSFT_PASS);
 	waiter_stop(&w);
 	expect_yields(_metadata, &self->s);
@@ -1171,7 +1160,7 @@ TEST_F_TIMEOUT(walk, mlock_onfault, TIMEOUT)
 		EXPECT_EQ((long)(BIG / KIB), status_kb("VmLck"));
 		ASSERT_EQ(0, munlock(p, BIG));
 		EXPECT_EQ(0, status_kb("VmLck"));
-	} while (mlock_again(&self->s, ++tries) &&
+	} while (once_more(&self->s, ++tries) &&
 		 _metadata->exit_code == KSFT_PASS);
 	waiter_stop(&w);
 	expect_yields(_metadata, &self->s);
@@ -1201,7 +1190,7 @@ TEST_F_TIMEOUT(walk, mlock_limit, TIMEOUT)
 		EXPECT_EQ(-1, mlock(w.page, page_size()));
 		EXPECT_EQ(ENOMEM, errno);
 		EXPECT_EQ(0, munlock(p, BIG));
-	} while (mlock_again(&self->s, ++tries) &&
+	} while (once_more(&self->s, ++tries) &&
 		 _metadata->exit_code == KSFT_PASS);
 	waiter_stop(&w);
 	expect_yields(_metadata, &self->s);
@@ -1227,7 +1216,7 @@ TEST_F_TIMEOUT(walk, mlockall, TIMEOUT)
 		EXPECT_EQ(0, status_kb("VmLck"));
 		EXPECT_EQ(1, mappings(p, BIG));
 		EXPECT_EQ(1, mappings(file, BIG));
-	} while (mlock_again(&self->s, ++tries) &&
+	} while (once_more(&self->s, ++tries) &&
 		 _metadata->exit_code == KSFT_PASS);
 	waiter_stop(&w);
 	expect_yields(_metadata, &self->s);
