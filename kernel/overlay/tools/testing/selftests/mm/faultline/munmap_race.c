@@ -2994,7 +2994,7 @@ static void lane_op(__u64 *seed, int memfd)
 		if (q == (void *)-1)
 			return;
 		populate(p, LANE, seed);
-			shmdt(p);
+		shmdt(p);
 		return;
 	case 2:
 		q = mmap(p, LANE, PROT_READ | PROT_WRITE,
@@ -3180,6 +3180,11 @@ static void play_process(void)
 	pthread_t threads[ARRAY_SIZE(mains)];
 	uintptr_t i;
 
+	/* With the process, its shared memory segments go, even if it is killed. */
+	if (unshare(CLONE_NEWIPC)) {
+		note_wrong("unshare(CLONE_NEWIPC) failed");
+		_exit(1);
+	}
 	for (i = 0; i < ARRAY_SIZE(mains); i++) {
 		if (pthread_create(&threads[i], NULL, mains[i],
 				   (void *)(i + 1))) {
