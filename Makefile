@@ -185,6 +185,7 @@ bench: tree ## measure BENCH=munmap, hugetlb(_zero), pmd_clear, spf, micro, surv
 	@tools/fl build microvm-stock
 	@tools/fl build microvm
 	@$(if $(PEER),tools/fl build microvm-peer)
+	@$(if $(filter workloads,$(BENCH)),tools/fl build microvm-trace)
 	@tests/lab bench $(BENCH) $(if $(PEER),--peer)
 
 # --- Tests

@@ -56,6 +56,10 @@ QEMU), which are downloaded once (some 190 MB; delete build/bench/rootfs to get
 newer ones). The latency is the program's own; p99.9 takes 1000 requests. "on" is
 every switch at once. pgfault, and the shares of it, are those of the VM. safepoint:
 how long the JVM stops its threads, from its own log, its start included.
+allocated_lock_free: with huge pages for everybody, the share of allocations in page
+faults that were made without a lock; but_files: without memory of files. It needs
+microvm-trace, a kernel that counts allocations by their stacks; a huge page and its
+table are two. Those of a read of a file do not count: upstream takes no lock for them.
 --virtual-time compares how much work the programs do per instruction of the CPU: a
 loss of throughput shows, but no stall, as one CPU runs everything. What else the
 host does matters only for waits of an idle CPU, which take real time. Each second
@@ -74,6 +78,7 @@ examples:
   lab bench survey --mib 256 --kinds 4k,thp --scenes mlock,munlock
   lab bench survey --from tests/bench/results/survey.json
   lab bench workloads --scenes redis_flush,qemu_shared
+  lab bench workloads --allocations
   lab bench workloads --scenes redis_bgsave --virtual-time --ms 5000 --mib 128
 """
 
@@ -137,6 +142,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--virtual-time", action="store_true",
                         help="workloads: one emulated CPU, an instruction per nanosecond; "
                         "survey: the CPUs take turns")
+    parser.add_argument("--allocations", action="store_true",
+                        help="workloads: only count allocations")
     parser.add_argument("--quick", action="store_true",
                         help="one small round as a smoke test; the figures mean little")
     return parser
@@ -153,7 +160,9 @@ def _kernels(options: argparse.Namespace) -> Kernels:
     for kernel in (options.kernel, stock, options.peer):
         if kernel is not None and not kernel.is_file():
             raise BenchError(f"no kernel {kernel}; build it with make kernel, or name another one")
-    return Kernels(options.kernel, stock, options.peer)
+    traced = FLAVOURS["microvm-trace"].image
+    return Kernels(options.kernel, stock, options.peer,
+                   traced if traced.exists() and not options.quick else None)
 
 
 def _resize(plan: Any, options: argparse.Namespace) -> None:
@@ -185,6 +194,13 @@ def _resize(plan: Any, options: argparse.Namespace) -> None:
         if unknown:
             raise BenchError(f"--{name}: no '{unknown[0]}' in {', '.join(there)}")
         setattr(plan, name, tuple(one for one in there if one in chosen))
+    if options.allocations:
+        if "allocations" not in fields:
+            raise BenchError(f"--allocations is not for {options.benchmark}")
+        plan.allocations = True
+        plan.scenes = tuple(scene for scene in plan.scenes if scene in workloads.TRACED)
+        if not plan.scenes:
+            raise BenchError(f"--allocations is for {', '.join(workloads.TRACED)}")
     if options.virtual_time:
         if "virtual_time" not in fields:
             raise BenchError(f"--virtual-time is not for {options.benchmark}")
@@ -212,6 +228,7 @@ def main() -> None:
         report.aims.clear()
     name = "-".join([options.benchmark, *(plan.scenes if options.scenes else ()),
                      *(["virtual"] if options.virtual_time else []),
+                     *(["allocations"] if options.allocations else []),
                      *(["quick"] if options.quick else [])])
     _finish(report, name)
 

@@ -45,6 +45,8 @@ class Kernels:
     stock: Path | None
     # The newest upstream kernel.
     peer: Path | None = None
+    # Ours, which counts allocations as well.
+    traced: Path | None = None
 
     def others(self) -> list[tuple[str, Path]]:
         """Arm and image of the kernels without our switches that are there."""

@@ -3,6 +3,9 @@
 
 Arms are stock, off and on (every switch on). Each round boots a VM for each program and arm; the
 order of the arms is turned round from one round to the next.
+
+Some programs run once more in each round, with huge pages for everybody and every switch on, on a
+kernel that counts allocations: which of those in page faults were made without a lock.
 """
 
 from __future__ import annotations
@@ -21,13 +24,17 @@ from typing import BinaryIO, cast
 from faultline.common import ROOT, Fail, shown
 from faultline.vm.guest import Job
 from faultline.vm.qemu import Machine
-from . import guest, rootfs
+from . import allocations, guest, rootfs
 from .guest import OFF, ON, PEER, STOCK, BenchError, Sample
 from .report import EVENTS, Report
 
 # QEMU and arrays gain; redis is a control, and the JVM is what most users ask about.
 SCENES = ("redis_flush", "redis_purge", "redis_bgsave", "arrays_mapped", "arrays_freed", "jvm_g1",
           "jvm_zgc", "qemu_shared", "qemu_private", "qemu_hugetlb")
+# Those of programs to whose memory huge pages matter.
+TRACED = ("redis_flush", "jvm_g1", "jvm_zgc", "qemu_private")
+# The least share of their allocations that faults make without a lock.
+LOCK_FREE = 0.95
 # No scene may get less than this fraction of its throughput on stock.
 LEAST_RATE = 0.95
 
@@ -98,6 +105,8 @@ class Plan:
     cpus: int = 2
     mem: int = 4096
     virtual_time: bool = False
+    # Count allocations, and measure nothing else.
+    allocations: bool = False
     scenes: tuple[str, ...] = SCENES
 
 
@@ -240,20 +249,26 @@ class _Lines:
         sys.stderr.flush()
 
 
+# See run.sh about the CPUs.
+_TRACED_APPEND = ("transparent_hugepage=always", "maxcpus=1")
+
+
 def _boot(kernel: Path, disk: Path, made: list[Path], scenes: list[str], arm: str,
-          name: str, plan: Plan) -> tuple[Path, guest.Boot]:
+          name: str, plan: Plan, traced: bool = False) -> tuple[Path, guest.Boot]:
     """Boot KERNEL and run SCENES; return the folder with their results."""
     # A minute for each start of a program on an emulated CPU of a busy host.
     slower = _VIRTUAL_SLOWER if plan.virtual_time else 1
     limit = 600 + len(scenes) * slower * (240 + 2 * plan.ms // 1000)
-    machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem, append=guest.switched(arm), qemu_args=[
+    machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem, append=[
+        *guest.switched(arm), *(_TRACED_APPEND if traced else ())], qemu_args=[
         "-drive", f"file={disk},if=none,id=disk,format=raw,readonly=on",
         "-device", "virtio-blk-pci,drive=disk"])
     if plan.virtual_time:
         # It sleeps while it waits for the disk: skipping to the next timer would take seconds of
         # virtual time.
         machine = replace(machine, icount=0, icount_sleep=True, cpus=1)
-    job = Job(["sh", "workloads/run.sh", ",".join(scenes), arm, str(plan.ms), str(plan.mib)],
+    job = Job(["sh", "workloads/run.sh", ",".join(scenes), arm, str(plan.ms), str(plan.mib),
+               *(["traced"] if traced else [])],
               [*map(str, made), str(guest.SWITCHED), f"{_FOLDER}:/test/workloads"])
     report = guest.run(machine, job, name, limit, cast(BinaryIO, _Lines()))
     return report.out / "files", guest.Boot([], report.machine.release, report.choice.accel)
@@ -281,15 +296,44 @@ def read_results(folder: Path, scene: str, arm: str) -> tuple[list[Sample], dict
     return samples, growth
 
 
+def read_allocations(folder: Path, scene: str, arm: str) -> list[Sample]:
+    """The shares of allocations without a lock in one turn, and how many there were."""
+    counts = allocations.kinds(*(
+        allocations.histogram(_read(folder, name), name)
+        for name in (f"{scene}.{arm}.allocations-{when}" for when in ("before", "after"))))
+    shares = {"": allocations.lock_free(counts),
+              "_but_files": allocations.lock_free(
+                  counts, (allocations.FILE, allocations.SHARED))}
+    found = [Sample(f"{scene}_allocated_lock_free{name}", "of_allocs", arm, share)
+             for name, share in shares.items() if share is not None]
+    return [*found, *(Sample(f"{scene} allocated {kind}", EVENTS, arm, counts[kind])
+                      for kind in sorted(counts))]
+
+
+def _traced(kernel: Path, disk: Path, made: list[Path], scenes: list[str], name: str,
+            plan: Plan) -> guest.Boot:
+    """Run the scenes in which allocations are counted; return only these counts."""
+    found = guest.Boot()
+    for number in range(plan.rounds if scenes else 0):
+        folder, boot = _boot(kernel, disk, made, scenes, ON, f"workloads-{name}-{number}-traced",
+                             plan, traced=True)
+        samples = [sample for scene in scenes for sample in read_allocations(folder, scene, ON)]
+        found = replace(boot, samples=found.samples + samples)
+    return found
+
+
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
+    if plan.allocations and not kernels.traced:
+        raise BenchError("--allocations needs the kernel microvm-trace: tools/fl build "
+                         "microvm-trace")
     disks = {name: rootfs.image((*_COMMON, *PACKAGES[name])) for name in programs(plan.scenes)}
     made = {name: [_MADE[name]()] if name in _MADE else [] for name in programs(plan.scenes)}
     samples: list[Sample] = []
     counts: dict[tuple[str, str], list[dict[str, int]]] = {}
     ours = guest.Boot()
     for name, scenes in programs(plan.scenes).items():
-        for number, kernel, arm in boots(kernels, plan.rounds):
+        for number, kernel, arm in boots(kernels, 0 if plan.allocations else plan.rounds):
             folder, boot = _boot(kernel, disks[name], made[name], scenes, arm,
                                  f"workloads-{name}-{number}-{arm}", plan)
             ours = boot if kernel == kernels.ours else ours
@@ -297,6 +341,11 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
                 found, growth = read_results(folder, scene, arm)
                 samples += found
                 counts.setdefault((scene, arm), []).append(growth)
+        if kernels.traced and not plan.virtual_time:
+            boot = _traced(kernels.traced, disks[name], made[name],
+                           [scene for scene in scenes if scene in TRACED], name, plan)
+            samples += boot.samples
+            ours = ours if ours.release else boot
     for (scene, arm), rounds in counts.items():
         samples += fault_samples(scene, arm, rounds) if arm == ON else []
         samples += [Sample(f"{scene} {counter}", EVENTS, arm, value)
@@ -304,5 +353,9 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     report = Report.of(ours, in_order(samples, plan.scenes),
                        ", virtual time" if plan.virtual_time else "")
     for scene in plan.scenes:
-        report.aim_least(f"{scene}_rate", ON, STOCK, LEAST_RATE)
+        if not plan.allocations:
+            report.aim_least(f"{scene}_rate", ON, STOCK, LEAST_RATE)
+        if scene in TRACED and kernels.traced:
+            for end in ("", "_but_files"):
+                report.aim_best(f"{scene}_allocated_lock_free{end}", [ON], LOCK_FREE)
     return report

@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 from faultline.apt import Apt
-from bench import cli, guest, rootfs, workloads
+from bench import allocations, cli, guest, rootfs, workloads
 from bench.guest import BenchError, Kernels, Sample
 from faultline.common import ROOT, Fail, Paths, run_main
 from faultline.vm import run as vm
@@ -184,6 +184,68 @@ def test_safepoints_and_counts_are_read(tmp_path: Path) -> None:
     assert [sample.metric for sample in ordered[-2:]] == ["jvm_g1_rate", "jvm_g1_safepoint_max"]
 
 
+FAULT = ("do_user_addr_fault", "exc_page_fault", "asm_exc_page_fault")
+SPF = ("map_hole", "spf_fault", *FAULT)
+UPSTREAM = ("__handle_mm_fault", "handle_mm_fault", *FAULT)
+STACKS = [
+    (("vma_alloc_folio_noprof", "map_anon", "spf_fault", *FAULT), 0, allocations.FREE),
+    (("vma_alloc_folio_noprof", "prepare", "spf_fill_hole", *SPF), 9, allocations.FREE_HUGE),
+    (("__pmd_alloc", "make_upper_tables", "spf_fill_hole", *SPF), 0, allocations.UPPER),
+    (("__pmd_alloc", *UPSTREAM), 0, allocations.UPPER),
+    (("pte_alloc_one", "do_fault", *UPSTREAM), 0, allocations.FILE),
+    (("shmem_get_folio_gfp", "shmem_fault", "__do_fault", "do_fault", *UPSTREAM), 0,
+     allocations.SHARED),
+    (("vma_alloc_folio_noprof", "do_huge_pmd_anonymous_page", *UPSTREAM), 9,
+     "locked, huge page"),
+    (("pte_alloc_one", "__pte_alloc", "do_anonymous_page", *UPSTREAM), 0, "locked, new memory"),
+    (("vma_alloc_folio_noprof", "do_numa_page", *UPSTREAM), 0, allocations.OTHER),
+    # A stack that is cut off: one with a lock.
+    (("vma_alloc_folio_noprof", "do_wp_page", "__handle_mm_fault"), 0, "locked, copy"),
+    (("do_wp_page", "__handle_mm_fault", "handle_mm_fault"), 0, "locked, copy"),
+    (("do_huge_pmd_anonymous_page", "__handle_mm_fault", "handle_mm_fault", "__get_user_pages"),
+     9, allocations.POPULATED),
+    # No lock on any kernel; an interrupt; a system call that faults is not in its own stack.
+    (("folio_alloc_noprof", "page_cache_ra_unbounded", "filemap_fault", "do_fault", *UPSTREAM),
+     0, ""),
+    (("allocate_slab", "asm_sysvec_apic_timer_interrupt", "spf_fault", *FAULT), 0, ""),
+    (("pipe_write", "vfs_write"), 0, ""),
+]
+
+
+@pytest.mark.parametrize(("stack", "order", "found"), STACKS)
+def test_kind_of_an_allocation(stack: tuple[str, ...], order: int, found: str) -> None:
+    """By the innermost function that tells."""
+    assert allocations.kind(stack, order) == found
+
+
+def hist(*entries: tuple[tuple[str, ...], int, int], dropped: int = 0) -> str:
+    """The file "hist" of the kernel; an entry is a stack, an order and a count."""
+    return "".join(
+        "{ common_stacktrace:\n" + "".join(f"         {name}+0x1/0x2\n" for name in stack) +
+        f", order:          {order}}} hitcount:         {hits}\n"
+        for stack, order, hits in entries) + f"\nTotals:\n    Dropped: {dropped}\n"
+
+
+def test_shares_of_allocations(tmp_path: Path) -> None:
+    """Those between the two files; files of a process are in only one of the shares."""
+    free, huge, file = STACKS[0][:2], STACKS[1][:2], STACKS[4][:2]
+    for when, text in {"before": hist((*free, 5)),
+                       "after": hist((*free, 65), (*huge, 30), (*file, 10))}.items():
+        (tmp_path / f"s.on.allocations-{when}").write_text(text, "ascii")
+    samples = workloads.read_allocations(tmp_path, "s", "on")
+    assert value(samples, "s_allocated_lock_free") == 0.9
+    assert value(samples, "s_allocated_lock_free_but_files") == 1
+    assert value(samples, "s allocated without a lock, huge") == 30
+    assert allocations.lock_free({}) is None
+
+
+@pytest.mark.parametrize("text", ["", hist((("a",), 0, 1), dropped=1)])
+def test_bad_histogram(text: str) -> None:
+    """One that is not complete is an error."""
+    with pytest.raises(BenchError, match="a bad s.allocations: it is cut off"):
+        allocations.histogram(text, "s.allocations")
+
+
 def compiler(folder: Path, name: str, text: str) -> None:
     """Write a compiler to FOLDER."""
     folder.mkdir(exist_ok=True)
@@ -254,9 +316,13 @@ def fake_vms(folder: Path, monkeypatch: pytest.MonkeyPatch,
 
     def run(machine: Machine, job: Job, out: Path, **_: object) -> mock.Mock:
         booted.append((machine, job.command))
-        scenes, arm = job.command[-4:-2]
+        words = [word for word in job.command if word != "traced"]
+        scenes, arm = words[-4:-2]
         for scene in scenes.split(","):
             returned(out / "files", scene, arm)
+            for when, count in (("before", 0), ("after", 9)) if words != job.command else ():
+                (out / f"files/{scene}.{arm}.allocations-{when}").write_text(
+                    hist((*STACKS[0][:2], count), (*STACKS[4][:2], 1)), "ascii")
         report = mock.Mock(out=out, status=status)
         report.machine.release, report.choice.accel = "6.12-test", "tcg"
         return report
@@ -322,6 +388,29 @@ def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ["stock", "off", "on"]
     assert all(row.n == 2 for row in report.rows)
     assert [aim.verdict() for aim in report.aims] == ["NOT MET"] * 3
+
+
+def test_only_allocations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                          capsys: pytest.CaptureFixture[str]) -> None:
+    """One boot a round, with huge pages for everybody; other scenes are left out."""
+    booted = fake_vms(tmp_path, monkeypatch)
+    image = tmp_path / "traced"
+    (tmp_path / "ours").touch()
+    monkeypatch.setattr(guest, "compile_program", lambda source: tmp_path / "client")
+    monkeypatch.setattr(cli, "FLAVOURS", {
+        name: mock.Mock(image=image) for name in cli.FLAVOURS})
+    words = ["workloads", "--allocations", "--rounds", "2", "--kernel", f"{tmp_path}/ours",
+             "--scenes", "redis_flush,arrays_freed"]
+    assert bench(monkeypatch, *words) == 1
+    assert "needs the kernel microvm-trace" in capsys.readouterr().err
+    image.touch()
+    assert bench(monkeypatch, *words) == 0
+    assert [(machine.kernel.name, command[-5], command[-1]) for machine, command in booted] == \
+        [("traced", "redis_flush", "traced")] * 2
+    assert all("transparent_hugepage=always" in machine.append for machine, _ in booted)
+    assert "redis_flush_allocated_lock_free" in capsys.readouterr().out
+    assert bench(monkeypatch, *words[:2], *words[4:-1], "arrays_freed") == 1
+    assert "--allocations is for redis_flush" in capsys.readouterr().err
 
 
 def test_failed_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,8 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     Flavour("microvm-kcsan", ("flavour-microvm.config", *FAULTLINE_X86, "kcsan.config"), "-kcsan"),
     # For tests of BPF programs.
     Flavour("microvm-btf", ("flavour-microvm.config", *FAULTLINE_X86, "btf.config"), "-btf"),
+    # For the benchmark workloads: allocations by where they are made.
+    Flavour("microvm-trace", ("flavour-microvm.config", *FAULTLINE_X86, "trace.config"), "-trace"),
     # The two whose object code the suite `build` compares: ours switched off, and upstream
     # (allnoconfig is the base, so options that are not named are off).
     Flavour("microvm-off", ("flavour-microvm.config",), "-off"),

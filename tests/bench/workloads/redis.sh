@@ -33,7 +33,7 @@ saved()
 }
 
 redis-server --port 0 --unixsocket $socket --dir /tmp --save "" --enable-debug-command yes \
-	>/tmp/redis.log 2>&1 &
+	--disable-thp no >/tmp/redis.log 2>&1 &
 server=$!
 wait_for /tmp/redis.log ready
 command debug populate $keys key $SIZE >/dev/null
