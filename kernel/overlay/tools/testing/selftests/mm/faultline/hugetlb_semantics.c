@@ -949,5 +949,5 @@ TEST_F_TIMEOUT(hugetlb, memory_short, TIMEOUT)
 
 int main(int argc, char **argv)
 {
-	return hugetlb_kept(test_harness_run, argc, argv);
+	return hugetlb_kept(&hugetlb_knob, test_harness_run, argc, argv);
 }

@@ -268,14 +268,13 @@ static inline size_t huge_bad(char *map, size_t n)
 	return bad;
 }
 
-/*
- * Runs a program's tests, then restores the mode and the number of huge pages.
- */
-static inline int hugetlb_kept(int (*run)(int argc, char **argv), int argc,
+/* Runs a program's tests, then restores a switch and the number of huge pages. */
+static inline int hugetlb_kept(const struct vm_knob *knob,
+			       int (*run)(int argc, char **argv), int argc,
 			       char **argv)
 {
 	long pages = hugetlb_sysfs("nr_hugepages");
-	int status = vm_knob_kept(&hugetlb_knob, run, argc, argv);
+	int status = vm_knob_kept(knob, run, argc, argv);
 
 	if (pages >= 0 && pages != hugetlb_sysfs("nr_hugepages"))
 		hugetlb_pool_set(pages);

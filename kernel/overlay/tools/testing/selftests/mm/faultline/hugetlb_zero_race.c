@@ -492,21 +492,12 @@ FIXTURE_TEARDOWN(zero_race)
 {
 	if (variant->wide)
 		widen(false);
-	atomic_store(&self->w->run.stop, true);
-	flipper_stop(&self->w->run.flipper);
+	run_end(&self->w->run);
 	if (self->w->fd >= 0)
 		close(self->w->fd);
 }
 
-#define RACE(name, ...)							\
-	TEST_F_TIMEOUT(zero_race, name, TIMEOUT)			\
-	{								\
-		static const struct race_op op = {			\
-			.act = act_##name, __VA_ARGS__			\
-		};							\
-									\
-		race(_metadata, self, &op);				\
-	}
+#define RACE(...)	RACE_OF(zero_race, __VA_ARGS__)
 
 /* --- the races */
 
@@ -710,5 +701,5 @@ int main(int argc, char **argv)
 {
 	if (!env_number("FAULTLINE_SECONDS", &opt_seconds))
 		return KSFT_FAIL;
-	return zero_kept(test_harness_run, argc, argv);
+	return hugetlb_kept(&zero_knob, test_harness_run, argc, argv);
 }

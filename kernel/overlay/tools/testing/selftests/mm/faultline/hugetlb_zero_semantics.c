@@ -1210,5 +1210,5 @@ TEST_F_TIMEOUT(zero, flipped, TIMEOUT)
 
 int main(int argc, char **argv)
 {
-	return zero_kept(test_harness_run, argc, argv);
+	return hugetlb_kept(&zero_knob, test_harness_run, argc, argv);
 }

@@ -203,16 +203,4 @@ static inline int node_of(void *p)
 								       status;
 }
 
-/* Runs a program's tests, then restores the switch and the pool. */
-static inline int zero_kept(int (*run)(int argc, char **argv), int argc,
-			    char **argv)
-{
-	long pages = hugetlb_sysfs("nr_hugepages");
-	int status = vm_knob_kept(&zero_knob, run, argc, argv);
-
-	if (pages >= 0 && pages != hugetlb_sysfs("nr_hugepages"))
-		hugetlb_pool_set(pages);
-	return status;
-}
-
 #endif /* HUGETLB_ZERO_UTIL_H */

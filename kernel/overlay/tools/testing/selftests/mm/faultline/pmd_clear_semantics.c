@@ -398,7 +398,7 @@ TEST_F_TIMEOUT(pmd_clear, traced, TIMEOUT)
 
 static int run_all(int argc, char **argv)
 {
-	return hugetlb_kept(test_harness_run, argc, argv);
+	return hugetlb_kept(&hugetlb_knob, test_harness_run, argc, argv);
 }
 
 int main(int argc, char **argv)

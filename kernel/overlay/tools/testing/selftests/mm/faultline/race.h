@@ -115,6 +115,13 @@ static inline void run_wait(struct __test_metadata *_metadata,
 	flipper_stop(&run->flipper);
 }
 
+/* Ends a run, of a test that may have failed. */
+static inline void run_end(struct race_run *run)
+{
+	atomic_store(&run->stop, true);
+	flipper_stop(&run->flipper);
+}
+
 /* Returns the differences of the counters. */
 static inline struct counters run_report(struct __test_metadata *_metadata,
 					 struct race_run *run)
@@ -129,5 +136,19 @@ static inline struct counters run_report(struct __test_metadata *_metadata,
 	EXPECT_TRUE(run_has_flipped(run));
 	return d;
 }
+
+/*
+ * A test of @fixture in which threads call act_NAME() again and again, for programs
+ * with a struct race_op, whose fields follow, and a function race().
+ */
+#define RACE_OF(fixture, name, ...)					\
+	TEST_F_TIMEOUT(fixture, name, TIMEOUT)				\
+	{								\
+		static const struct race_op op = {			\
+			.act = act_##name, __VA_ARGS__			\
+		};							\
+									\
+		race(_metadata, self, &op);				\
+	}
 
 #endif /* RACE_H */

@@ -250,7 +250,11 @@ static int populate_any(struct race *r)
 	return ret == -ENOMEM ? sum_up() : ret;
 }
 
-static bool replaced_kept(struct race *r)
+/*
+ * What replacer() has unmapped is not there, what it has replaced has its word, and
+ * the other pages have their own one, or are @empty.
+ */
+static bool replaced_only(struct race *r, bool empty)
 {
 	struct data *d = r->data;
 	size_t i;
@@ -260,12 +264,19 @@ static bool replaced_kept(struct race *r)
 	for (i = 0; i < npages(); i++) {
 		__u64 word = 0;
 		int signal = try_read(r->start + i * page_size(), &word);
+		__u64 old = empty ? 0 : page_word(r->tag, i);
 
-		if (signal ? d->changed[i] != UNMAPPED :
-			     word != (d->changed[i] == REPLACED ? r->tag + i : 0))
+		if (d->changed[i] == UNMAPPED ? !signal :
+		    signal || word != (d->changed[i] == REPLACED ? r->tag + i :
+								   old))
 			return false;
 	}
 	return true;
+}
+
+static bool replaced_kept(struct race *r)
+{
+	return replaced_only(r, true);
 }
 
 TEST_F_TIMEOUT(race, populate_replaced, TIMEOUT)
@@ -773,21 +784,7 @@ static bool isolation_ends(void)
 /* Nothing is lost, and what was mapped meanwhile is as it was. */
 static bool moved_kept(struct race *r)
 {
-	struct data *d = r->data;
-	size_t i;
-
-	if (r->ret)
-		return false;
-	for (i = 0; i < npages(); i++) {
-		__u64 word = 0;
-		int signal = try_read(r->start + i * page_size(), &word);
-
-		if (d->changed[i] == UNMAPPED ? !signal :
-		    signal || word != (d->changed[i] == REPLACED ? r->tag + i :
-				       page_word(r->tag, i)))
-			return false;
-	}
-	return true;
+	return replaced_only(r, false);
 }
 
 TEST_F_TIMEOUT(race, move, TIMEOUT)
