@@ -40,7 +40,8 @@ _READ = ("page_cache_ra_unbounded", "page_cache_ra_order", "force_page_cache_ra"
 _INTERRUPT = ("asm_sysvec_", "asm_common_interrupt", "asm_exc_nmi")
 _ARCH_FAULT = ("do_user_addr_fault", "exc_page_fault")
 
-_ENTRY = re.compile(r"\{ common_stacktrace:\n(.*?),\s*order:\s*(\d+)\s*\}\s*hitcount:\s*(\d+)", re.S)
+_ENTRY = re.compile(r"\{ common_stacktrace:\n(.*?),\s*order:\s*(\d+)\s*\}\s*"
+                    r"hitcount:\s*(\d+)", re.S)
 _DROPPED = re.compile(r"^\s*Dropped:\s*(\d+)$", re.M)
 
 

@@ -48,12 +48,13 @@ def _command(arms: str, rounds: int, plan: Plan, scene: str) -> list[str]:
 
 
 def _waits(kernels: guest.Kernels, program: Path, plan: Plan, scene: str) -> list[guest.Boot]:
-    """Run a scene on a clock that counts the instructions of two CPUs, which take turns.
+    """Run a scene on one CPU whose clock counts instructions, 16 ns for each.
 
-    So results do not depend on the load of the host, and QEMU can patch code (the switch).
+    So results do not depend on the load of the host.  With several CPUs, which take turns, a
+    thread would wait for its turn, and not for a lock.
     """
     append = ["hugepagesz=1G", "hugepages=1"] if scene == "1g" else []
-    return [guest.boot(Machine(kernel, icount=4, cpus=2, mem=plan.mem, append=append), program,
+    return [guest.boot(Machine(kernel, icount=4, cpus=1, mem=plan.mem, append=append), program,
                        [_command(arms, plan.rounds, plan, scene)], f"hugetlb_zero-{scene}{end}")
             for arms, kernel, end in kernels.boots(_ARMS)]
 

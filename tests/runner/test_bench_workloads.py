@@ -15,6 +15,7 @@ from faultline.apt import Apt
 from bench import allocations, cli, guest, rootfs, workloads
 from bench.guest import BenchError, Kernels, Sample
 from faultline.common import ROOT, Fail, Paths, run_main
+from faultline.flavour import FLAVOURS
 from faultline.vm import run as vm
 from faultline.vm.guest import Job
 from faultline.vm.qemu import Machine
@@ -398,7 +399,7 @@ def test_only_allocations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     (tmp_path / "ours").touch()
     monkeypatch.setattr(guest, "compile_program", lambda source: tmp_path / "client")
     monkeypatch.setattr(cli, "FLAVOURS", {
-        name: mock.Mock(image=image) for name in cli.FLAVOURS})
+        name: mock.Mock(image=image) for name in FLAVOURS})
     words = ["workloads", "--allocations", "--rounds", "2", "--kernel", f"{tmp_path}/ours",
              "--scenes", "redis_flush,arrays_freed"]
     assert bench(monkeypatch, *words) == 1

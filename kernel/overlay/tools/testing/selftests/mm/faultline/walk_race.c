@@ -251,8 +251,8 @@ static int populate_any(struct race *r)
 }
 
 /*
- * What replacer() has unmapped is not there, what it has replaced has its word, and
- * the other pages have their own one, or are @empty.
+ * Pages that replacer() has unmapped are not there, those that it has replaced have
+ * its word, and the others have their own one, or are @empty.
  */
 static bool replaced_only(struct race *r, bool empty)
 {
