@@ -39,6 +39,8 @@ SHARING = "vm.hugetlb_pmd_sharing"
 HOLDERS = {
     "hugetlb-faults": ("hugetlb-faults", "page fault (hugetlb", {"mmap_lock", "vma"},
                        "vm.hugetlb_zero_ahead"),
+    "hugetlb-filled": ("hugetlb-filled", "page fault (hugetlb", {"mmap_lock", "vma"},
+                       "vm.hugetlb_zero_ahead"),
     "thp-faults": ("thp-faults", "page fault", {"mmap_lock", "vma"}, "vm.speculative_page_fault"),
     "hugetlb-dropped": ("hugetlb-dropped", "madvise(MADV_DONTNEED)",
                         {"hugetlb-vma", "hugetlb-file"}, SHARING),
@@ -168,6 +170,9 @@ def test_churn(version: str, program: str) -> None:
         assert len({group["holder"] for group in found["groups"]}) <= BOUNDS["MAX_GROUPS"]
     else:
         assert not any(lost.values())
+        # Two threads have each name.
+        names = {row["program"] for group in found["groups"] for row in group["waiters"]}
+        assert names - {"churn"} == {f"churn-{pool}*" for pool in "abcdefgh"}
 
 
 @pytest.mark.parametrize("version", KERNELS)
