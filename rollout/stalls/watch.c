@@ -240,6 +240,18 @@ static void note(struct report *report, const char *text)
 		 "%s", text);
 }
 
+/* Its waits are those until then, if it had any. */
+static void note_end(struct report *report, u32 pid)
+{
+	char text[64];
+
+	snprintf(text, sizeof(text), "/proc/%u", pid);
+	if (!access(text, F_OK))
+		return;
+	snprintf(text, sizeof(text), "process %u after it ended", pid);
+	note(report, text);
+}
+
 static void clean_row(struct row *row)
 {
 	clean(row->holder);
@@ -658,6 +670,8 @@ void watch(struct report *report, const struct wish *wish)
 	end = now();
 	stalls_bpf__detach(bpf);
 	sigprocmask(SIG_UNBLOCK, &signals, NULL);
+	if (wish->tgid)
+		note_end(report, wish->tgid);
 	uname(&name);
 	snprintf(report->kernel, sizeof(report->kernel), "%s", name.release);
 	clean(report->kernel);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,13 @@ def test_killed(version: str) -> None:
     calls = {group["call"] for group in found["groups"] if group["holder"] == "survey"}
     assert calls & {"mlock", "mprotect", "munmap"}
     assert found["counters"]["lost_waiters"] == 0
+
+
+@pytest.mark.parametrize("version", KERNELS)
+def test_ended(version: str) -> None:
+    """A process that ends while it is watched is a line, not only silence."""
+    notes = report(version, "ended")["not_watched"]
+    assert [note for note in notes if re.fullmatch(r"process \d+ after it ended", note)]
 
 
 @pytest.mark.parametrize("version", KERNELS)
