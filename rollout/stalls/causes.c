@@ -26,22 +26,33 @@ static const struct {
 	const char *name;
 	const char *by;
 } advices[] = {
+	{ 0, "MADV_NORMAL" },
+	{ 1, "MADV_RANDOM" },
+	{ 2, "MADV_SEQUENTIAL" },
 	{ 3, "MADV_WILLNEED" },
 	{ 4, "MADV_DONTNEED", "vm.madvise_section_kbytes" },
 	{ 8, "MADV_FREE", "vm.madvise_section_kbytes" },
 	{ 9, "MADV_REMOVE" },
 	{ 10, "MADV_DONTFORK" },
+	{ 11, "MADV_DOFORK" },
 	{ 12, "MADV_MERGEABLE" },
 	{ 13, "MADV_UNMERGEABLE" },
 	{ 14, "MADV_HUGEPAGE" },
 	{ 15, "MADV_NOHUGEPAGE" },
+	{ 16, "MADV_DONTDUMP" },
+	{ 17, "MADV_DODUMP" },
+	{ 18, "MADV_WIPEONFORK" },
+	{ 19, "MADV_KEEPONFORK" },
 	{ 20, "MADV_COLD", "vm.madvise_section_kbytes" },
 	{ 21, "MADV_PAGEOUT", "vm.madvise_section_kbytes" },
 	{ 22, "MADV_POPULATE_READ", "vm.walk_section_kbytes" },
 	{ 23, "MADV_POPULATE_WRITE", "vm.walk_section_kbytes" },
 	{ 24, "MADV_DONTNEED_LOCKED", "vm.madvise_section_kbytes" },
 	{ 25, "MADV_COLLAPSE" },
+	{ 100, "MADV_HWPOISON" },
+	{ 101, "MADV_SOFT_OFFLINE" },
 	{ 102, "MADV_GUARD_INSTALL" },
+	{ 103, "MADV_GUARD_REMOVE" },
 };
 
 /* The files in /proc whose readers or writers the switch concerns. */

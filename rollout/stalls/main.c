@@ -199,6 +199,8 @@ int main(int argc, char **argv)
 		read_record(&report, file);
 	else
 		watch(&report, &wish);
+	merge_threads(&report);
+	sort_rows(&report);
 	if (anonymous)
 		anonymize(&report);
 	/* The table comes first, as a file may fail; a closed pipe does not prevent the files. */

@@ -343,5 +343,4 @@ void read_record(struct report *report, const char *path)
 		     path);
 	fclose(file);
 	free(line);
-	sort_rows(report);
 }

@@ -121,10 +121,119 @@ void sort_rows(struct report *report)
 
 /* --- Names of programs */
 
+#define ANONYMOUS "program-"
+/* A number that differs is a star. */
+#define DIGITS "0123456789*"
+
 struct names {
 	char (*known)[NAME_LEN];
 	size_t nr;
 };
+
+/*
+ * WHOLE gets the common form of two names, with a star for each number that differs,
+ * and is no longer than either.  NULL: they differ elsewhere.
+ */
+static char *common_name(const char *a, const char *b, char *whole)
+{
+	char *to = whole;
+	size_t m, n;
+
+	for (; *a || *b; a += m, b += n) {
+		m = strspn(a, DIGITS);
+		n = strspn(b, DIGITS);
+		if (!m && !n && *a == *b) {
+			*to++ = *a;
+			m = n = 1;
+		} else if (!m || !n) {
+			return NULL;
+		} else if (m == n && !memcmp(a, b, n) && !memchr(a, '*', n)) {
+			memcpy(to, a, n);
+			to += n;
+		} else {
+			*to++ = '*';
+		}
+	}
+	*to = 0;
+	return whole;
+}
+
+/* The entry that a name has in common with earlier ones; a new one, if there is none. */
+static char *find_common(struct names *names, const char *name)
+{
+	char whole[NAME_LEN];
+	size_t i;
+
+	for (i = 0; i < names->nr; i++)
+		if (common_name(names->known[i], name, whole))
+			break;
+	if (i == names->nr) {
+		common_name(name, name, whole);
+		names->known = grow(names->known, names->nr,
+				    sizeof(*names->known));
+		names->nr++;
+	}
+	return strcpy(names->known[i], whole);
+}
+
+/* Numbers of anonymous programs tell different ones apart. */
+static bool is_of_pool(const char *name)
+{
+	return strpbrk(name, DIGITS) &&
+		strncmp(name, ANONYMOUS, strlen(ANONYMOUS));
+}
+
+static void visit_names(struct report *report, struct names *names, bool rename)
+{
+	size_t nr = 2 * report->nr_rows + report->nr_senders, i;
+	char *name, *common;
+
+	for (i = 0; i < nr; i++) {
+		name = i >= 2 * report->nr_rows ?
+			report->senders[i - 2 * report->nr_rows].program :
+			i % 2 ? report->rows[i / 2].waiter :
+			report->rows[i / 2].holder;
+		if (!is_of_pool(name))
+			continue;
+		common = find_common(names, name);
+		if (rename)
+			strcpy(name, common);
+	}
+}
+
+/* Threads whose names differ in numbers only are one program. */
+void merge_threads(struct report *report)
+{
+	struct broadcaster *sender, *same;
+	struct row *rows = report->rows;
+	size_t nr = report->nr_rows, i;
+	struct names names = {};
+
+	visit_names(report, &names, false);
+	visit_names(report, &names, true);
+	free(names.known);
+	report->rows = NULL;
+	report->nr_rows = 0;
+	for (i = 0; i < nr; i++)
+		add_row(report, &rows[i]);
+	free(rows);
+	nr = report->nr_senders;
+	report->nr_senders = 0;
+	for (i = 0; i < nr; i++) {
+		sender = &report->senders[i];
+		for (same = report->senders;
+		     same < report->senders + report->nr_senders; same++)
+			if (same->kthread == sender->kthread &&
+			    !strcmp(same->program, sender->program))
+				break;
+		if (same == report->senders + report->nr_senders) {
+			report->nr_senders++;
+			*same = *sender;
+		} else {
+			same->count += sender->count;
+		}
+	}
+}
 
 static void number(struct names *names, char *name)
 {
@@ -141,7 +250,7 @@ static void number(struct names *names, char *name)
 				    sizeof(*names->known));
 		memcpy(names->known[names->nr++], name, NAME_LEN);
 	}
-	snprintf(name, NAME_LEN, "program-%zu", i + 1);
+	snprintf(name, NAME_LEN, ANONYMOUS "%zu", i + 1);
 }
 
 void anonymize(struct report *report)

@@ -93,6 +93,7 @@ void *grow(void *array, size_t nr, size_t size);
 /* report.c */
 bool add_row(struct report *report, const struct row *row);
 void add_slots(struct row *to, const struct row *from);
+void merge_threads(struct report *report);
 void sort_rows(struct report *report);
 void anonymize(struct report *report);
 struct summary *summarize(const struct report *report, size_t *nr);

@@ -685,11 +685,40 @@ static __always_inline int wait_begins(u64 lock, unsigned int flags, bool whole)
 	return 0;
 }
 
+/* The threads of a pool make one group, however many there are. */
+static __always_inline void fold(char *name)
+{
+	int i;
+
+	for (i = 0; i < COMM_LEN; i++)
+		if (name[i] >= '0' && name[i] <= '9')
+			name[i] = '0';
+}
+
+static __always_inline void share_name(char *common, const char *name)
+{
+	int i;
+
+	if (!*common) {
+		__builtin_memcpy(common, name, COMM_LEN);
+		return;
+	}
+	for (i = 0; i < COMM_LEN; i++)
+		if (common[i] != name[i])
+			common[i] = '*';
+}
+
 static __always_inline void count(struct group_key *key, u64 ns)
 {
-	struct group *group = bpf_map_lookup_elem(&groups, key);
+	char holder[COMM_LEN], waiter[COMM_LEN];
+	struct group *group;
 	u32 slot = slot_of(ns);
 
+	__builtin_memcpy(holder, key->cause.comm, COMM_LEN);
+	__builtin_memcpy(waiter, key->waiter, COMM_LEN);
+	fold(key->cause.comm);
+	fold(key->waiter);
+	group = bpf_map_lookup_elem(&groups, key);
 	if (!group) {
 		bpf_map_update_elem(&groups, key, &no_group, BPF_NOEXIST);
 		group = bpf_map_lookup_elem(&groups, key);
@@ -699,6 +728,8 @@ static __always_inline void count(struct group_key *key, u64 ns)
 		__sync_fetch_and_add(&lost_group_ns, ns);
 		return;
 	}
+	share_name(group->holder, holder);
+	share_name(group->waiter, waiter);
 	__sync_fetch_and_add(&group->waits, 1);
 	__sync_fetch_and_add(&group->total, ns);
 	if (slot < SLOTS)

@@ -133,6 +133,7 @@ struct huge_fault {
 	u32 pad;
 };
 
+/* Digits of the names are zeros: the threads of a pool are one group. */
 struct group_key {
 	struct cause cause;
 	char waiter[COMM_LEN];
@@ -142,6 +143,9 @@ struct group_key {
 };
 
 struct group {
+	/* The names of its threads, with * where they differ. */
+	char holder[COMM_LEN];
+	char waiter[COMM_LEN];
 	unsigned long long waits;
 	unsigned long long total;
 	unsigned long long max;

@@ -240,6 +240,18 @@ static void note(struct report *report, const char *text)
 		 "%s", text);
 }
 
+/* Its waits are those until then, if it had any. */
+static void note_end(struct report *report, u32 pid)
+{
+	char text[64];
+
+	snprintf(text, sizeof(text), "/proc/%u", pid);
+	if (!access(text, F_OK))
+		return;
+	snprintf(text, sizeof(text), "process %u after it ended", pid);
+	note(report, text);
+}
+
 static void clean_row(struct row *row)
 {
 	clean(row->holder);
@@ -257,6 +269,7 @@ static void add_group(struct report *report, struct stalls_bpf *bpf,
 	const char *frames[STACK_DEPTH];
 	unsigned long stack[STACK_DEPTH] = {};
 	struct row row = { .which = -1, .write = key->write };
+	struct cause cause = key->cause;
 	size_t nr = 0;
 	int i;
 
@@ -265,8 +278,9 @@ static void add_group(struct report *report, struct stalls_bpf *bpf,
 				 &key->cause.stack, stack))
 		for (; nr < STACK_DEPTH && stack[nr]; nr++)
 			frames[nr] = symbol_at(stack[nr]);
-	name_cause(&row, &key->cause, key->lock, frames, nr);
-	snprintf(row.waiter, sizeof(row.waiter), "%.*s", COMM_LEN, key->waiter);
+	memcpy(cause.comm, group->holder, COMM_LEN);
+	name_cause(&row, &cause, key->lock, frames, nr);
+	snprintf(row.waiter, sizeof(row.waiter), "%.*s", COMM_LEN, group->waiter);
 	clean_row(&row);
 	row.waits = group->waits;
 	row.total = group->total;
@@ -656,6 +670,8 @@ void watch(struct report *report, const struct wish *wish)
 	end = now();
 	stalls_bpf__detach(bpf);
 	sigprocmask(SIG_UNBLOCK, &signals, NULL);
+	if (wish->tgid)
+		note_end(report, wish->tgid);
 	uname(&name);
 	snprintf(report->kernel, sizeof(report->kernel), "%s", name.release);
 	clean(report->kernel);
@@ -674,6 +690,5 @@ void watch(struct report *report, const struct wish *wish)
 	report->counters[LOST_STACKS] = bpf->bss->lost_stacks;
 	report->counters[LOST_SENDERS] = bpf->bss->lost_senders;
 	report->counters[LOST_EXITS] = bpf->bss->lost_exits;
-	sort_rows(report);
 	btf__free(btf);
 }

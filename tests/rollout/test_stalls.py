@@ -219,6 +219,37 @@ def test_anonymous(run: Run, record: Path) -> None:
     assert len(waiters) == 3
 
 
+@pytest.mark.parametrize("names, shown", [
+    (["Thread-1", "Thread-2", "Thread-10"], {"Thread-*"}),
+    (["kworker/0:1", "kworker/1:1"], {"kworker/*:1"}),
+    (["http-8080-1", "http-8080-2"], {"http-8080-*"}),
+    # One of its kind keeps its number.
+    (["qemu-system-x86", "Thread-1"], {"qemu-system-x86", "Thread-1"}),
+    # As the BPF programs name those that differ.
+    (["pool-1-thread-*", "pool-2-thread-3*"], {"pool-*-thread-*"}),
+    # Without a number in the same place they are different programs.
+    (["Thread", "Thread-", "Thread-1"], {"Thread", "Thread-", "Thread-1"}),
+    (["program-1", "program-2"], {"program-1", "program-2"})])
+def test_threads(run: Run, record: Path, names: list[str], shown: set[str]) -> None:
+    """Threads whose names differ in numbers are one holder, one waiter and one sender."""
+    lines = [line for line in LINES if not line.startswith(("waits\t", "broadcasts\t"))]
+    for name in names:
+        lines[-1:-1] = [f"broadcasts\t{name}\t0\t3"]
+        lines[-1:-1] = [f"waits\tmmap_lock\t1\t{name}\t0\tfork\t{waiter}\t-\t0\t2\t300\t200\t0:2"
+                        for waiter in names]
+    record.write_text("\n".join(lines) + "\n")
+    found = json.loads(run("show", record, "--json").stdout)
+    assert {group["holder"] for group in found["groups"]} == shown
+    assert len(found["groups"]) == len(found["broadcasts"]) == len(shown)
+    assert {sender["program"] for sender in found["broadcasts"]} == shown
+    for group in found["groups"]:
+        assert {row["program"] for row in group["waiters"]} == shown
+        assert len(group["waiters"]) == len(shown)
+    # Nothing is lost.
+    assert found["waits"] == 2 * len(names) ** 2
+    assert sum(sender["count"] for sender in found["broadcasts"]) == 3 * len(names)
+
+
 # The line of the first row.
 FIRST = 1 + next(number for number, line in enumerate(LINES) if line.startswith("waits\t"))
 BROKEN = (

@@ -30,6 +30,49 @@ wait_for() # LOG COMMAND...
 	done
 }
 
+# --- Redis, whose values have REDIS_SIZE bytes; its keys are "key:0" and so on.
+REDIS_SIZE=2000
+REDIS_SOCKET=/tmp/redis.sock
+REDIS_LOG=/tmp/redis.log
+
+redis() # WORD...
+{
+	redis-cli -s $REDIS_SOCKET "$@"
+}
+
+redis_ready()
+{
+	[ "$(redis ping)" = PONG ]
+}
+
+redis_saved()
+{
+	case $(redis info persistence) in
+	*rdb_bgsave_in_progress:0*) return 0 ;;
+	esac
+	return 1
+}
+
+# Starts Redis with as many keys and values; $server is its process.
+start_redis() # KEYS OPTION...
+{
+	local keys=$1
+	shift
+	redis-server --port 0 --unixsocket $REDIS_SOCKET --dir /tmp --save "" \
+		--enable-debug-command yes "$@" >$REDIS_LOG 2>&1 &
+	server=$!
+	wait_for $REDIS_LOG redis_ready
+	redis debug populate "$keys" key $REDIS_SIZE >/dev/null
+}
+
+# After the last save.
+stop_redis()
+{
+	wait_for $REDIS_LOG redis_saved
+	redis shutdown nosave || true
+	wait "$server"
+}
+
 # Sets the size of the pool of 2 MiB pages.
 huge_pages() # COUNT
 {

@@ -10,45 +10,21 @@
 # shellcheck disable=SC1091,SC2154
 . /bench/workloads/common.sh
 
-SIZE=2000
-socket=/tmp/redis.sock
 keys=$((mib * 1024 / 2))
 
-command() # WORD...
-{
-	redis-cli -s $socket "$@"
-}
-
-ready()
-{
-	[ "$(command ping)" = PONG ]
-}
-
-saved()
-{
-	case $(command info persistence) in
-	*rdb_bgsave_in_progress:0*) return 0 ;;
-	esac
-	return 1
-}
-
-redis-server --port 0 --unixsocket $socket --dir /tmp --save "" --enable-debug-command yes \
-	--disable-thp no >/tmp/redis.log 2>&1 &
-server=$!
-wait_for /tmp/redis.log ready
-command debug populate $keys key $SIZE >/dev/null
+start_redis $keys --disable-thp no
 counters before
-/bench/client $socket "$ms" "$out" $keys $SIZE &
+/bench/client "$REDIS_SOCKET" "$ms" "$out" $keys "$REDIS_SIZE" &
 client=$!
 sleep 2
 case $variant in
-flush) command flushall async >/dev/null ;;
+flush) redis flushall async >/dev/null ;;
 purge)
-	command flushall async >/dev/null
+	redis flushall async >/dev/null
 	sleep 2
-	command memory purge >/dev/null
+	redis memory purge >/dev/null
 	;;
-bgsave) command bgsave >/dev/null ;;
+bgsave) redis bgsave >/dev/null ;;
 *)
 	echo "redis: no variant $variant" >&2
 	exit 1
@@ -56,7 +32,5 @@ bgsave) command bgsave >/dev/null ;;
 esac
 wait $client
 counters after
-wait_for /tmp/redis.log saved
-command shutdown nosave || true
-wait $server
+stop_redis
 rm -f /tmp/dump.rdb

@@ -36,9 +36,12 @@ static _Atomic unsigned long calls;
 
 static void *writer(void *arg)
 {
+	long number = (long)arg;
 	char name[16];
 
-	snprintf(name, sizeof(name), "churn-%ld", (long)arg);
+	/* Two of a pool; more pools than the small maps have room for. */
+	snprintf(name, sizeof(name), "churn-%c%ld", (char)('a' + number / 2 % 26),
+		 number % 2);
 	prctl(PR_SET_NAME, name);
 	while (!over) {
 		if (madvise(page, 4096, MADV_NORMAL))

@@ -60,6 +60,13 @@ for seconds in 1 2 3; do
 done
 end
 
+sleep 1000 &
+ended=$!
+begin ended --pid $ended
+kill $ended
+wait $ended
+end
+
 mount -t tmpfs none /sys/kernel/btf
 faultline-stalls --seconds 1 2>/out/no-btf.err && exit 1
 umount /sys/kernel/btf

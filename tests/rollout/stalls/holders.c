@@ -11,6 +11,7 @@
  * most, or "SCENE NUMBER" how often the interrupts were caused.
  */
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -39,6 +40,7 @@
 /* Of a thread that maps memory now and then, and of one that does it often. */
 #define PAUSE_US	200000
 #define SHORT_PAUSE_US	10000
+#define MOMENT_US	1000
 #define READ_SIZE	(16 * MIB)
 /* For what a kernel thread does within a second. */
 #define GIVE_UP_NS	(120 * 1000000000ULL)
@@ -90,6 +92,8 @@ struct scene {
 	void (*wait)(void);
 	/* Of the waiter, between two rounds. */
 	long pause_us;
+	/* The waiter gets the CPU when it wants it: there may be only one. */
+	bool urgent;
 };
 
 static char *memory;
@@ -100,9 +104,19 @@ static _Atomic __u64 longest;
 /* Rounds of the waiter. */
 static atomic_ulong waits;
 
+static void be_urgent(void)
+{
+	struct sched_param param = { .sched_priority = 10 };
+
+	if (sched_setscheduler(0, SCHED_FIFO, &param))
+		err(1, "SCHED_FIFO");
+}
+
 static void *waiter(void *arg)
 {
 	be("waiter");
+	if (scene->urgent)
+		be_urgent();
 	while (!held) {
 		__u64 from = now_ns(), ns;
 
@@ -152,6 +166,16 @@ static void fault_in(void)
 	advise(memory, size, MADV_DONTNEED);
 }
 
+/* Likewise, of a file. */
+static void fill_file(void)
+{
+	char *p;
+
+	for (p = memory; p < memory + size; p += HUGE)
+		touch(p);
+	advise(memory, size, MADV_REMOVE);
+}
+
 /* Takes mmap_lock and the lock of the mapping. */
 static void change_mapping(void)
 {
@@ -172,14 +196,55 @@ static void touch_each(void)
 		touch(p);
 }
 
+static void fault_on_hugetlb(const struct scene *faults)
+{
+	size = PAGES * HUGE;
+	memory = map_memory(NULL, size, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1);
+	play(faults);
+	unmap(memory, size);
+}
+
 static void hugetlb_faults(void)
 {
 	static const struct scene faults = { "hugetlb-faults", fault_in, change_mapping };
 
+	fault_on_hugetlb(&faults);
+}
+
+static void private_and_pause(void)
+{
+	static const struct scene faults = { "hugetlb-private", fault_in, change_mapping,
+					     MOMENT_US, true };
+
+	fault_on_hugetlb(&faults);
+}
+
+static void fill_huge_file(const struct scene *filled)
+{
+	int fd;
+
 	size = PAGES * HUGE;
-	memory = map_memory(NULL, size, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1);
-	play(&faults);
+	fd = huge_file(size);
+	memory = map_memory(NULL, size, MAP_SHARED, fd);
+	play(filled);
 	unmap(memory, size);
+	close(fd);
+}
+
+static void hugetlb_filled(void)
+{
+	static const struct scene filled = { "hugetlb-filled", fill_file, change_mapping };
+
+	fill_huge_file(&filled);
+}
+
+/* The same, beside a thread that pauses. */
+static void file_and_pause(void)
+{
+	static const struct scene filled = { "hugetlb-file", fill_file, change_mapping,
+					     MOMENT_US, true };
+
+	fill_huge_file(&filled);
 }
 
 static void thp_faults(void)
@@ -536,6 +601,7 @@ static const struct {
 	bool asked;
 } scenes[] = {
 	{ "hugetlb-faults", hugetlb_faults },
+	{ "hugetlb-filled", hugetlb_filled },
 	{ "thp-faults", thp_faults },
 	{ "hugetlb-dropped", hugetlb_dropped },
 	{ "hugetlb-mutex", hugetlb_mutex },
@@ -545,6 +611,8 @@ static const struct {
 	{ "huge-pages", huge_pages },
 	{ "numa-scan", numa_scan },
 	{ "remote", remote },
+	{ "hugetlb-private", private_and_pause, true },
+	{ "hugetlb-file", file_and_pause, true },
 	{ "unmapped", small_unmapped, true },
 	{ "dropped", small_dropped, true },
 	{ "locked", small_locked, true },

@@ -12,28 +12,8 @@
 # shellcheck disable=SC1091,SC2154
 . /bench/workloads/common.sh
 
-SIZE=2000
 SAVES=5
 PORT=9256
-socket=/tmp/redis.sock
-
-command() # WORD...
-{
-	redis-cli -s $socket "$@"
-}
-
-ready()
-{
-	[ "$(command ping)" = PONG ]
-}
-
-saved()
-{
-	case $(command info persistence) in
-	*rdb_bgsave_in_progress:0*) return 0 ;;
-	esac
-	return 1
-}
 
 listens()
 {
@@ -64,30 +44,24 @@ watch() # PID
 	EOF
 }
 
-redis()
+monitored_redis()
 {
-	redis-server --port 0 --unixsocket $socket --dir /tmp --save "" \
-		--enable-debug-command yes --rdbcompression no --rdbchecksum no \
-		>/tmp/redis.log 2>&1 &
-	server=$!
-	wait_for /tmp/redis.log ready
-	command debug populate $((mib * 1024 / 2)) key $SIZE >/dev/null
-	watch $server &
+	start_redis $((mib * 1024 / 2)) --rdbcompression no --rdbchecksum no
+	watch "$server" &
 	monitor=$!
-	wait_for /tmp/redis.log test -e /tmp/watching
+	wait_for "$REDIS_LOG" test -e /tmp/watching
 	saves=0
 	while [ $saves -lt $SAVES ]; do
-		command bgsave >/dev/null
-		wait_for /tmp/redis.log saved
+		redis bgsave >/dev/null
+		wait_for "$REDIS_LOG" redis_saved
 		saves=$((saves + 1))
 	done
 	: >/tmp/done
 	wait $monitor
-	command shutdown nosave || true
-	wait $server
+	stop_redis
 }
 
-jvm()
+monitored_jvm()
 {
 	prometheus-process-exporter -procnames java -web.listen-address 127.0.0.1:$PORT \
 		>/tmp/exporter.log 2>&1 &
@@ -104,4 +78,4 @@ jvm()
 	kill $exporter
 }
 
-"$variant"
+monitored_"$variant"

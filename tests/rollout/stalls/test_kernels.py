@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,8 @@ CAUSES = {
 SHARING = "vm.hugetlb_pmd_sharing"
 HOLDERS = {
     "hugetlb-faults": ("hugetlb-faults", "page fault (hugetlb", {"mmap_lock", "vma"},
+                       "vm.hugetlb_zero_ahead"),
+    "hugetlb-filled": ("hugetlb-filled", "page fault (hugetlb", {"mmap_lock", "vma"},
                        "vm.hugetlb_zero_ahead"),
     "thp-faults": ("thp-faults", "page fault", {"mmap_lock", "vma"}, "vm.speculative_page_fault"),
     "hugetlb-dropped": ("hugetlb-dropped", "madvise(MADV_DONTNEED)",
@@ -168,6 +171,9 @@ def test_churn(version: str, program: str) -> None:
         assert len({group["holder"] for group in found["groups"]}) <= BOUNDS["MAX_GROUPS"]
     else:
         assert not any(lost.values())
+        # Two threads have each name.
+        names = {row["program"] for group in found["groups"] for row in group["waiters"]}
+        assert names - {"churn"} == {f"churn-{pool}*" for pool in "abcdefgh"}
 
 
 @pytest.mark.parametrize("version", KERNELS)
@@ -177,6 +183,13 @@ def test_killed(version: str) -> None:
     calls = {group["call"] for group in found["groups"] if group["holder"] == "survey"}
     assert calls & {"mlock", "mprotect", "munmap"}
     assert found["counters"]["lost_waiters"] == 0
+
+
+@pytest.mark.parametrize("version", KERNELS)
+def test_ended(version: str) -> None:
+    """A process that ends while it is watched is a line, not only silence."""
+    notes = report(version, "ended")["not_watched"]
+    assert [note for note in notes if re.fullmatch(r"process \d+ after it ended", note)]
 
 
 @pytest.mark.parametrize("version", KERNELS)
