@@ -201,15 +201,23 @@ struct faultline_toggle munmap_section_toggle = {
 
 /*
  * Step 3 lets go of mmap_lock after the VMA in which it has reached this many
- * pages.  Scanning an empty table takes about as long as zapping 4 pages.
+ * pages.  Scanning an empty table takes about as long as zapping 4 pages, removing
+ * a VMA as long as 3.
  */
 #define FINISH_PAGES		2048UL
 #define FINISH_TABLE_PAGES	4UL
+#define FINISH_VMA_PAGES	3UL
 
 static_assert(MUNMAP_SECTION_MAX_OPS <=
 	      BITS_PER_BYTE * sizeof_field(struct vm_area_struct, munmap_pending));
 
 /* === When to unmap by sections ============================================ */
+
+/* Does it have as much memory as one section has? */
+static bool has_memory(struct mm_struct *mm, unsigned long section)
+{
+	return faultline_mapped_pages(mm) >= section / PAGE_SIZE;
+}
 
 /*
  * A single-threaded process has nobody to stall, and a small one would not
@@ -228,7 +236,9 @@ bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 		return false;
 	if (mm != current->mm || atomic_read(&mm->mm_users) == 1)
 		return false;
-	return faultline_mapped_pages(mm) >= section / PAGE_SIZE;
+	/* Mappings are work as well, whatever is in them: range_fits_section(). */
+	return has_memory(mm, section) ||
+	       WORK_LEAF * mm->map_count >= section_budget(section);
 }
 
 /* === Step 1: mark ========================================================= */
@@ -723,6 +733,7 @@ static bool section_next_run(struct munmap_op *op, unsigned long *start,
 			section_check_zapped(op, vma);
 			vma->munmap_zapped = true;
 		}
+		work += FINISH_VMA_PAGES;
 		work += len < SECTION_VMA_MIN ? len / PAGE_SIZE :
 			FINISH_TABLE_PAGES * (len >> PMD_SHIFT);
 		if (work >= FINISH_PAGES)
@@ -1328,6 +1339,9 @@ bool __munmap_section_replace(struct mm_struct *mm, const struct file *file,
 	struct vm_area_struct *vma;
 	struct munmap_op op;
 
+	/* In step 3, many small mappings would take longer than upstream's mmap(). */
+	if (!has_memory(mm, READ_ONCE(munmap_section_bytes)))
+		return false;
 	if (range_fits_section(mm, start, end))
 		return false;
 	if (!mapping_can_replace(mm, file, vm_flags) ||

@@ -130,21 +130,13 @@ void walk_yield_write(struct mm_struct *mm)
 }
 
 #ifdef CONFIG_NUMA
-/*
- * Are two policies the same, but for what a cpuset has changed?  One that stores the mask
- * of its call is known by that; the nodes of another are known only to be the same while
- * its cpuset has not changed.
- */
+/* Do two policies ask for the same places?  Other members change with the cpuset. */
 static bool same_policy(const struct mempolicy *a, const struct mempolicy *b)
 {
 	if (!a || !b)
 		return a == b;
-	if (a->mode != b->mode || a->flags != b->flags)
-		return false;
-	if (a->flags & MPOL_MODE_FLAGS)
-		return nodes_equal(a->w.user_nodemask, b->w.user_nodemask);
-	return a->mode == MPOL_LOCAL || nodes_equal(a->nodes, b->nodes) ||
-	       !nodes_equal(a->w.cpuset_mems_allowed, b->w.cpuset_mems_allowed);
+	return a->mode == b->mode && a->flags == b->flags &&
+	       (a->mode == MPOL_LOCAL || nodes_equal(a->nodes, b->nodes));
 }
 
 /**
@@ -153,6 +145,8 @@ static bool same_policy(const struct mempolicy *a, const struct mempolicy *b)
  * @policy: The policy.
  *
  * Another mbind() may have given it another policy, and moved its pages accordingly.
+ * A cpuset may have changed the nodes of the policy: where the pages belong is its affair
+ * from then on.
  *
  * Return: true if it has.
  */

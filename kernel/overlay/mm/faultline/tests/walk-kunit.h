@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * KUnit tests of rwsem_wait_turn(), with threads that wait for a semaphore of their
- * own.  Included by walk.c.
+ * own, and of walk_has_policy().  Included by walk.c.
  *
- * A test holds the semaphore until all its threads sleep in the wait list, so the
+ * A test of the former holds the semaphore until all its threads sleep in the wait list, so the
  * order of the list is certain, however slow the machine is.
  */
 
@@ -11,6 +11,7 @@
 #include <linux/atomic.h>
 #include <linux/delay.h>
 #include <linux/kthread.h>
+#include <linux/mempolicy.h>
 
 /* In milliseconds; a thread that does not get so far in this time never will. */
 #define TURN_PATIENCE	20000
@@ -163,7 +164,42 @@ static void walk_test_nobody(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, rwsem_is_locked(&t->sem));
 }
 
+#ifdef CONFIG_NUMA
+/* Where pages belong is what counts, not what a cpuset notes in a policy. */
+static void walk_test_policy(struct kunit *test)
+{
+	struct vm_area_struct *vma = kunit_kzalloc(test, sizeof(*vma), GFP_KERNEL);
+	struct mempolicy set = {
+		.mode = MPOL_PREFERRED_MANY,
+		.flags = MPOL_F_STATIC_NODES,
+		.nodes = nodemask_of_node(0),
+		.w.user_nodemask = nodemask_of_node(0),
+	};
+	struct mempolicy now = set;
+
+	KUNIT_ASSERT_NOT_NULL(test, vma);
+	KUNIT_EXPECT_FALSE(test, walk_has_policy(vma, &set));
+	vma->vm_policy = &now;
+	KUNIT_EXPECT_TRUE(test, walk_has_policy(vma, &set));
+	KUNIT_EXPECT_FALSE(test, walk_has_policy(vma, NULL));
+	nodes_setall(now.w.cpuset_mems_allowed);
+	KUNIT_EXPECT_TRUE(test, walk_has_policy(vma, &set));
+	now.mode = MPOL_BIND;
+	KUNIT_EXPECT_FALSE(test, walk_has_policy(vma, &set));
+	now = set;
+	nodes_clear(now.nodes);
+	KUNIT_EXPECT_FALSE(test, walk_has_policy(vma, &set));
+	/* It has no nodes, whatever is in their place. */
+	now.mode = MPOL_LOCAL;
+	set.mode = MPOL_LOCAL;
+	KUNIT_EXPECT_TRUE(test, walk_has_policy(vma, &set));
+}
+#endif
+
 static struct kunit_case walk_test_cases[] = {
+#ifdef CONFIG_NUMA
+	KUNIT_CASE(walk_test_policy),
+#endif
 	KUNIT_CASE(walk_test_writers),
 	KUNIT_CASE(walk_test_reader_first),
 	KUNIT_CASE(walk_test_nobody),

@@ -1080,6 +1080,93 @@ TEST_F_TIMEOUT(munmap, little_memory, TIMEOUT)
 	expect_whole(_metadata, &self->s);
 }
 
+/* --- many small mappings */
+
+#define MANY		600
+
+/* MANY mappings of a page each, which differ from their neighbours. */
+static char *map_many(void)
+{
+	size_t ps = page_size();
+	char *p = map_anon_at(NULL, MANY * ps, PROT_READ | PROT_WRITE, 0);
+	int i;
+
+	if (!p)
+		return NULL;
+	fill_pages(p, MANY * ps, TAG);
+	for (i = 0; i < MANY; i += 2)
+		if (mprotect(p + i * ps, ps, PROT_READ))
+			return NULL;
+	return mappings(p, MANY * ps) == MANY ? p : NULL;
+}
+
+TEST_F_TIMEOUT(munmap, many, TIMEOUT)
+{
+	size_t ps = page_size();
+	int before;
+	char *p;
+
+	note_base(&self->s);
+	before = map_count();
+	p = map_many();
+	if (!p)
+		SKIP(return, "cannot make %d mappings", MANY);
+	ASSERT_EQ(0, munmap(p, MANY * ps));
+	expect_unmapped(_metadata, p, MANY * ps);
+	expect_base(_metadata, &self->s);
+	EXPECT_EQ(before, map_count());
+	EXPECT_EQ(self->s.on, counted(&self->s.before, "calls"));
+	EXPECT_EQ(0, counted(&self->s.before, "atomic"));
+}
+
+/* Mappings are work, even with nothing in them. */
+TEST_F_TIMEOUT(munmap, many_empty, TIMEOUT)
+{
+	const char *why = munmap_knob_set(variant->on ? 65536 : 0);
+	size_t ps = page_size(), i;
+	char *p;
+
+	if (why)
+		SKIP(return, "%s", why);
+	p = map_anon_at(NULL, BIG, PROT_NONE, 0);
+	ASSERT_NE(NULL, p);
+	for (i = 0; i < BIG; i += BIG / 1024)
+		ASSERT_EQ(0, mprotect(p + i, ps, PROT_READ));
+	note_base(&self->s);
+	ASSERT_EQ(0, munmap(p, BIG));
+	expect_unmapped(_metadata, p, BIG);
+	EXPECT_EQ(self->s.on, counted(&self->s.before, "calls"));
+	/* For mmap(MAP_FIXED) they are not. */
+	p = map_anon_at(NULL, BIG, PROT_NONE, 0);
+	ASSERT_NE(NULL, p);
+	for (i = 0; i < BIG; i += BIG / 1024)
+		ASSERT_EQ(0, mprotect(p + i, ps, PROT_READ));
+	note_base(&self->s);
+	EXPECT_EQ(p, decommit(p, BIG));
+	expect_whole(_metadata, &self->s);
+	ASSERT_EQ(0, munmap(p, BIG));
+}
+
+/* What upstream refuses is refused before the first mapping is gone. */
+TEST_F_TIMEOUT(munmap, many_sealed, TIMEOUT)
+{
+	size_t ps = page_size(), len = MANY * ps;
+	char *p = map_many();
+
+	if (!p)
+		SKIP(return, "cannot make %d mappings", MANY);
+	if (syscall(SYS_mseal, p + len - ps, ps, 0))
+		SKIP(return, "this kernel has no mseal");
+	note_base(&self->s);
+	EXPECT_EQ(-1, munmap(p, len));
+	EXPECT_EQ(EPERM, errno);
+	EXPECT_EQ(MANY, mappings(p, len));
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+	expect_whole(_metadata, &self->s);
+	ASSERT_EQ(0, munmap(p, len - ps));
+	EXPECT_EQ(ps, mapped_bytes(p, len));
+}
+
 /* Calls that would expose a hole or fail halfway in sections. */
 TEST_F_TIMEOUT(munmap, atomic_calls, TIMEOUT)
 {

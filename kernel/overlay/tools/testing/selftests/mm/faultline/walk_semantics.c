@@ -515,8 +515,11 @@ static void waiter_stop(struct waiter *w)
 	munmap(w->page, page_size());
 }
 
-/* Until calls have let the waiter go first often enough; on "off", once. */
-#define YIELDS	20
+/*
+ * Until calls have let the waiter go first often enough; on "off", once.  Where CPUs take
+ * turns on one host thread, hardly any hold is long enough for the waiter to come in.
+ */
+#define YIELDS	3
 #define TRIES	400
 
 static bool once_more(struct state *s, int tries)
