@@ -84,7 +84,7 @@ WITHOUT_FILE = {
     "symptoms.rst": (4, "from the pages of munmap, madvise and spf"),
     "walk.rst": (14, "make bench BENCH=survey, and its program with --probe none"),
     "faultline-experiment.5": (1, "an example"),
-    "faultline-stalls.8": (25, "a limit, an example, tests/rollout/stalls/test_estimate.py"),
+    "faultline-stalls.8": (28, "a limit, an example, tests/rollout/stalls/test_estimate.py"),
 }
 
 
