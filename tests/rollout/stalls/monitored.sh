@@ -1,4 +1,3 @@
-#!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # Programs beside a monitor that reads their files in /proc.
@@ -9,7 +8,7 @@
 # scraper that never pauses.
 #
 # As a scene of tests/bench/workloads/run.sh, it has the four words of one.
-# shellcheck disable=SC1091,SC2154
+# shellcheck shell=sh disable=SC1091,SC2154
 . /bench/workloads/common.sh
 
 SAVES=5
