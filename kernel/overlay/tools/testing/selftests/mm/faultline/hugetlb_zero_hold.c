@@ -263,6 +263,8 @@ TEST_F_TIMEOUT(zero_hold, unplugged, TIMEOUT)
 	if (syscall(SYS_mbind, last, len, MPOL_BIND, &second,
 		    8 * sizeof(second), 0))
 		SKIP(return, "needs a second node, see numa=fake");
+	/* The page as well. */
+	ASSERT_EQ(0, hugetlb_pool_set(0));
 	fill_pages(last, len, ZERO_TAG);
 	self->memory = dirty_pool(self->page);
 	ASSERT_NE(0, self->memory);
@@ -273,7 +275,7 @@ TEST_F_TIMEOUT(zero_hold, unplugged, TIMEOUT)
 		SKIP(return, "the page is not in movable memory");
 	hold_one(_metadata, self, variant);
 	/* Pages of others may be busy for a moment. */
-	for (end = now_ns() + EVENT_NS / 2; now_ns() < end;)
+	for (end = now_ns() + EVENT_NS / 2; now_ns() < end; usleep(100000))
 		if (!write_text(state, "offline"))
 			break;
 	ASSERT_EQ(0, read_text(state, text, sizeof(text)));
