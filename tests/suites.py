@@ -164,8 +164,8 @@ BOOTS = {boot.title: boot for boot in (
          ("hugetlb_zero_hold -t unplugged", "hugetlb_zero_hold -T unplugged"), cpus=2, mem=3072,
          append=f"{NUMA} kernelcore=1G",
          reason="Pages that leave the pool while they are being cleared, also because their memory "
-         "fails or is unplugged: the memory of the second node is movable.  What fails would keep "
-         "it from being unplugged later, with any kernel."),
+         "fails or is unplugged: the memory of the second node is movable.  First unplugged: memory "
+         "that failed before can keep it from going."),
     Boot("kernel/debug/races", "microvm-debug", RACES,
          mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", preempt="full",
          env=("FAULTLINE_COUNT=100", "FAULTLINE_PLAYGROUND=20"),

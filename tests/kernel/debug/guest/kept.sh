@@ -51,7 +51,7 @@ used() {
 
 # within: nothing in $now is more than in $before, but for the slack
 within() {
-	awk -v slack=$slack -v memory=$memory_slack '
+	awk -v slack="$slack" -v memory="$memory_slack" '
 		NR == FNR { old[$1] = $2; next }
 		$2 - old[$1] > ($1 == "lost" ? memory : slack) {
 			print "# " $1 ": " old[$1] " kB before, " $2 " kB now"

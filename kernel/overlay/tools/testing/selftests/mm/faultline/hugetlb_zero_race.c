@@ -348,7 +348,7 @@ static void use_failing(struct player *p)
 		atomic_fetch_add(&p->w->signals, 1);
 		usleep(100);
 	}
-	/* What has failed goes as well. */
+	/* Memory that has failed goes as well. */
 	must(p, !madvise(page, p->w->page, MADV_DONTNEED));
 }
 
