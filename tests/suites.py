@@ -164,8 +164,8 @@ BOOTS = {boot.title: boot for boot in (
          ("hugetlb_zero_hold -t unplugged", "hugetlb_zero_hold -T unplugged"), cpus=2, mem=3072,
          append=f"{NUMA} kernelcore=1G",
          reason="Pages that leave the pool while they are being cleared, also because their memory "
-         "fails or is unplugged: the memory of the second node is movable.  First unplugged: memory "
-         "that failed before can keep it from going."),
+         "fails or is unplugged: the memory of the second node is movable.  First unplugged, as "
+         "memory that failed before can keep it from going."),
     Boot("kernel/debug/races", "microvm-debug", RACES,
          mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", preempt="full",
          env=("FAULTLINE_COUNT=100", "FAULTLINE_PLAYGROUND=20"),
@@ -181,8 +181,8 @@ BOOTS = {boot.title: boot for boot in (
           "kept.sh munmap_race -r race.on.playground"),
          cpus=2, mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", preempt="full", seconds=5,
          env=("FAULTLINE_PLAYGROUND=60",),
-         reason="No page, charge or reservation of huge pages is lost.  For an hour of it, EACH=200 "
-         "and a longer timeout."),
+         reason="No page, charge or reservation of huge pages is lost.  For an hour of it, set "
+         "EACH=200 and a longer timeout."),
     Boot("kernel/debug/flip", "microvm-debug",
          ("pmd_clear_semantics", "pmd_clear_race -v flip", "spf_race -v flip",
           "hugetlb_zero_race -v flip"),

@@ -5,6 +5,7 @@
 # has afterwards what it had before: no page, charge or reservation is lost.
 #
 #   kept.sh PROGRAM [ARGUMENT...]
+# shellcheck disable=SC2317 # functions are arguments of others
 
 # In kB: what an idle system may use more than before.  The counts of the kernel are kept
 # per CPU, and summed up now and then.
@@ -57,7 +58,7 @@ within() {
 			print "# " $1 ": " old[$1] " kB before, " $2 " kB now"
 			bad = 1
 		}
-		END { exit bad }' $before.used $now.used
+		END { exit bad }' "$before.used" "$now.used"
 }
 
 # charges: those of the group, which has no members any more
@@ -82,7 +83,7 @@ soon() {
 	tries=0
 	until said=$("$@"); do
 		tries=$((tries + 1))
-		if [ $tries -ge $patience ]; then
+		if [ "$tries" -ge "$patience" ]; then
 			[ -z "$said" ] || echo "$said"
 			return 1
 		fi
@@ -92,7 +93,7 @@ soon() {
 }
 
 settled() {
-	used >$now.used
+	used >"$now.used"
 	within
 }
 
@@ -113,9 +114,9 @@ is() {
 }
 
 same_pools() {
-	pools >$now.pools
-	diff $before.pools $now.pools | sed -n 's/^[-+>< ]/# &/p'
-	cmp -s $before.pools $now.pools
+	pools >"$now.pools"
+	diff "$before.pools" "$now.pools" | sed -n 's/^[-+>< ]/# &/p'
+	cmp -s "$before.pools" "$now.pools"
 }
 
 echo "KTAP version 1"
@@ -124,8 +125,8 @@ mkdir -p $group
 mount -t cgroup2 none $group
 echo "+memory +hugetlb" >$group/cgroup.subtree_control
 is "the group is there" mkdir $group/faultline
-pools >$before.pools
-used >$before.used
+pools >"$before.pools"
+used >"$before.used"
 number=$((number + 1))
 {
 	sh -c 'echo 0 >"$0/faultline/cgroup.procs" && exec ./"$@"' $group "$@" 2>&1 && code=0 ||
@@ -142,8 +143,8 @@ esac
 is "the pools of huge pages are as before" soon same_pools
 is "the group is charged for nothing" soon charges
 is "the system uses as much memory as before" soon settled
-sed 's/^/# before: /' $before.used
-sed 's/^/# now: /' $now.used
+sed 's/^/# before: /' "$before.used"
+sed 's/^/# now: /' "$now.used"
 is "the group can go" rmdir $group/faultline
 umount $group
 exit $failed
