@@ -314,7 +314,7 @@ RULES = {
         Rule("ZERO_STALE", "a page that is clear only when all of it is",
              "hugetlb_zero_race zero_race.on.kill", "hugetlb_zero_piece_window_us=1000"),
         Rule("ZERO_NO_RECHECK", "the check that the mapping is the same",
-             "hugetlb_zero_race zero_race.on.protect", "hugetlb_zero_prepared_window_us=20000"),
+             "hugetlb_zero_hold zero_hold.prepared.protected"),
         Rule("ZERO_NO_OWN", "the preference for the page that was cleared for the fault",
              "hugetlb_zero_semantics zero.on.private", passes=False))),
     "kernel/debug/walk-rules": (dataclasses.replace(_DEBUG, append=NUMA,
