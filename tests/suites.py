@@ -104,7 +104,8 @@ class Boot:
     reason: str = ""
 
 
-FILES = {"mmu.sh": TESTS / "power/kernel/guest/mmu.sh"}
+FILES = {"mmu.sh": TESTS / "power/kernel/guest/mmu.sh",
+         "kept.sh": TESTS / "kernel/debug/guest/kept.sh"}
 
 # Tests that patch kernel text run on one host thread: QEMU's multi-threaded TCG cannot patch code
 # that other CPUs are running, with any kernel ("Oops: int3" in the patched code).  Text is patched
@@ -159,6 +160,12 @@ BOOTS = {boot.title: boot for boot in (
          "for allocations.  One host thread per CPU, although that occasionally fails (IN_TURN): "
          "a single thread is too slow (a third was done after 20 minutes).  pmd_clear_semantics is "
          "in kernel/debug/flip."),
+    Boot("kernel/debug/hold", "microvm-debug",
+         ("hugetlb_zero_hold -t unplugged", "hugetlb_zero_hold -T unplugged"), cpus=2, mem=3072,
+         append=f"{NUMA} kernelcore=1G",
+         reason="Pages that leave the pool while they are being cleared, also because their memory "
+         "fails or is unplugged: the memory of the second node is movable.  First unplugged, as "
+         "memory that failed before can keep it from going."),
     Boot("kernel/debug/races", "microvm-debug", RACES,
          mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", preempt="full",
          env=("FAULTLINE_COUNT=100", "FAULTLINE_PLAYGROUND=20"),
@@ -166,6 +173,16 @@ BOOTS = {boot.title: boot for boot in (
          "windows and with failing allocations.  With preempt=full a thread can lose its CPU at "
          "any place where preemption is not off, even inside an RCU section; the other rows have "
          "the default of Debian's kernels, voluntary."),
+    Boot("kernel/debug/kept", "microvm-debug",
+         ("kept.sh hugetlb_zero_race -v on",
+          "kept.sh spf_race" + "".join(
+              f" -r spf_race.on.{test}" for test in (
+                  "fill_with_all", "fill_and_unmap_in_sections", "fill_and_die", "keep_collapse")),
+          "kept.sh munmap_race -r race.on.playground"),
+         cpus=2, mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", preempt="full", seconds=5,
+         env=("FAULTLINE_PLAYGROUND=60",),
+         reason="No page, charge or reservation of huge pages is lost.  For an hour of it, set "
+         "EACH=200 and a longer timeout."),
     Boot("kernel/debug/flip", "microvm-debug",
          ("pmd_clear_semantics", "pmd_clear_race -v flip", "spf_race -v flip",
           "hugetlb_zero_race -v flip"),
@@ -297,7 +314,7 @@ RULES = {
         Rule("ZERO_STALE", "a page that is clear only when all of it is",
              "hugetlb_zero_race zero_race.on.kill", "hugetlb_zero_piece_window_us=1000"),
         Rule("ZERO_NO_RECHECK", "the check that the mapping is the same",
-             "hugetlb_zero_race zero_race.on.protect", "hugetlb_zero_prepared_window_us=20000"),
+             "hugetlb_zero_hold zero_hold.prepared.protected"),
         Rule("ZERO_NO_OWN", "the preference for the page that was cleared for the fault",
              "hugetlb_zero_semantics zero.on.private", passes=False))),
     "kernel/debug/walk-rules": (dataclasses.replace(_DEBUG, append=NUMA,

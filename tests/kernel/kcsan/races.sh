@@ -22,11 +22,14 @@ functions=$BUILD/kcsan-functions
 		hugetlb_unmap_file_folio __vm_munmap is_mergeable_vma ksys_shmdt \
 		vma_start_write move_normal_pmd move_normal_pud \
 		__mmu_notifier_register wp_can_reuse_anon_folio mm_account_fault \
-		do_user_addr_fault
+		do_user_addr_fault enqueue_hugetlb_folio \
+		dequeue_hugetlb_folio_node_exact dequeue_hugetlb_folio_nodemask \
+		remove_hugetlb_folio alloc_hugetlb_folio hugetlb_no_page
 } | sort -u >"$functions"
 check 'our functions are known' test "$(wc -l <"$functions")" -ge 60
 
-programs=(munmap_race madvise_race hugetlb_race pmd_clear_race spf_race)
+programs=(munmap_race madvise_race hugetlb_race hugetlb_zero_race hugetlb_zero_hold pmd_clear_race
+	spf_race)
 status=0
 out=$(in_vm microvm-kcsan kcsan \
 	--selftests "${programs[*]}" \

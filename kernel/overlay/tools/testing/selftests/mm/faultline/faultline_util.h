@@ -29,6 +29,9 @@
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE	25
 #endif
+#ifndef MADV_SOFT_OFFLINE
+#define MADV_SOFT_OFFLINE	101
+#endif
 
 size_t page_size(void);
 size_t pmd_size(void);

@@ -39,6 +39,8 @@
 #define SPARE		2
 /* Pages that are lost to the pool at most, see act_move(). */
 #define MAX_OFFLINE	3
+/* The same where the pool gets others instead, see act_fail(). */
+#define MAX_FAILED	64
 
 FIXTURE(zero_race) {
 	struct world *w;
@@ -86,6 +88,8 @@ struct race_op {
 	bool faults;
 	/* A pool of so many pages, which nobody reserves; 0: as above. */
 	long poor;
+	/* Any page may fail while it is used; the pool is poor. */
+	bool fails;
 	/* Additional pool pages, for each process. */
 	long extra;
 };
@@ -102,6 +106,7 @@ struct world {
 	atomic_long fresh;	/* pages that were faulted in */
 	atomic_long signals;
 	atomic_long offlined;
+	atomic_long failed;	/* pages that were to fail */
 	atomic_int ready;	/* processes that have reserved their pages */
 };
 
@@ -302,11 +307,60 @@ static void use_poor(struct player *p)
 	must(p, !madvise(page, p->w->page, MADV_DONTNEED));
 }
 
+/*
+ * The number of words of a page that are not those of @tag (0: zero); -1 if its
+ * memory fails.
+ */
+static long failing_wrong(struct player *p, char *page, __u64 tag)
+{
+	size_t i;
+	long n = 0;
+	__u64 got;
+
+	for (i = 0; i < words_of(p->w->page); i++) {
+		if (try_read(word_of(page, p->w->page, i), &got))
+			return -1;
+		n += got != (tag ? page_word(tag, i) : 0);
+	}
+	return n;
+}
+
+/* The same as use_poor(): the page may fail at each access. */
+static void use_failing(struct player *p)
+{
+	char *page = p->own + p->nr * p->w->page;
+	__u64 tag = page_word(ZERO_TAG + p->id * 64 + p->nr, p->generation++);
+	long n;
+
+	if (!try_write(page, 0)) {
+		atomic_fetch_add(&p->w->fresh, 1);
+		n = failing_wrong(p, page, 0);
+		if (n > 0)
+			wrong(p, "a new page is not zero", n);
+		if (!n && fill_page(p, page, tag)) {
+			if (random_next(&p->seed) % 4 == 0)
+				usleep(1000);
+			n = failing_wrong(p, page, tag);
+			if (n > 0)
+				wrong(p, "an owner's page has changed", n);
+		}
+	} else {
+		atomic_fetch_add(&p->w->signals, 1);
+		usleep(100);
+	}
+	/* Memory that has failed goes as well. */
+	must(p, !madvise(page, p->w->page, MADV_DONTNEED));
+}
+
 static void *toucher(void *arg)
 {
 	struct player *p = arg;
 
 	while (!atomic_load(&p->w->run.stop)) {
+		if (p->w->op->fails) {
+			use_failing(p);
+			continue;
+		}
 		if (p->w->op->poor) {
 			use_poor(p);
 			continue;
@@ -696,6 +750,42 @@ static bool act_move(struct player *p)
 }
 
 RACE(move, .extra = FILE_PAGES + MAX_OFFLINE)
+
+/*
+ * Memory fails under pages that are free, being cleared, about to be taken, or in
+ * use: an address is of the page that a thread had a moment ago.  The pool gets other
+ * pages.
+ */
+static bool act_fail(struct player *p)
+{
+	struct world *w = p->w;
+	bool soft = random_next(&p->seed) % 4;
+	__u64 memory;
+
+	if (!p->id) {
+		/* There may be no page for it at the moment. */
+		must(p, !hugetlb_pool_set(w->total));
+		use_other_memory(p);
+		return true;
+	}
+	usleep(random_next(&p->seed) % 10000);
+	memory = physical(p->own + random_next(&p->seed) % THREADS * w->page);
+	if (!memory)
+		return true;
+	if (atomic_fetch_add(&w->failed, 1) >= MAX_FAILED) {
+		atomic_fetch_sub(&w->failed, 1);
+		return true;
+	}
+	memory += random_next(&p->seed) % (w->page / page_size()) * page_size();
+	usleep(random_next(&p->seed) % 2000);
+	/* A page that is busy stays. */
+	if (!memory_fails(soft ? "soft_offline_page" : "hard_offline_page",
+			  memory) && errno == ENOENT)
+		return false;
+	return true;
+}
+
+RACE(fail, .poor = PROCESSES + 1, .fails = true)
 
 int main(int argc, char **argv)
 {

@@ -951,29 +951,6 @@ TEST_F_TIMEOUT(zero, demoted, TIMEOUT)
 	self->ready = hugetlb_sysfs_of(self->page, "nr_hugepages") == 1;
 }
 
-/* The physical address of a page that is mapped; 0: not permitted. */
-static __u64 physical(void *p)
-{
-	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	__u64 word = 0;
-
-	if (pread(fd, &word, sizeof(word),
-		  (uintptr_t)p / page_size() * sizeof(word)) != sizeof(word))
-		word = 0;
-	close(fd);
-	return (word & ((1ULL << 55) - 1)) * page_size();
-}
-
-/* Takes a free page of the pool out of use; false: the kernel cannot. */
-static bool memory_fails(const char *how, __u64 address)
-{
-	char path[80], text[32];
-
-	snprintf(path, sizeof(path), "/sys/devices/system/memory/%s", how);
-	snprintf(text, sizeof(text), "0x%llx", (unsigned long long)address);
-	return address && !write_text(path, text);
-}
-
 /*
  * Memory fails under a page that is free, and cleared or not: the page leaves the
  * pool, and nobody gets it.

@@ -16,9 +16,6 @@
 #ifndef MAP_HUGE_SHIFT
 #define MAP_HUGE_SHIFT	26
 #endif
-#ifndef MADV_SOFT_OFFLINE
-#define MADV_SOFT_OFFLINE	101
-#endif
 
 static const struct vm_knob zero_knob = {
 	.name = ZERO_KNOB,
@@ -42,6 +39,26 @@ static inline bool zero_window(const char *name, unsigned int us)
 		 name);
 	snprintf(text, sizeof(text), "%u", us);
 	return !write_text(path, text);
+}
+
+/* Holds the faults of a process in a window; 0 lets them go. */
+static inline bool zero_hold(const char *name, pid_t pid)
+{
+	char path[96], text[16];
+
+	snprintf(path, sizeof(path), "/sys/kernel/debug/hugetlb_zero_%s_hold",
+		 name);
+	snprintf(text, sizeof(text), "%d", pid);
+	return !write_text(path, text);
+}
+
+/* How many faults are held; -1 if the kernel cannot hold any. */
+static inline long zero_held(void)
+{
+	char text[16];
+
+	return read_text("/sys/kernel/debug/hugetlb_zero_held", text,
+			 sizeof(text)) ? -1 : atol(text);
 }
 
 /* --- pools */
@@ -201,6 +218,31 @@ static inline int node_of(void *p)
 
 	return syscall(SYS_move_pages, 0, 1UL, &p, NULL, &status, 0) ? -errno :
 								       status;
+}
+
+/* --- memory that fails */
+
+/* The physical address of a page that is mapped; 0: not permitted. */
+static inline __u64 physical(void *p)
+{
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	__u64 word = 0;
+
+	if (pread(fd, &word, sizeof(word),
+		  (uintptr_t)p / page_size() * sizeof(word)) != sizeof(word))
+		word = 0;
+	close(fd);
+	return (word & ((1ULL << 55) - 1)) * page_size();
+}
+
+/* Takes a free page of the pool out of use; false: the kernel cannot. */
+static inline bool memory_fails(const char *how, __u64 address)
+{
+	char path[80], text[32];
+
+	snprintf(path, sizeof(path), "/sys/devices/system/memory/%s", how);
+	snprintf(text, sizeof(text), "0x%llx", (unsigned long long)address);
+	return address && !write_text(path, text);
 }
 
 #endif /* HUGETLB_ZERO_UTIL_H */

@@ -13,34 +13,20 @@
 #include <sys/ioctl.h>
 
 #include "../../kselftest_harness.h"
+#include "hold.h"
 #include "spf_util.h"
 
 #define TIMEOUT		300
 #define TAG		0x7370665f686f6c01ULL
-/* Until an event comes. */
-#define EVENT_NS	(60 * 1000000000ULL)
-
 /* As many faults as may wait with a huge page in hand, and more that want to. */
 #define WAITING_MAX	8
 #define CROWD		(3 * WAITING_MAX)
 
-/* A thread that faults on one page, once it is told to. */
-struct faulter {
-	char *page;
-	pthread_t thread;
-	int signal;		/* what it got */
-	atomic_bool done;
-};
-
 FIXTURE(hold) {
 	char *map;		/* CROWD huge pages, in a mapping of their own */
 	size_t len;
-	struct faulter *faulters;
-	int n;			/* threads that run */
+	struct faulters faulters;
 };
-
-static atomic_bool go;
-static atomic_int ready;
 
 static void release_all(void)
 {
@@ -49,56 +35,9 @@ static void release_all(void)
 	spf_torture("writer", 0);
 }
 
-static void *fault_main(void *arg)
-{
-	struct faulter *f = arg;
-
-	atomic_fetch_add(&ready, 1);
-	while (!atomic_load(&go))
-		usleep(1000);
-	f->signal = try_write(f->page, TAG);
-	atomic_store(&f->done, true);
-	return NULL;
-}
-
-/*
- * Starts threads, each for a huge page of its own.  They have run: a fault on their
- * stacks would be held as well.
- */
 static bool start(FIXTURE_DATA(hold) *self, int n)
 {
-	atomic_store(&ready, 0);
-	atomic_store(&go, false);
-	for (; self->n < n; self->n++) {
-		struct faulter *f = &self->faulters[self->n];
-
-		f->page = self->map + self->n * pmd_size();
-		if (pthread_create(&f->thread, NULL, fault_main, f))
-			return false;
-	}
-	while (atomic_load(&ready) < n)
-		usleep(1000);
-	return true;
-}
-
-static void join_all(FIXTURE_DATA(hold) *self)
-{
-	atomic_store(&go, true);
-	while (self->n)
-		pthread_join(self->faulters[--self->n].thread, NULL);
-}
-
-/* The number that comes within the time, or the last one that is not @wanted. */
-static long comes(long wanted, long (*now)(void))
-{
-	__u64 end = now_ns() + EVENT_NS;
-	long n = now();
-
-	while (n != wanted && now_ns() < end) {
-		usleep(1000);
-		n = now();
-	}
-	return n;
+	return faulters_start(&self->faulters, n, self->map, TAG);
 }
 
 static long held(void)
@@ -136,8 +75,6 @@ FIXTURE_SETUP(hold)
 		SKIP(return, "%s", why);
 	write_text(THP "khugepaged/scan_sleep_millisecs", "100000000");
 	catch_faults();
-	self->faulters = calloc(CROWD, sizeof(*self->faulters));
-	ASSERT_NE(NULL, self->faulters);
 	self->len = CROWD * size;
 	/*
 	 * The mapping has an anon_vma.  Its neighbours, of base pages, keep the
@@ -159,7 +96,7 @@ FIXTURE_SETUP(hold)
 FIXTURE_TEARDOWN(hold)
 {
 	release_all();
-	join_all(self);
+	faulters_join(&self->faulters);
 	thp_restore();
 }
 
@@ -185,17 +122,17 @@ TEST_F_TIMEOUT(hold, writer_beside_prepared, TIMEOUT)
 		TH_LOG("The writer waited for faults that prepared huge pages");
 	}
 	release_all();
-	join_all(self);
+	faulters_join(&self->faulters);
 	EXPECT_EQ(TAG, word_read(self->map));
 	EXPECT_EQ(TAG, word_read(self->map + pmd_size()));
 }
 
 /* --- H2: the mapping is as in the snapshot when a huge page is installed */
 
-/* A fault has a huge page, and is about to lock its mapping. */
-static bool hold_one(FIXTURE_DATA(hold) *self)
+/* With "fill_hold", a fault has a huge page, and is about to lock its mapping. */
+static bool hold_one(FIXTURE_DATA(hold) *self, const char *hold)
 {
-	if (!start(self, 1) || !spf_torture("fill_hold", getpid()))
+	if (!start(self, 1) || !spf_torture(hold, getpid()))
 		return false;
 	atomic_store(&go, true);
 	return comes(1, held) == 1;
@@ -208,59 +145,83 @@ static long huge_kb(FIXTURE_DATA(hold) *self)
 
 TEST_F_TIMEOUT(hold, advice_before_install, TIMEOUT)
 {
-	ASSERT_TRUE(hold_one(self));
+	ASSERT_TRUE(hold_one(self, "fill_hold"));
 	ASSERT_EQ(0, madvise(self->map, pmd_size(), MADV_NOHUGEPAGE));
 	EXPECT_EQ(1, held());
 	release_all();
-	join_all(self);
-	EXPECT_EQ(0, self->faulters[0].signal);
+	faulters_join(&self->faulters);
+	EXPECT_EQ(0, self->faulters.list[0].signal);
 	EXPECT_EQ(TAG, word_read(self->map));
 	EXPECT_EQ(0, huge_kb(self));
 }
 
 TEST_F_TIMEOUT(hold, mprotect_before_install, TIMEOUT)
 {
-	ASSERT_TRUE(hold_one(self));
+	ASSERT_TRUE(hold_one(self, "fill_hold"));
 	ASSERT_EQ(0, mprotect(self->map, pmd_size(), PROT_READ));
 	EXPECT_EQ(1, held());
 	release_all();
-	join_all(self);
-	EXPECT_EQ(SIGSEGV, self->faulters[0].signal);
+	faulters_join(&self->faulters);
+	EXPECT_EQ(SIGSEGV, self->faulters.list[0].signal);
 	EXPECT_EQ(0, smaps_kb(self->map, pmd_size(), "Anonymous"));
 }
 
 TEST_F_TIMEOUT(hold, replaced_before_install, TIMEOUT)
 {
-	ASSERT_TRUE(hold_one(self));
+	ASSERT_TRUE(hold_one(self, "fill_hold"));
 	ASSERT_EQ(self->map, mmap(self->map, pmd_size(), PROT_READ,
 				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
 				  0));
 	EXPECT_EQ(1, held());
 	release_all();
-	join_all(self);
-	EXPECT_EQ(SIGSEGV, self->faulters[0].signal);
+	faulters_join(&self->faulters);
+	EXPECT_EQ(SIGSEGV, self->faulters.list[0].signal);
 	EXPECT_EQ(0, smaps_kb(self->map, pmd_size(), "Anonymous"));
 }
 
-TEST_F_TIMEOUT(hold, userfaultfd_before_install, TIMEOUT)
+/*
+ * A fault is held with @hold, and the mapping registered meanwhile.  The fault
+ * must not install what it has, but ask for its page.
+ */
+static void register_beside(struct __test_metadata *_metadata,
+			    FIXTURE_DATA(hold) *self, const char *hold)
 {
 	int fd = uffd_open(0, NULL);
 	struct pollfd ready = { .fd = fd, .events = POLLIN };
 
 	if (fd < 0)
 		SKIP(return, "this kernel has no userfaultfd");
-	ASSERT_TRUE(hold_one(self));
+	ASSERT_TRUE(hold_one(self, hold));
 	ASSERT_EQ(0, uffd_register(fd, self->map, pmd_size(),
 				   UFFDIO_REGISTER_MODE_MISSING));
 	EXPECT_EQ(1, held());
 	release_all();
-	/* The fault asks for its page. */
-	EXPECT_EQ(1, poll(&ready, 1, EVENT_NS / 1000000));
-	EXPECT_EQ(0, huge_kb(self));
+	EXPECT_EQ(1, poll(&ready, 1, EVENT_NS / 1000000)) {
+		TH_LOG("The fault did not ask for its page");
+	}
+	EXPECT_FALSE(atomic_load(&self->faulters.list[0].done));
+	EXPECT_EQ(0, smaps_kb(self->map, pmd_size(), "Anonymous"));
 	ASSERT_EQ(0, uffd_unregister(fd, self->map, pmd_size()));
-	join_all(self);
+	faulters_join(&self->faulters);
 	close(fd);
 	EXPECT_EQ(TAG, word_read(self->map));
+}
+
+TEST_F_TIMEOUT(hold, userfaultfd_before_install, TIMEOUT)
+{
+	register_beside(_metadata, self, "fill_hold");
+}
+
+TEST_F_TIMEOUT(hold, userfaultfd_before_lookup, TIMEOUT)
+{
+	register_beside(_metadata, self, "prepared_hold");
+}
+
+/* A table, and then a base page, instead of a huge page. */
+TEST_F_TIMEOUT(hold, userfaultfd_before_table, TIMEOUT)
+{
+	ASSERT_EQ(0, madvise(self->map, pmd_size(), MADV_NOHUGEPAGE));
+	register_beside(_metadata, self, "fill_hold");
 }
 
 /* --- H6: few faults of the system wait with a huge page in hand */
@@ -309,7 +270,7 @@ TEST_F_TIMEOUT(hold, crowd_with_pages, TIMEOUT)
 	release_all();
 	ASSERT_EQ(0, pthread_join(writer, &failed));
 	EXPECT_EQ(NULL, failed);
-	join_all(self);
+	faulters_join(&self->faulters);
 	EXPECT_EQ(0, spf_torture_read("huge_waiting"));
 	for (i = 0; i < CROWD; i++)
 		EXPECT_EQ(TAG, word_read(self->map + i * pmd_size()));
