@@ -161,8 +161,9 @@ BOOTS = {boot.title: boot for boot in (
          "a single thread is too slow (a third was done after 20 minutes).  pmd_clear_semantics is "
          "in kernel/debug/flip."),
     Boot("kernel/debug/hold", "microvm-debug",
-         ("hugetlb_zero_hold -t unplugged", "hugetlb_zero_hold -T unplugged"), cpus=2, mem=3072,
-         append=f"{NUMA} kernelcore=1G",
+         ("hugetlb_zero_hold -t unplugged", "hugetlb_zero_hold -T unplugged",
+          "spf_semantics -t memory_fails", "hugetlb_zero_race -t fail"), cpus=2, mem=3072,
+         append=f"{NUMA} kernelcore=1G", env=("FAULTLINE_MEMORY_FAILS=1",),
          reason="Pages that leave the pool while they are being cleared, also because their memory "
          "fails or is unplugged: the memory of the second node is movable.  First unplugged, as "
          "memory that failed before can keep it from going."),

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <sys/types.h>
 #include <time.h>
 
@@ -132,6 +133,15 @@ const char *race_prepare(const struct vm_knob *knob, long value,
 void *map_shared(size_t size);
 /* fork(); the child dies with its parent. */
 pid_t fork_bound(void);
+/*
+ * FAULTLINE_MEMORY_FAILS: may a test make memory fail for good?  Other tests should not
+ * run after that.
+ */
+static inline bool memory_may_fail(void)
+{
+	return getenv("FAULTLINE_MEMORY_FAILS");
+}
+
 /* Exit status of a child; 256 + signal if one killed it; -1 on failure. */
 int reap(pid_t pid);
 /*

@@ -488,6 +488,8 @@ static void race(struct __test_metadata *_metadata,
 	struct world *w = self->w;
 	pid_t pids[PROCESSES];
 
+	if (op->fails && !memory_may_fail())
+		SKIP(return, "needs FAULTLINE_MEMORY_FAILS");
 	w->op = op;
 	w->total = op->poor ?: RESERVED + SPARE + op->extra * PROCESSES;
 	if (hugetlb_pool_set(w->total) ||

@@ -1147,7 +1147,7 @@ TEST_F_TIMEOUT(munmap, many_empty, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, BIG));
 }
 
-/* What upstream refuses is refused before the first mapping is gone. */
+/* A sealed mapping at the end keeps all of them. */
 TEST_F_TIMEOUT(munmap, many_sealed, TIMEOUT)
 {
 	size_t ps = page_size(), len = MANY * ps;

@@ -1012,6 +1012,8 @@ TEST_F(spf_huge, memory_fails)
 	char *bad = self->map + self->size / 2, *weak;
 	size_t ps = page_size();
 
+	if (!memory_may_fail())
+		SKIP(return, "needs FAULTLINE_MEMORY_FAILS");
 	weak = self->map + self->size + 3 * ps;
 	word_write(self->map, TAG);
 	word_write(self->map + self->size, TAG);

@@ -268,8 +268,11 @@ static bool replaced_only(struct race *r, bool empty)
 
 		if (d->changed[i] == UNMAPPED ? !signal :
 		    signal || word != (d->changed[i] == REPLACED ? r->tag + i :
-								   old))
+								   old)) {
+			ksft_print_msg("page %zu, change %d: signal %d, word %llx\n",
+				       i, d->changed[i], signal, word);
 			return false;
+		}
 	}
 	return true;
 }
