@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# Programs beside a monitor that reads their files in /proc.
+# Programs that hold up others, and programs beside a monitor that reads their files in /proc.
 #
+# postgres: a connection of PostgreSQL ends that has used all of MIB of shared buffers.
 # redis: Redis with MIB of values saves them five times by a child (BGSAVE), while something like
 # ps reads its command line.
 # jvm: the scene jvm_g1 of the benchmark, while prometheus-process-exporter reads smaps for a
@@ -41,6 +42,39 @@ watch() # PID
 		    pathlib.Path("/proc/$1/cmdline").read_bytes()
 		    pathlib.Path("/tmp/watching").touch()
 	EOF
+}
+
+# Its programs refuse to run as root.
+as_nobody() # WORD...
+{
+	setpriv --reuid 65534 --regid 65534 --clear-groups "$@"
+}
+
+sql() # COMMAND...
+{
+	for word; do
+		set -- "$@" -c "$word"
+		shift
+	done
+	as_nobody psql -h /tmp -d postgres -q -v ON_ERROR_STOP=1 "$@"
+}
+
+# The rows fill the shared buffers, 4 KiB each.
+monitored_postgres()
+{
+	PATH=$(echo /usr/lib/postgresql/*/bin):$PATH
+	as_nobody initdb -D /tmp/cluster -A trust --no-sync >/tmp/postgres.log
+	as_nobody postgres -D /tmp/cluster -k /tmp -c listen_addresses= -c huge_pages=off \
+		-c fsync=off -c autovacuum=off -c shared_buffers="$((mib + 64))MB" \
+		>>/tmp/postgres.log 2>&1 &
+	server=$!
+	wait_for /tmp/postgres.log sql "select 1"
+	sql "create extension pg_prewarm" "create unlogged table memory (word text)" \
+		"alter table memory alter word set storage plain" \
+		"insert into memory select repeat('x', 3900) from generate_series(1, $((mib * 256)))"
+	sql "select pg_prewarm('memory')" >/dev/null
+	as_nobody pg_ctl -D /tmp/cluster -m fast stop >/dev/null
+	wait $server
 }
 
 monitored_redis()

@@ -13,13 +13,14 @@ from faultline.flavour import FLAVOURS
 from rollout import stalls_lab
 
 PACKAGES = ("coreutils", "dash", "redis-server", "redis-tools", "prometheus-process-exporter",
-            "default-jre-headless", "qemu-system-x86", "python3")
+            "default-jre-headless", "qemu-system-x86", "python3", "postgresql", "util-linux")
 WORKLOADS = ROOT / "tests/bench/workloads"
 # The scenes, with their milliseconds and MiB.
-SCENES = {"monitored_redis": (1, 96), "qemu_shared": (20000, 96), "qemu_plugged": (20000, 96),
-          "monitored_jvm": (60000, 128)}
+SCENES = {"monitored_postgres": (1, 256), "monitored_redis": (1, 96), "qemu_shared": (20000, 96),
+          "qemu_plugged": (20000, 96), "monitored_jvm": (60000, 128)}
 # The holder, its call, and the switch.
 NAMED = (
+    ("monitored_postgres", "postgres", "exit", None),
     ("monitored_redis", "redis-server", "fork", None),
     ("qemu_shared", "qemu-system-x86", "munmap", "vm.munmap_section_kbytes"),
     ("qemu_plugged", "qemu-system-x86", "madvise(MADV_POPULATE_WRITE)", "vm.walk_section_kbytes"),
