@@ -2,7 +2,7 @@
 #
 # Programs that hold up others, and programs beside a monitor that reads their files in /proc.
 #
-# postgres: a connection of PostgreSQL ends that has used all of MIB of shared buffers.
+# postgres: a connection of PostgreSQL that has used MIB of shared buffers ends.
 # redis: Redis with MIB of values saves them five times by a child (BGSAVE), while something like
 # ps reads its command line.
 # jvm: the scene jvm_g1 of the benchmark, while prometheus-process-exporter reads smaps for a

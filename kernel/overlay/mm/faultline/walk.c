@@ -145,8 +145,8 @@ static bool same_policy(const struct mempolicy *a, const struct mempolicy *b)
  * @policy: The policy.
  *
  * Another mbind() may have given it another policy, and moved its pages accordingly.
- * A cpuset may have changed the nodes of the policy: where the pages belong is its affair
- * from then on.
+ * A cpuset may have changed the nodes of the policy: where the pages belong is up to the
+ * cpuset from then on.
  *
  * Return: true if it has.
  */

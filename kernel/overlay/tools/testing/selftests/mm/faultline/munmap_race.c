@@ -3180,7 +3180,7 @@ static void play_process(void)
 	pthread_t threads[ARRAY_SIZE(mains)];
 	uintptr_t i;
 
-	/* With the process, its shared memory segments go, even if it is killed. */
+	/* Its shared memory segments go away with it, even if it is killed. */
 	if (unshare(CLONE_NEWIPC)) {
 		note_wrong("unshare(CLONE_NEWIPC) failed");
 		_exit(1);
