@@ -60,6 +60,7 @@ files in DIR:
   console.log  the kernel log        output.log   output of COMMAND
   qemu.log     messages of QEMU      result.json  the verdict and its reasons
   files/       contents of /out
+  console.log.try-1, -2  the log of a boot that QEMU itself broke
 
   If a run times out, the kernel log ends with the state of each CPU and task
   (SysRq over the serial console, which needs CONFIG_MAGIC_SYSRQ_SERIAL; without
@@ -215,6 +216,8 @@ def shell() -> int:
         machine = _machine(options)
         machine.initramfs = Path(scratch) / "initramfs"
         machine.quiet_console = True
+        # A switch is flipped here, which changes a static key.
+        machine.one_thread = True
         # In an interactive session, a report must not end the session.
         machine.allow_warn = True
         qemu = find_qemu(machine.arch)

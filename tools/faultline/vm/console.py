@@ -63,7 +63,7 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str], bool], ...] = tuple(
 _OOM = re.compile(r"(?:Out of memory|Memory cgroup out of memory): Killed process \d+ \([^)]*\)")
 
 # Firmware and emulated timers may fail on a busy host.  That says nothing about
-# the kernel, so try once more.
+# the kernel, so the boot is tried again.
 _HOST_FLAKE = re.compile(r"Kernel panic - not syncing: IO-APIC \+ timer doesn't work")
 
 # QEMU's multi-threaded TCG may hit an int3 that the kernel has already removed

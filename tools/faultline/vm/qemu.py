@@ -55,6 +55,9 @@ class Machine:
     icount_sleep: bool = False
     # No CPU keeps another one from running; see _fair_cpus().
     icount_fair: bool = False
+    # Emulated CPUs take turns on one host thread: with a thread each, QEMU 7.2 may hit a
+    # breakpoint that the kernel has already removed, when a static key changes.
+    one_thread: bool = False
     allow_warn: bool = False
     append: list[str] = field(default_factory=list)
     qemu_args: list[str] = field(default_factory=list)
@@ -125,7 +128,8 @@ class Machine:
         if self.accel == "kvm":
             command += ["-accel", "kvm", "-cpu", self.arch.cpu_kvm]
         elif self.icount is None:
-            command += ["-accel", "tcg,thread=multi", "-cpu", self.arch.cpu_tcg]
+            threads = "single" if self.one_thread else "multi"
+            command += ["-accel", f"tcg,thread={threads}", "-cpu", self.arch.cpu_tcg]
         else:
             # One host thread and a clock that counts instructions: runs with
             # the same input are identical, unless an idle CPU sleeps.
