@@ -6,8 +6,10 @@
 #
 # traced: also leaves OUT.allocations-before and OUT.allocations-after: how often the kernel
 # had allocated pages, by stack and size, when the program started and when it had ended.  The
-# VM has booted with one CPU: when the tracepoint is switched on, QEMU cannot reliably patch
-# code that other CPUs run.
+# scene's script, the commands that it calls and its clients are not counted.
+#
+# The VM has booted with one CPU: when the tracepoint is switched on, QEMU cannot reliably
+# patch code that other CPUs run.
 #
 # A scene PROGRAM_VARIANT is done by the script PROGRAM.sh in this folder, in a
 # root file system of its own, as: PROGRAM VARIANT OUT MS MIB.  It leaves
@@ -18,6 +20,7 @@ sh switched.sh
 scenes=$1 arm=$2 ms=$3 mib=$4 traced=${5-}
 root=/programs
 event=/sys/kernel/tracing/events/kmem/mm_page_alloc
+helpers="sh cat rm sleep redis-cli client python3"
 
 mkdir -p /disk /changes $root
 mount -t ext4 -o ro /dev/vda /disk
@@ -36,7 +39,11 @@ cp /etc/passwd /etc/group /etc/hosts $root/etc
 chmod 1777 /out
 echo 1 >/proc/sys/vm/overcommit_memory
 if [ "$traced" ]; then
-	echo hist:keys=common_stacktrace,order:size=65536 >$event/trigger
+	others=
+	for name in $helpers; do
+		others="$others${others:+ && }comm != \"$name\""
+	done
+	echo "hist:keys=common_stacktrace,order:size=65536 if $others" >$event/trigger
 	for cpu in /sys/devices/system/cpu/cpu[1-9]*/online; do
 		echo 1 >"$cpu"
 	done
