@@ -66,7 +66,8 @@ ROWS += tuple(("spf.rst", rf"allocations with a lock: {words} 1.000 (?P<on>.*?\)
                                  ("Redis", "Redis, FLUSHALL ASYNC")))
 ROWS += (("spf.rst", r"Without these, at most (?P<files>[\d.]+)", "workloads.md",
           r"Redis, FLUSHALL ASYNC \| \d"),)
-ROWS += tuple(("hugetlb_zero.rst", rf"{words} (?P<stock>[\d.]+) (?P<off>[\d.]+) (?P<on>[\d.]+)",
+ROWS += tuple(("hugetlb_zero.rst",
+               rf"{words} (?P<stock>[\d.]+) (?P<peer>[\d.]+) (?P<off>[\d.]+) (?P<on>[\d.]+)",
                "hugetlb_zero.md", row)
               for words, row in (
                   ("2 MiB, wait of a thread that changes the mapping", "2m, writer, p50"),
