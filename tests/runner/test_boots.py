@@ -48,6 +48,12 @@ class Result:
         self.err = process.stderr.decode()
 
     @property
+    def errors(self) -> str:
+        """Its messages, without those about boots that the emulator broke."""
+        return "".join(line for line in self.err.splitlines(keepends=True)
+                       if not line.endswith("; trying again\n"))
+
+    @property
     def console(self) -> str:
         """The kernel log."""
         return (self.dir / "console.log").read_text("utf-8", "replace")
@@ -139,7 +145,7 @@ def test_ktap_pass(got: Result) -> None:
     """Passing results give 0 and one summary line."""
     got.expect(0)
     assert got.out.decode().endswith("ok 3 c\n# sum: 2 passed, 0 failed, 1 skipped\n"), got.out
-    assert got.err == "", got.err
+    assert got.errors == "", got.err
     assert got.result["ktap"]["passed"] == 2
 
 
@@ -179,7 +185,7 @@ def test_panic(got: Result) -> None:
 
 
 # On a busy host, a kernel that boots may print nothing for several seconds.
-@pytest.mark.run("--stall", "30", "--timeout", "250", "--", "sleep", "1000")
+@pytest.mark.run("--stall", "45", "--timeout", "250", "--", "sleep", "1000")
 def test_hang(got: Result) -> None:
     """A command that hangs; the log shows where the guest was."""
     got.expect(124, "nothing was printed", "the command ran", "where it was")
@@ -192,7 +198,8 @@ def test_hang(got: Result) -> None:
 def test_timeout(got: Result) -> None:
     """A command that loops forever."""
     got.expect(124, "time is up")
-    assert got.seconds < 40
+    # Mostly the end of the log, for which a busy guest gets half a minute.
+    assert got.seconds < LIMIT / 2, f"a run of 5 s ended after {got.seconds:.0f} s"
 
 
 @pytest.mark.run("--", "sh", "-c", "echo \"Kernel panic - not syncing: "
@@ -200,9 +207,9 @@ def test_timeout(got: Result) -> None:
 def test_tried_again(got: Result) -> None:
     """A panic of the emulated timer is retried, but not for ever."""
     got.expect(126, "trying again")
-    assert got.err.count("trying again") == 2, got.err
-    assert (got.dir / "console.log.try-1").exists()
-    assert (got.dir / "console.log.try-2").exists()
+    assert got.err.count("trying again") == 3, got.err
+    for number in (1, 2, 3):
+        assert (got.dir / f"console.log.try-{number}").exists()
 
 
 def test_icount(tmp_path: Path) -> None:
@@ -284,10 +291,10 @@ def ended_from_outside(folder: Path, number: int, code: int) -> None:
             machines = children(process.pid)
             assert len(machines) == 1, machines
             process.send_signal(number)
-            assert process.wait(timeout=20) == code, process.returncode
+            assert process.wait(timeout=LIMIT) == code, process.returncode
         finally:
             process.kill()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not gone(machines[0]):
             assert time.monotonic() < deadline, "QEMU is still running"
             time.sleep(0.05)
@@ -331,7 +338,7 @@ def test_shell(tmp_path: Path) -> None:
             os.write(master, b"echo $((6 * 7)) of $(tty)\n")
             until(b"42 of /dev/ttyS0")
             os.write(master, b"exit\n")
-            assert process.wait(timeout=60) == 0, seen
+            assert process.wait(timeout=LIMIT) == 0, seen
         os.close(master)
 
 

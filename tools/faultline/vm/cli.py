@@ -60,7 +60,7 @@ files in DIR:
   console.log  the kernel log        output.log   output of COMMAND
   qemu.log     messages of QEMU      result.json  the verdict and its reasons
   files/       contents of /out
-  console.log.try-1, -2  the log of a boot that QEMU itself broke
+  console.log.try-1 to -3  the log of a boot that QEMU itself broke
 
   If a run times out, the kernel log ends with the state of each CPU and task
   (SysRq over the serial console, which needs CONFIG_MAGIC_SYSRQ_SERIAL; without

@@ -26,6 +26,8 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 # If a guest floods a port, data is buffered here instead of in QEMU, where a
 # full buffer would slow the guest down and distort its timing.
 _SOCKET_BUFFER = 1 << 20
+# For an answer of the monitor; a busy host may keep QEMU waiting.
+_MONITOR_SECONDS = 10
 
 
 class Bootable(Protocol):
@@ -203,7 +205,7 @@ class Process:
         """Wait for QEMU to exit and return its status."""
         try:
             # Its ports are closed by now, so it is about to exit.
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=60)
         except subprocess.TimeoutExpired:
             self.kill()
         for channel in (*self.channels.values(), self._monitor):
@@ -232,10 +234,10 @@ class Process:
         return True
 
     def _exchange(self, command: str, arguments: dict[str, str]) -> bool:
-        self._monitor.settimeout(2)
+        self._monitor.settimeout(_MONITOR_SECONDS)
         request = {"execute": command, "arguments": arguments}
         self._monitor.sendall(json.dumps(request).encode() + b"\n")
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + _MONITOR_SECONDS
         pending = b""
         while time.monotonic() < deadline:
             data = self._monitor.recv(65536)

@@ -18,11 +18,12 @@ from .console import Console
 from .errors import RunnerError
 from .qemu import Bootable, Process
 
-# After "end" the guest only has to reset the machine.
-_RESET_GRACE = 30.0
+# After "end" the guest only has to reset the machine.  A busy host can keep an emulated CPU from
+# running for a minute.
+_RESET_GRACE = 120.0
 # Time for a hung guest to print its state.
 _DUMP_LIMIT = 20.0
-_DUMP_QUIET = 1.5
+_DUMP_QUIET = 3.0
 
 
 @dataclass
