@@ -2,8 +2,8 @@
 """tree: the branch it makes, the work it preserves, how it fails."""
 
 import os
+import resource
 import shutil
-import time
 
 from pathlib import Path
 
@@ -57,16 +57,22 @@ def test_deterministic(machine: Host, tmp_path: Path, package: Path) -> None:
     assert two.git("rev-parse", "HEAD") == machine.git("rev-parse", "HEAD")
 
 
+def children_cpu() -> float:
+    """CPU time of programs that have ended: a busy host does not add to it, unlike to a clock."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 def test_repeat(machine: Host) -> None:
     """Running it again is fast, does nothing and keeps a developer's edits."""
     machine.change("mm/memory.c", "int memory_1;", "int edited;")
     before = mtimes(machine.tree)
-    start = time.monotonic()
+    start = children_cpu()
     assert "up to date" in machine.script("tree").good().out
-    taken = time.monotonic() - start
+    taken = children_cpu() - start
     assert mtimes(machine.tree) == before
     if taken > 2:
-        raise AssertionError(f"a repeat took {taken:.1f} s")
+        raise AssertionError(f"a repeat took {taken:.1f} s of CPU time")
 
 
 def test_only_changes_are_written(machine: Host) -> None:
