@@ -16,8 +16,10 @@ TESTS = ("page_fault1", "page_fault2", "page_fault3", "mmap1", "mmap2", "malloc1
          "case-hugetlb")
 # They cannot run in that mode.
 NOT_IN = {"threads": {"brk1"}, "processes": {"case-anon-w-seq-mt"}}
-# Each task has to get a CPU in this time, with other programs on it.
-MS = "300"
+# One of the tasks should get a CPU in this time, with other programs on it; if a busy host keeps
+# all of them from one, the test is tried again with the second time.
+MS, LONG_MS = "300", "3000"
+TRIES = 5
 
 
 @pytest.fixture(scope="module", name="program")
@@ -28,7 +30,7 @@ def _program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ran(program: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run PROGRAM with WORDS."""
-    return subprocess.run([program, *words], capture_output=True, text=True, timeout=120,
+    return subprocess.run([program, *words], capture_output=True, text=True, timeout=600,
                           check=False)
 
 
@@ -43,7 +45,18 @@ def test_all(program: Path, mode: str) -> None:
     samples = guest.parse_samples(result.stdout)
     assert [sample.metric for sample in samples] == [
         f"{test}_{mode}_2" for test in TESTS if test not in skipped for _ in range(2)]
-    assert all(sample.value > 0 and sample.arm == "here" for sample in samples)
+    assert all(sample.value >= 0 and sample.arm == "here" for sample in samples)
+    idle = {sample.metric.removesuffix(f"_{mode}_2") for sample in samples if not sample.value}
+    for test in idle:
+        for _ in range(TRIES):
+            again = ran(program, "--arms", "here", "--mode", mode, "--tasks", "2", "--ms", LONG_MS,
+                        "--rounds", "1", test)
+            assert (again.returncode, again.stderr) == (0, "")
+            sample, = guest.parse_samples(again.stdout)
+            if sample.value:
+                break
+        else:
+            raise AssertionError(f"{test} does nothing in {LONG_MS} ms, {TRIES} times")
 
 
 def test_order_of_arms(program: Path) -> None:
