@@ -118,7 +118,7 @@ class Host:
     def run(self, *words: object) -> tuple[int, str, str]:
         """Run it with the fake programs: exit status, output, messages."""
         with self.start("--programs", self.folder, *words) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=600)
             return process.returncode, out, err
 
     def refused(self, *words: object) -> str:
@@ -305,7 +305,7 @@ def test_killed(host: Host, number: signal.Signals) -> None:
     """The switches are restored after any signal, SIGKILL included."""
     with first_test(host) as process:
         process.send_signal(number)
-        process.wait(120)
+        process.wait(600)
     process.communicate()
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     wait_for(lambda: not host.before.exists(), "the switches are put back")
@@ -327,7 +327,7 @@ def test_set_by_hand(host: Host) -> None:
     """A value that somebody sets during a run ends it, and stays; the others are restored."""
     with first_test(host) as process:
         (host.vm / "munmap_section_kbytes").write_text("2048\n")
-    err = process.communicate(timeout=120)[1]
+    err = process.communicate(timeout=600)[1]
     assert process.returncode == 1 and "was set from 0 to 2048 by somebody else" in err
     assert host.values() == {**BEFORE, "munmap_section_kbytes": 2048} and not host.before.exists()
 
@@ -344,7 +344,7 @@ def test_restore(host: Host) -> None:
     """restore restores the switches after a killed run, but not during a run."""
     def restore() -> tuple[int | None, str]:
         with host.start("restore") as process:
-            err = process.communicate(timeout=60)[1]
+            err = process.communicate(timeout=600)[1]
             return process.returncode, err
 
     status, err = restore()

@@ -371,7 +371,7 @@ def test_page_in_a_browser(server: str, width: int, tmp_path: pathlib.Path) -> N
     dom = subprocess.run(
         ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
          f"--user-data-dir={tmp_path}/profile", f"--window-size={width},900", "--dump-dom",
-         page.as_uri()], capture_output=True, text=True, check=True, timeout=120).stdout
+         page.as_uri()], capture_output=True, text=True, check=True, timeout=900).stdout
     found = json.loads(html.unescape(dom.split("<title>")[1].split("</title>")[0]))
     assert 0.8 * width < found["width"] <= width and found["height"] > 0.5 * found["width"]
     assert found["wider"] <= 0

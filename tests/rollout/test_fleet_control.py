@@ -599,13 +599,13 @@ def test_interruption_of_a_stop(tmp_path: pathlib.Path) -> None:
             [fleet_lab.FLEET / "faultline-rollout", "stop", "--all", "--inventory",
              tmp_path / "hosts"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             process_group=0, env=os.environ | {"FAULTLINE_ROLLOUT_CONFIG": str(conf)}) as process:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while not began.exists():
-            assert time.monotonic() < end, "no host is asked within a minute"
+            assert time.monotonic() < end, "no host is asked within five minutes"
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGINT)
         go.touch()
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=300)
     assert process.returncode == 0 and "stopped on 3 of 3 hosts" in out, errors
     assert "Hosts are still being set back" in errors
 
