@@ -27,8 +27,11 @@ FIRMWARE = (("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd
             ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"))
 
 UNIT_NAME = "faultline-test.service"
-# Kernel parameters of every boot.
-PARAMETERS = (f"systemd.wants={UNIT_NAME}", "printk.time=1", "oops=panic", "sysrq_always_enabled")
+# Kernel parameters of every boot.  On a busy machine, a disk or a service may need more than the
+# 90 seconds after which systemd gives it up; the VM has a time limit of its own.
+PARAMETERS = (f"systemd.wants={UNIT_NAME}", "printk.time=1", "oops=panic", "sysrq_always_enabled",
+              "systemd.default_device_timeout_sec=infinity",
+              "systemd.default_timeout_start_sec=900")
 UNIT = """\
 [Unit]
 Description=Steps of a test
