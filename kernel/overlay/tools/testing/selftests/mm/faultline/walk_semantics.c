@@ -270,11 +270,14 @@ static long smaps_sum(pid_t pid, const char *field)
 	return sum;
 }
 
+/* Bound on the wait for a sleeper to sleep, in sleeps of 1 ms. */
+#define SLEEP_MS	60000
+
 /* Starts a sleeper, and waits until it has its memory; its process ID. */
 static pid_t sleeper_start(struct __test_metadata *_metadata, bool swap)
 {
 	char enabled[128], *word;
-	int ready[2];
+	int ready[2], tries;
 	char byte;
 	pid_t pid;
 
@@ -292,6 +295,12 @@ static pid_t sleeper_start(struct __test_metadata *_metadata, bool swap)
 	}
 	ASSERT_LT(0, pid);
 	EXPECT_EQ(1, read(ready[0], &byte, 1));
+	/* On its way to sleep, it may still map a page of the program. */
+	for (tries = 0; tries < SLEEP_MS && task_state(pid, pid) != 'S'; tries++)
+		usleep(1000);
+	EXPECT_EQ('S', task_state(pid, pid)) {
+		TH_LOG("the child has its memory, but does not go to sleep");
+	}
 	/* "always [advise] never": the word in brackets. */
 	word = strchr(enabled, '[');
 	if (word)
@@ -547,14 +556,23 @@ static void expect_on_node(struct __test_metadata *_metadata, char *p, size_t le
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
 }
 
+/* Moves all pages; one that kcompactd has isolated stays, and moves the next time. */
+static void move_to_node(struct __test_metadata *_metadata, char *p, size_t len,
+			 int node)
+{
+	if (bind_to_node(p, len, node, MOVE) && errno == EIO)
+		ASSERT_EQ(0, bind_to_node(p, len, node, MOVE)) {
+			TH_LOG("pages have not moved to node %d, twice: errno %d",
+			       node, errno);
+		}
+}
+
 static void move_twice(struct __test_metadata *_metadata, char *p, size_t len)
 {
 	int node;
 
 	for (node = 1; node >= 0; node--) {
-		/* kcompactd may have isolated a page. */
-		if (bind_to_node(p, len, node, MOVE) && errno == EIO)
-			ASSERT_EQ(0, bind_to_node(p, len, node, MOVE));
+		move_to_node(_metadata, p, len, node);
 		EXPECT_EQ(node, bound_to_node(p));
 		expect_on_node(_metadata, p, len, node);
 	}
@@ -565,8 +583,12 @@ static void migrate_self(struct __test_metadata *_metadata, char *p, size_t len)
 {
 	unsigned long from = 1, to = 2;
 
-	ASSERT_EQ(0, bind_to_node(p, len, 0, MOVE));
+	move_to_node(_metadata, p, len, 0);
 	ASSERT_LE(0, syscall(SYS_migrate_pages, 0, 8 * sizeof(from), &from, &to));
+	/* As above. */
+	if (pages_on_node(p, len, 1) != len / page_size())
+		ASSERT_LE(0, syscall(SYS_migrate_pages, 0, 8 * sizeof(from), &from,
+				     &to));
 	EXPECT_EQ(0, bound_to_node(p));
 	expect_on_node(_metadata, p, len, 1);
 }
@@ -611,7 +633,7 @@ TEST_F_TIMEOUT(walk, mbind_hole, TIMEOUT)
 	if (!have_nodes())
 		SKIP(return, "this machine has one node");
 	ASSERT_NE(NULL, p);
-	ASSERT_EQ(0, bind_to_node(p, BIG, 0, MOVE));
+	move_to_node(_metadata, p, BIG, 0);
 	ASSERT_EQ(0, munmap(p + part, page_size()));
 	EXPECT_EQ(-1, bind_to_node(p, BIG, 1, MOVE));
 	EXPECT_EQ(EFAULT, errno);
@@ -635,7 +657,7 @@ TEST_F_TIMEOUT(walk, mbind_pinned, TIMEOUT)
 	if (!have_nodes() || ring < 0)
 		SKIP(return, "this machine has one node, or no io_uring");
 	ASSERT_NE(NULL, p);
-	ASSERT_EQ(0, bind_to_node(p, BIG, 0, MOVE));
+	move_to_node(_metadata, p, BIG, 0);
 	ASSERT_EQ(0, ring_register(ring, p + BIG / 2, page_size()));
 	EXPECT_EQ(-1, bind_to_node(p, BIG, 1, MOVE));
 	EXPECT_EQ(EIO, errno);
@@ -655,7 +677,7 @@ TEST_F_TIMEOUT(walk, mbind_strict, TIMEOUT)
 	if (!have_nodes())
 		SKIP(return, "this machine has one node");
 	ASSERT_NE(NULL, p);
-	ASSERT_EQ(0, bind_to_node(p, BIG, 0, MOVE));
+	move_to_node(_metadata, p, BIG, 0);
 	EXPECT_EQ(-1, bind_to_node(p, BIG, 1, MPOL_MF_STRICT));
 	EXPECT_EQ(EIO, errno);
 	EXPECT_EQ(0, bound_to_node(p));
