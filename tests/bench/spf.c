@@ -636,6 +636,19 @@ static __u64 huge_pass(bool compact)
 	return from;
 }
 
+/* After the time of a turn, until each probe has run. */
+#define MORE_NS		(60 * 1000000000ULL)
+
+static bool have_probed(void)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(probers); i++)
+		if (!__atomic_load_n(&probers[i].n, __ATOMIC_RELAXED))
+			return false;
+	return true;
+}
+
 static void report_probes(const char *scene, int arm, struct prober *prober)
 {
 	if (!prober->n)
@@ -675,7 +688,8 @@ static void huge_turn(int arm, void *arg)
 	pages = vmstat_read("thp_fault_alloc");
 	fallbacks = vmstat_read("thp_fault_fallback");
 	spf = counters_read("spf_");
-	while (ns < opt.ms * 1000000ULL)
+	/* Longer, if a busy host has left a probe no time. */
+	while (ns < opt.ms * 1000000ULL || (!have_probed() && ns < MORE_NS))
 		ns += huge_pass(compact);
 	stalls = vmstat_read("compact_stall") - stalls;
 	pages = vmstat_read("thp_fault_alloc") - pages;
