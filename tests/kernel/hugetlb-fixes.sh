@@ -17,7 +17,7 @@ cc -D_GNU_SOURCE -O2 -Wall -Wextra -Wno-unused-parameter -static -pthread -I "$s
 
 # fixed FLAVOUR PARAMETERS WHAT: the exit status of the program in a fresh VM.
 fixed() {
-	in_vm "$1" hugetlb-fixes --quiet --cpus 4 --mem 768 --timeout 240 \
+	in_vm "$1" hugetlb-fixes --quiet --cpus 4 --mem 768 --timeout 600 \
 		--append "$2" --file "$program" -- env FAULTLINE_GUEST=1 hugetlb_fixes "$3"
 }
 

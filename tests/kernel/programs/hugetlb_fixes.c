@@ -90,7 +90,9 @@ static void run_on(int cpu)
 
 /* --- move */
 
+/* Until it should have ended, see EVENT_SECONDS. */
 #define MOVE_SECONDS	60
+#define MOVE_LOOKS	500
 
 static int move_child(int fd)
 {
@@ -112,7 +114,7 @@ static int test_move(void)
 {
 	double end;
 	pid_t pid;
-	int status, fd = new_file(GIB);
+	int status, looks, fd = new_file(GIB);
 
 	if (fd < 0)
 		return 2;
@@ -121,7 +123,8 @@ static int test_move(void)
 		_exit(move_child(fd));
 	if (pid < 0)
 		return 2;
-	for (end = seconds() + MOVE_SECONDS; seconds() < end;) {
+	end = seconds() + MOVE_SECONDS;
+	for (looks = 0; looks < MOVE_LOOKS || seconds() < end; looks++) {
 		if (waitpid(pid, &status, WNOHANG) == pid) {
 			printf("# the move ended with status %#x\n", status);
 			if (WIFEXITED(status) && WEXITSTATUS(status) == 2)
@@ -236,7 +239,10 @@ static int test_truncate(void *(*thread)(void *))
 		if (pthread_create(&threads[i], NULL, thread,
 				   (void *)(uintptr_t)(i * PAGES / TOUCHERS)))
 			return 2;
-	for (end = seconds() + TRUNCATE_SECONDS; seconds() < end; rounds++) {
+	end = seconds() + TRUNCATE_SECONDS;
+	/* Longer, if nothing was copied: up to a minute. */
+	for (; seconds() < end || (thread == copier && !atomic_load(&copied) &&
+				   seconds() < end + 60); rounds++) {
 		usleep(2000 + rounds % 7 * 1500);
 		if (ftruncate(fd, 0))
 			return 2;
@@ -280,8 +286,12 @@ static int test_truncate(void *(*thread)(void *))
 #define HOG_PRIORITY	50
 #define HELD_PAGES	4
 #define FILE_PAGES	8
-/* Bound on waiting for an event. */
-#define EVENT_SECONDS	20
+/*
+ * Bound on waiting for an event: so long, and so many looks.  A host that takes the CPU
+ * away lets the time pass with hardly a look, and without the processes on the same CPU.
+ */
+#define EVENT_SECONDS	50
+#define EVENT_LOOKS	1000
 
 static struct {
 	atomic_bool run;	/* the hog must run */
@@ -404,14 +414,17 @@ static bool has_ended(pid_t pid)
 }
 
 #define WAIT_FOR(condition) ({						\
-	double end_ = seconds() + EVENT_SECONDS;			\
+	double began_ = seconds();					\
+	int looks_ = 0;							\
 	bool met_;							\
 									\
-	while (!(met_ = (condition)) && seconds() < end_)		\
+	while (!(met_ = (condition)) &&					\
+	       (++looks_ < EVENT_LOOKS ||				\
+		seconds() - began_ < EVENT_SECONDS))			\
 		usleep(1000);						\
 	if (!met_)							\
-		printf("# not after %d s: %s\n", EVENT_SECONDS,		\
-		       #condition);					\
+		printf("# not after %.0f s and %d looks: %s\n",		\
+		       seconds() - began_, looks_, #condition);		\
 	met_;								\
 })
 
