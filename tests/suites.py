@@ -132,14 +132,14 @@ BOOTS = {boot.title: boot for boot in (
     Boot("kernel/semantics", "microvm",
          ("toggles", "munmap_semantics", "munmap_fault", "madvise_semantics", "hugetlb_semantics",
           "hugetlb_zero_semantics", "pmd_clear_semantics", "spf_semantics", "walk_semantics"),
-         IN_TURN, mem=3072, timeout=1500, append=NUMA, env=(FLIP_OFF, "FAULTLINE_COUNT=1000"),
+         IN_TURN, mem=3072, timeout=2700, append=NUMA, env=(FLIP_OFF, "FAULTLINE_COUNT=1000"),
          reason="The effect of each value of each switch, and the switches themselves.  On one "
          "host thread because these programs enable trace events and perf events."),
     Boot("kernel/races", "microvm", RACES,
-         mem=3072, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=1000",),
+         mem=3072, timeout=2700, append=NUMA, env=("FAULTLINE_COUNT=1000",),
          reason="Race tests with many threads, with one host thread per CPU."),
     Boot("kernel/flip", "microvm", FLIPPED,
-         IN_TURN, timeout=1500, append=NUMA, seconds=2, env=(FLIP_OFF, "FAULTLINE_COUNT=1000"),
+         IN_TURN, timeout=2700, append=NUMA, seconds=2, env=(FLIP_OFF, "FAULTLINE_COUNT=1000"),
          reason="The races again, with the switch flipping on and off all the time."),
 
     Boot("kernel/gigantic", "microvm",

@@ -86,7 +86,7 @@ def _waits_and_locks(kernels: guest.Kernels, program: Path, plan: Plan,
 
 
 # Little memory, as all of it is fragmented for each pass.
-_HUGE_MEM = 512
+_HUGE_MEM = 544
 # Operations are frequent, and only the time counts in which threads fault.
 _HUGE_SHORTER = 10
 

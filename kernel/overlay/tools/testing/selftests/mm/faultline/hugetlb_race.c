@@ -862,7 +862,7 @@ RACE(direct)
 
 int main(int argc, char **argv)
 {
-	if (!env_number("FAULTLINE_SECONDS", &opt_seconds))
+	if (!env_seconds("FAULTLINE_SECONDS", &opt_seconds))
 		return KSFT_FAIL;
 	return hugetlb_kept(&hugetlb_knob, test_harness_run, argc, argv);
 }

@@ -791,7 +791,7 @@ RACE(fail, .poor = PROCESSES + 1, .fails = true)
 
 int main(int argc, char **argv)
 {
-	if (!env_number("FAULTLINE_SECONDS", &opt_seconds))
+	if (!env_seconds("FAULTLINE_SECONDS", &opt_seconds))
 		return KSFT_FAIL;
 	return hugetlb_kept(&zero_knob, test_harness_run, argc, argv);
 }

@@ -3287,7 +3287,7 @@ TEST_F_TIMEOUT(race, playground, TIMEOUT)
 int main(int argc, char **argv)
 {
 	if (!race_options() || !env_number("FAULTLINE_COUNT", &opt_count) ||
-	    !env_number("FAULTLINE_PLAYGROUND", &opt_playground) ||
+	    !env_seconds("FAULTLINE_PLAYGROUND", &opt_playground) ||
 	    !env_number("FAULTLINE_SEED", &opt_seed))
 		return KSFT_FAIL;
 	return vm_knob_kept(&munmap_knob, test_harness_run, argc, argv);

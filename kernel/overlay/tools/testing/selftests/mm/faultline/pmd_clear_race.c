@@ -697,7 +697,7 @@ static int run_all(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	if (!env_number("FAULTLINE_SECONDS", &opt_seconds) ||
+	if (!env_seconds("FAULTLINE_SECONDS", &opt_seconds) ||
 	    !env_number("FAULTLINE_WINDOW", &opt_window))
 		return KSFT_FAIL;
 	return vm_knob_kept(&pmd_clear_knob, run_all, argc, argv);

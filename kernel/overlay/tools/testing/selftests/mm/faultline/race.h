@@ -24,6 +24,20 @@
 
 /* FAULTLINE_SECONDS: how long a race lasts. */
 static long opt_seconds = 5;
+/* The rest of TIMEOUT is for what comes before and after it. */
+#define SECONDS_MAX	600
+
+/* env_number() for such a length. */
+static bool env_seconds(const char *name, long *value)
+{
+	if (!env_number(name, value))
+		return false;
+	if (*value <= SECONDS_MAX)
+		return true;
+	fprintf(stderr, "%s=%ld: a race is ended after %d s; at most %d\n",
+		name, *value, TIMEOUT, SECONDS_MAX);
+	return false;
+}
 
 struct race_feature {
 	const struct vm_knob *knob;

@@ -82,7 +82,7 @@ static inline bool race_options(void)
 {
 	/* Of the variant "on"; see race_ns(). */
 	opt_seconds = 8;
-	return env_number("FAULTLINE_SECONDS", &opt_seconds) &&
+	return env_seconds("FAULTLINE_SECONDS", &opt_seconds) &&
 	       env_number("FAULTLINE_MIB", &opt_mib);
 }
 
