@@ -84,7 +84,7 @@ def compile_program(source: Path, arch: Arch = X86) -> Path:
     """
     compiler = f"{arch.cross}gcc" if arch.cross else os.environ.get("CC") or "cc"
     if not shutil.which(compiler.split()[0]):
-        group, other = (" ppc64le", "") if arch.cross else ("", ", or set CC")
+        group, other = (f" {arch.deps}", "") if arch.cross else ("", ", or set CC")
         raise BenchError(f"no C compiler '{compiler}'; run packaging/build-deps/install"
                          f"{group}{other}")
     program = BUILD / "bench" / "-".join(filter(None, (source.stem, arch.name)))

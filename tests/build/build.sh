@@ -148,7 +148,7 @@ check 'the build after a killed one runs make' made
 
 # A flavour for another architecture, with a stand-in for the cross compiler.
 printf 'CONFIG_ONE=y\n' >"$FAULTLINE_KERNEL_DIR/config/flavour-ppc64le.config"
-touch "$FAULTLINE_KERNEL_DIR"/config/{faultline,faultline-ppc64le,kunit}.config
+touch "$FAULTLINE_KERNEL_DIR"/config/{faultline,faultline-ppc64le,guest,kunit}.config
 mkdir "$tmp/bin"
 for tool in gcc ld; do
 	# shellcheck disable=SC2016 # for the stand-in to expand

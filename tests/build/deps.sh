@@ -56,7 +56,7 @@ one_error() {
 		grep -q -- "$1" <<<"$said"
 }
 
-groups=(build vm package image test lint ppc64le upstream workloads)
+groups=(build vm package image test lint ppc64le arm64 upstream workloads)
 for group in "${groups[@]::6}"; do names "$group"; done >"$tmp/have"
 run "$install"
 check 'install prints nothing if nothing is missing' [ "$status:$said" = 0: ]
@@ -75,6 +75,9 @@ check 'another group has nothing to install' [ "$status:$said" = 0: ]
 run "$install" ppc64le
 check 'the ppc64le group is installed on request' \
 	grep -q 'install libc6-dev-ppc64el-cross ' <<<"$calls"
+run "$install" arm64
+check 'the arm64 group is installed on request' \
+	grep -q 'install libc6-dev-arm64-cross ' <<<"$calls"
 sed -i '/^gcc-powerpc64le-linux-gnu$/d' "$tmp/have"
 for group in ppc64le test; do
 	run "$install" $group
@@ -114,7 +117,7 @@ stand_in sudo '[ "$1" != -n ] || shift; "$@"'
 run "$install" build
 check 'install uses a working sudo' grep -q '^sudo env .* apt-get -y .*install bison$' <<<"$calls"
 run "$install" nosuch
-check 'an unknown group gives one error' one_error "no group 'nosuch'; groups are: build package vm test image workloads ppc64le lint upstream"
+check 'an unknown group gives one error' one_error "no group 'nosuch'; groups are: build package vm test image workloads ppc64le lint arm64 upstream"
 
 check_empty 'each line of a list has package, group and reason' \
 	"$(awk -v groups=" ${groups[*]} " \

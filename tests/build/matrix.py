@@ -35,7 +35,7 @@ from lib.touched import configured, touched
 WORK = PATHS.build / "test" / "matrix"
 SHOWN_LINES = 30
 FAULT = re.compile(r"\b(error|warning):|No rule to make")
-FAULTLINE = ("flavour-microvm.config", "faultline.config", "faultline-x86.config")
+FAULTLINE = ("flavour-microvm.config", "faultline.config", "faultline-hugetlb.config")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +56,8 @@ CLANG = Target("x86-64 clang", "x86", "clang")
 ARM64 = Target("arm64 gcc", "arm64", "aarch64-linux-gnu-gcc",
                variables=("ARCH=arm64", "CROSS_COMPILE=aarch64-linux-gnu-"))
 PPC64LE = Target("ppc64le gcc", "powerpc", "powerpc64le-linux-gnu-gcc",
-                 ("flavour-ppc64le.config", "faultline.config", "faultline-ppc64le.config"),
+                 ("guest.config", "flavour-ppc64le.config", "faultline.config",
+                  "faultline-ppc64le.config"),
                  ("ARCH=powerpc", "CROSS_COMPILE=powerpc64le-linux-gnu-"))
 
 

@@ -24,13 +24,14 @@ RUN_SELFTESTS = f"{ROOT}/packaging/share/run-selftests:ktap-all"
 
 def selftest(flavour: str, name: str) -> str:
     """The path of a selftest, or of another file for guests."""
-    folder = "selftests" if FLAVOURS[flavour].arch == X86 else "selftests-ppc64le"
+    arch = FLAVOURS[flavour].arch
+    folder = "selftests" if arch == X86 else f"selftests-{arch.rpm}"
     return str(FILES.get(name, BUILD / folder / name))
 
 
 def machine(row: Boot, *append: str) -> Machine:
     """The VM of the row."""
-    # One CPU must not keep another one from running; ppc64le has AWAKE instead.
+    # One CPU must not keep another one from running; others have AWAKE instead.
     fair = row.icount is not None and FLAVOURS[row.flavour].arch == X86
     parameters = [row.append, *append]
     if row.preempt:

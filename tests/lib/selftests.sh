@@ -13,6 +13,7 @@ log=$BUILD/log/$name.log
 cross=()
 case $1 in
 ppc64le*) cross=(ARCH=powerpc CROSS_COMPILE=powerpc64le-linux-gnu-) ;;
+microvm-arm64*) cross=(ARCH=arm64 CROSS_COMPILE=aarch64-linux-gnu-) ;;
 esac
 mkdir -p "$BUILD/log" "$BUILD/$name"
 # Two test programs may build them at the same time.

@@ -7,6 +7,7 @@
 image() {
 	case $1 in
 	ppc64le*) printf '%s\n' "$BUILD/$1/vmlinux" ;;
+	microvm-arm64*) printf '%s\n' "$BUILD/$1/arch/arm64/boot/Image" ;;
 	*) printf '%s\n' "$BUILD/$1/arch/x86/boot/bzImage" ;;
 	esac
 }
@@ -15,6 +16,7 @@ image() {
 selftests_of() {
 	case $1 in
 	ppc64le*) echo selftests-ppc64le ;;
+	microvm-arm64*) echo selftests-aarch64 ;;
 	*) echo selftests ;;
 	esac
 }

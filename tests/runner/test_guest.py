@@ -22,6 +22,7 @@ from faultline.vm.qemu import CHANNELS, Machine
 
 X86 = ARCHITECTURES["x86_64"]
 PPC = ARCHITECTURES["ppc64le"]
+ARM = ARCHITECTURES["aarch64"]
 LOG = Path("console.log")
 
 
@@ -166,6 +167,16 @@ def test_kernel_of_another_machine(tmp_path: Path) -> None:
     assert "console=hvc0" in machine.kernel_command_line()
     assert ([word for word in words if word.startswith("spapr-vty")]
             == [f"spapr-vty,chardev={name}" for name in CHANNELS])
+
+
+def test_kernel_for_arm64(tmp_path: Path) -> None:
+    machine = Machine(put(tmp_path, "Image", b"MZ".ljust(0x38, b"\0") + b"ARM\x64" + bytes(64)))
+    assert machine.arch == ARM
+    words = machine.qemu_command("qemu", {name: "null" for name in CHANNELS})
+    # The board's own port is the console: others do not work before there is PCI.
+    assert words[words.index("-serial") + 1] == "chardev:console"
+    assert ([word for word in words if word.startswith("pci-serial")]
+            == [f"pci-serial,chardev={name}" for name in CHANNELS[1:]])
 
 
 def test_toggles(tmp_path: Path) -> None:

@@ -150,7 +150,7 @@ def test_config_unread(machine: Host, archive: Archive, tmp_path: Path) -> None:
 def configured(machine: Host, flavour: str) -> Result:
     """Run configure; with this small tree it ends in an error, also if the base was there."""
     (machine.kernel / "config").mkdir(exist_ok=True)
-    for name in ("faultline", "faultline-x86", "distribution", f"flavour-{flavour}"):
+    for name in ("faultline", "faultline-hugetlb", "distribution", f"flavour-{flavour}"):
         (machine.kernel / "config" / f"{name}.config").write_text("")
     machine.script("tree").good()
     return machine.script("configure", flavour)

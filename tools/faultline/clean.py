@@ -42,7 +42,7 @@ def main() -> None:
     ours = build == PATHS.kernel.parent / "build"
     known = {*FLAVOURS, *KEPT, "log", "test", "bench", "vm", "pycache", "stage",
              "packages", "repo", "perf", "package", "images", "selftests", "selftests-ppc64le",
-             "debian-13"}
+             "selftests-aarch64", "debian-13"}
     if args.all:
         check_tree()
     for path in sorted(build.iterdir()):

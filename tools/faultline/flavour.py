@@ -54,6 +54,8 @@ class Arch:
     rpm: str = "x86_64"
     # e_machine in the header of its programs.
     elf_machine: int = 62
+    # The group of packaging/build-deps with its compiler.
+    deps: str = ""
 
     @property
     def multiarch(self) -> str:
@@ -68,7 +70,9 @@ class Arch:
 
 X86 = Arch()
 PPC64LE = Arch("powerpc", "powerpc64le-linux-gnu-", target="vmlinux", image="vmlinux",
-               debian="ppc64el", rpm="ppc64le", elf_machine=21)
+               debian="ppc64el", rpm="ppc64le", elf_machine=21, deps="ppc64le")
+ARM64 = Arch("arm64", "aarch64-linux-gnu-", target="Image", image="arch/arm64/boot/Image",
+             debian="arm64", rpm="aarch64", elf_machine=183, deps="arm64")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,18 +129,21 @@ class Flavour:
         return self.out / ".config"
 
 
-FAULTLINE_X86 = ("faultline.config", "faultline-x86.config")
-DISTRIBUTION = (*FAULTLINE_X86, "distribution.config")
+FAULTLINE = ("faultline.config", "faultline-hugetlb.config")
+DISTRIBUTION = (*FAULTLINE, "distribution.config")
+# Guests for tests on other architectures.
+PPC64LE_GUEST = ("guest.config", "flavour-ppc64le.config")
+ARM64_GUEST = ("guest.config", "flavour-microvm-arm64.config", *FAULTLINE, "kunit.config")
 
 FLAVOURS = {flavour.name: flavour for flavour in (
-    Flavour("microvm", ("flavour-microvm.config", *FAULTLINE_X86), ".microvm"),
+    Flavour("microvm", ("flavour-microvm.config", *FAULTLINE), ".microvm"),
     Flavour("microvm-debug",
-            ("flavour-microvm.config", *FAULTLINE_X86, "kunit.config", "debug.config"), "-debug"),
-    Flavour("microvm-kcsan", ("flavour-microvm.config", *FAULTLINE_X86, "kcsan.config"), "-kcsan"),
+            ("flavour-microvm.config", *FAULTLINE, "kunit.config", "debug.config"), "-debug"),
+    Flavour("microvm-kcsan", ("flavour-microvm.config", *FAULTLINE, "kcsan.config"), "-kcsan"),
     # For tests of BPF programs.
-    Flavour("microvm-btf", ("flavour-microvm.config", *FAULTLINE_X86, "btf.config"), "-btf"),
+    Flavour("microvm-btf", ("flavour-microvm.config", *FAULTLINE, "btf.config"), "-btf"),
     # For the benchmark workloads: allocations by where they are made.
-    Flavour("microvm-trace", ("flavour-microvm.config", *FAULTLINE_X86, "trace.config"), "-trace"),
+    Flavour("microvm-trace", ("flavour-microvm.config", *FAULTLINE, "trace.config"), "-trace"),
     # The two whose object code the suite `build` compares: ours switched off, and upstream
     # (allnoconfig is the base, so options that are not named are off).
     Flavour("microvm-off", ("flavour-microvm.config",), "-off"),
@@ -154,10 +161,13 @@ FLAVOURS = {flavour.name: flavour for flavour in (
             base="config.ppc64el_none_powerpc64le", arch=PPC64LE),
     # For tests of signed modules.
     Flavour("tiny", ("flavour-tiny.config", "distribution.config"), ".tiny"),
-    Flavour("ppc64le", ("flavour-ppc64le.config", "faultline.config", "faultline-ppc64le.config",
+    Flavour("ppc64le", (*PPC64LE_GUEST, "faultline.config", "faultline-ppc64le.config",
                         "kunit.config"), "-ppc64le", arch=PPC64LE),
-    Flavour("ppc64le-stock", ("flavour-ppc64le.config",), "-ppc64le-stock", stock=True,
-            arch=PPC64LE),
+    Flavour("ppc64le-stock", PPC64LE_GUEST, "-ppc64le-stock", stock=True, arch=PPC64LE),
+    Flavour("microvm-arm64", (*ARM64_GUEST, "faultline-arm64.config"), "-arm64", arch=ARM64),
+    # Its configuration is valid, but it has not been built or booted.
+    Flavour("microvm-arm64-64k", (*ARM64_GUEST, "arm64-64k.config", "faultline-arm64.config"),
+            "-arm64-64k", arch=ARM64),
 )}
 
 
@@ -257,7 +267,8 @@ def compiler(flavour: Flavour) -> str:
     """The versions of compiler and linker; those of a cross compiler first, then the host's."""
     cross = flavour.arch.cross
     if cross and not shutil.which(f"{cross}gcc"):
-        raise Fail(f"{cross}gcc is not installed: run 'packaging/build-deps/install ppc64le'")
+        raise Fail(f"{cross}gcc is not installed: run 'packaging/build-deps/install "
+                   f"{flavour.arch.deps}'")
     tools = dict.fromkeys(prefix + tool for prefix in (cross, "") for tool in ("gcc", "ld"))
     return "; ".join(output(tool, "--version").splitlines()[0] for tool in tools)
 

@@ -29,6 +29,8 @@ class Arch:
     cpu_device: str
     # QEMU arguments for one serial port; {chardev} is its backend.
     serial: tuple[str, ...]
+    # The same for that of the console.
+    console: tuple[str, ...]
     # Guest devices for console, command output, status records, returned files.
     ports: tuple[str, str, str, str]
     # Bytes before a SysRq key on the console; empty: a break.
@@ -50,6 +52,7 @@ ARCHITECTURES = {
         cpu_kvm="host",
         cpu_device="max-x86_64-cpu",
         serial=("-device", "isa-serial,chardev={chardev}"),
+        console=("-device", "isa-serial,chardev={chardev}"),
         ports=("ttyS0", "ttyS1", "ttyS2", "ttyS3"),
         sysrq=b"",
         cmdline=(
@@ -78,10 +81,28 @@ ARCHITECTURES = {
         cpu_kvm="host",
         cpu_device="",
         serial=("-device", "spapr-vty,chardev={chardev}"),
+        console=("-device", "spapr-vty,chardev={chardev}"),
         ports=("hvc0", "hvc1", "hvc2", "hvc3"),
         # The hypervisor console driver uses Ctrl-O as SysRq.
         sysrq=b"\x0f",
         cmdline=("console=hvc0",),
+    ),
+    "aarch64": Arch(
+        name="aarch64",
+        qemu="qemu-system-aarch64",
+        qemu_package="qemu-system-arm",
+        elf_machine=183,
+        machine="virt,gic-version=3",
+        # As in Graviton2 and Altra: LSE atomics, access flag and dirty state by hardware.
+        cpu_tcg="neoverse-n1",
+        cpu_kvm="host",
+        cpu_device="",
+        serial=("-device", "pci-serial,chardev={chardev}"),
+        # The board's only port, which works before there is PCI.
+        console=("-serial", "chardev:{chardev}"),
+        ports=("ttyAMA0", "ttyS0", "ttyS1", "ttyS2"),
+        sysrq=b"",
+        cmdline=("earlycon=pl011,0x9000000", "console=ttyAMA0"),
     ),
 }
 
@@ -102,6 +123,8 @@ def identify(kernel: Path) -> tuple[Arch, str]:
         offset = struct.unpack_from("<H", head, 0x20E)[0] + 0x200
         text = head[offset:offset + 200].split(b"\0")[0].decode("ascii", "replace")
         return ARCHITECTURES["x86_64"], text.split(" ")[0]
+    if head[0x38:0x3C] == b"ARM\x64":
+        return ARCHITECTURES["aarch64"], ""
     if head[:4] == b"\x7fELF" and len(head) > 20:
         order = "<" if head[5] == 1 else ">"
         machine = struct.unpack_from(order + "H", head, 18)[0]
@@ -110,4 +133,5 @@ def identify(kernel: Path) -> tuple[Arch, str]:
                 return arch, ""
     raise RunnerError(
         f"{kernel} is not a kernel image for {' or '.join(ARCHITECTURES)}; "
-        "use arch/x86/boot/bzImage of a built tree, or vmlinux for ppc64le")
+        "use arch/x86/boot/bzImage or arch/arm64/boot/Image of a built tree, or vmlinux for "
+        "ppc64le")

@@ -19,7 +19,7 @@ from .guest import fetched_busybox
 
 PACKAGE = "busybox-static"
 # Debian's names of the architectures.
-DEBIAN = {"x86_64": "amd64", "ppc64le": "ppc64el"}
+DEBIAN = {"x86_64": "amd64", "ppc64le": "ppc64el", "aarch64": "arm64"}
 
 
 def unpack(package: Path) -> bytes:

@@ -155,7 +155,8 @@ def channel_options(arch: Arch, backends: dict[str, str]) -> list[str]:
                         "-mon", "chardev=monitor,mode=control"]
             continue
         options += ["-chardev", f"{backend},id={channel}"]
-        options += [word.format(chardev=channel) for word in arch.serial]
+        port = arch.console if channel == "console" else arch.serial
+        options += [word.format(chardev=channel) for word in port]
     return options
 
 
