@@ -63,13 +63,16 @@ SMALL := $(or $(FLAVOUR),microvm)
 ifneq ($(filter ppc64le%,$(FLAVOUR)),)
 CROSS := $(DEPS) ppc64le && tools/fl vm busybox ppc64le
 endif
+ifneq ($(filter microvm-arm64%,$(FLAVOUR)),)
+CROSS := $(DEPS) arm64 && tools/fl vm busybox aarch64
+endif
 ifeq ($(FLAVOUR),powerpc64le)
 CROSS := $(DEPS) ppc64le
 DEPS_CROSS := ppc64le
 endif
 
 .PHONY: deps
-deps: ## install missing host packages for all but POWER, test-upstream and BENCH=workloads
+deps: ## install missing host packages for all but POWER, arm64, test-upstream and BENCH=workloads
 	@$(DEPS)
 
 # --- The kernel branch
@@ -201,6 +204,11 @@ test-%: deps tree ## run one suite: test-source, test-runner, ...
 test-ppc64le: tree ## boot and test the ppc64le kernel, radix and hash MMU
 	@$(DEPS) vm ppc64le
 	@tests/run power/kernel
+
+.PHONY: test-arm64
+test-arm64: tree ## boot and test the kernel for arm64, 4 KiB pages
+	@$(DEPS) vm arm64
+	@tests/run arm64/kernel
 
 .PHONY: test-signing
 test-signing: deps tree ## sign kernels; boot them with Secure Boot, load modules in them

@@ -69,6 +69,9 @@ SUITES = {suite.name: suite for suite in (
                            (FL, "build", "ppc64le-stock"), (FL, "vm", "busybox", "ppc64le"),
                            ("tests/lib/selftests.sh", "ppc64le")), opt_in=True),
     # A kernel of Debian's configuration, cross-compiled, and a Debian userland for it.
+    Suite("arm64/kernel", ((FL, "build", "microvm-arm64"),
+                           (FL, "vm", "busybox", "aarch64"),
+                           ("tests/lib/selftests.sh", "microvm-arm64")), opt_in=True),
     Suite("power/packages", ((FL, "stage", "powerpc64le"), (FL, "vm", "busybox", "ppc64le")),
           opt_in=True),
     Suite("upstream", (BUILD, (FL, "build", "microvm-stock")), opt_in=True),
@@ -127,6 +130,10 @@ FLIPPED = tuple(f"{name} -v flip" for name in RACES)
 PPC64LE = ("mmu.sh", "toggles", "munmap_semantics", "munmap_race", "munmap_fault",
            "madvise_semantics", "madvise_race", "hugetlb_semantics", "walk_semantics",
            "walk_race")
+# Not those of vm.pmd_clear_ipi_free and vm.speculative_page_fault, which no flavour for arm64 has.
+ARM64 = ("toggles", "munmap_semantics", "munmap_fault", "madvise_semantics", "hugetlb_semantics",
+         "hugetlb_zero_semantics", "walk_semantics")
+ARM64_RACES = ("munmap_race", "madvise_race", "hugetlb_race", "hugetlb_zero_race", "walk_race")
 
 BOOTS = {boot.title: boot for boot in (
     Boot("kernel/semantics", "microvm",
@@ -215,6 +222,16 @@ BOOTS = {boot.title: boot for boot in (
          awake=True,
          reason="The same with the hash MMU, which is told of a new entry while the page table "
          "is locked."),
+
+    Boot("arm64/kernel/kunit", "microvm-arm64", cpus=2,
+         reason="The KUnit suites of mm/faultline, which run when the kernel boots."),
+    Boot("arm64/kernel/semantics", "microvm-arm64", ARM64, mem=3072, timeout=1500, append=NUMA,
+         env=("FAULTLINE_COUNT=200",),
+         reason="kernel/semantics with 4 KiB pages.  One host thread per CPU: a patch of kernel "
+         "text is one instruction here, not a breakpoint first."),
+    Boot("arm64/kernel/races", "microvm-arm64", ARM64_RACES, mem=3072, timeout=1500, append=NUMA,
+         env=("FAULTLINE_COUNT=200",),
+         reason="kernel/races and kernel/flip with 4 KiB pages."),
 )}
 
 
