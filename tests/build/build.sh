@@ -21,7 +21,8 @@ echo CONFIG_ONE=y >"$FAULTLINE_KERNEL_DIR/config/flavour-microvm.config"
 printf 'config ONE\n\tbool "one"\n' >"$tree/Kconfig"
 cat >"$tree/scripts/kconfig/merge_config.sh" <<'END'
 #!/bin/sh
-cat "$4" >"$KCONFIG_CONFIG"
+shift 3
+cat "$@" >"$KCONFIG_CONFIG"
 END
 chmod +x "$tree/scripts/kconfig/merge_config.sh"
 printf 'int x;\n' >"$tree/one.c"
