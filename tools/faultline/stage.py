@@ -338,7 +338,10 @@ def make_stage(flavour: Flavour) -> pathlib.Path:
     if flavour.stock:
         raise Fail("stock kernels come from their distribution: use generic or cloud")
     if flavour.arch != X86 and not flavour.base:
-        raise Fail(f"there are no packages for {flavour.name}: use powerpc64le")
+        packed = [other.name for other in FLAVOURS.values()
+                  if other.arch == flavour.arch and other.base]
+        raise Fail(f"there are no packages for {flavour.name}: "
+                   + (f"use {' or '.join(packed)}" if packed else "it is for tests only"))
     compile_kernel(flavour)
     env = describe(flavour)
     target = PATHS.build / "stage" / flavour.out_name
