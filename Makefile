@@ -63,7 +63,7 @@ SMALL := $(or $(FLAVOUR),microvm)
 ifneq ($(filter ppc64le%,$(FLAVOUR)),)
 CROSS := $(DEPS) ppc64le && tools/fl vm busybox ppc64le
 endif
-ifneq ($(filter microvm-arm64%,$(FLAVOUR)),)
+ifeq ($(FLAVOUR),microvm-arm64)
 CROSS := $(DEPS) arm64 && tools/fl vm busybox aarch64
 endif
 ifeq ($(FLAVOUR),powerpc64le)

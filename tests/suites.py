@@ -68,10 +68,9 @@ SUITES = {suite.name: suite for suite in (
     Suite("power/kernel", ((FL, "build", "ppc64le"),
                            (FL, "build", "ppc64le-stock"), (FL, "vm", "busybox", "ppc64le"),
                            ("tests/lib/selftests.sh", "ppc64le")), opt_in=True),
-    # A kernel of Debian's configuration, cross-compiled, and a Debian userland for it.
-    Suite("arm64/kernel", ((FL, "build", "microvm-arm64"),
-                           (FL, "vm", "busybox", "aarch64"),
+    Suite("arm64/kernel", ((FL, "build", "microvm-arm64"), (FL, "vm", "busybox", "aarch64"),
                            ("tests/lib/selftests.sh", "microvm-arm64")), opt_in=True),
+    # A kernel of Debian's configuration, cross-compiled, and a Debian userland for it.
     Suite("power/packages", ((FL, "stage", "powerpc64le"), (FL, "vm", "busybox", "ppc64le")),
           opt_in=True),
     Suite("upstream", (BUILD, (FL, "build", "microvm-stock")), opt_in=True),

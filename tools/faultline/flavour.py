@@ -165,9 +165,6 @@ FLAVOURS = {flavour.name: flavour for flavour in (
                         "kunit.config"), "-ppc64le", arch=PPC64LE),
     Flavour("ppc64le-stock", PPC64LE_GUEST, "-ppc64le-stock", stock=True, arch=PPC64LE),
     Flavour("microvm-arm64", (*ARM64_GUEST, "faultline-arm64.config"), "-arm64", arch=ARM64),
-    # Its configuration is valid, but it has not been built or booted.
-    Flavour("microvm-arm64-64k", (*ARM64_GUEST, "arm64-64k.config", "faultline-arm64.config"),
-            "-arm64-64k", arch=ARM64),
 )}
 
 
