@@ -1805,7 +1805,12 @@ static bool stop_huge_munmap(struct world *w, __u64 dice)
 
 STOP_HUGE(munmap)
 
-/* Nothing gets mapped in a range that is registered with userfaultfd. */
+/*
+ * Nothing gets mapped in a range that is registered with userfaultfd.
+ *
+ * Memory is discarded twice, as any kernel may leave it there the first time: a
+ * write to the huge zero page splits it, and its PMD entry is none for a moment.
+ */
 static bool stop_huge_userfaultfd(struct world *w, __u64 dice)
 {
 	char *map = map_of(w);
@@ -1818,6 +1823,8 @@ static bool stop_huge_userfaultfd(struct world *w, __u64 dice)
 	       !uffd_register(fd, map, w->len, UFFDIO_REGISTER_MODE_MISSING) &&
 	       !madvise(map, w->len, MADV_DONTNEED);
 	if (done) {
+		sched_yield();
+		done = !madvise(map, w->len, MADV_DONTNEED);
 		let_end();
 		if (pages_there(map, w->len))
 			atomic_fetch_add(&w->run.wrong, 1);
