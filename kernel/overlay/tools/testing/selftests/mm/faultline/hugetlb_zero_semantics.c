@@ -872,10 +872,20 @@ static void *fault_again(void *arg)
 	return NULL;
 }
 
-static bool loop_start(struct looper *l, const FIXTURE_DATA(zero) *self)
+/* Waits for the first fault: where CPUs take turns, that may be late. */
+static bool loop_start(struct __test_metadata *_metadata, struct looper *l,
+		       const FIXTURE_DATA(zero) *self)
 {
+	__u64 until = now_ns() + LAST_NS;
+
 	*l = (struct looper) { .self = self, .p = map_some(self, 1) };
-	return l->p && !pthread_create(&l->thread, NULL, fault_again, l);
+	if (!l->p || pthread_create(&l->thread, NULL, fault_again, l))
+		return false;
+	while (!atomic_load(&l->ended) && now_ns() < until)
+		usleep(100);
+	if (!atomic_load(&l->ended))
+		TH_LOG("the thread that faults has not ended its first fault");
+	return atomic_load(&l->ended);
 }
 
 static void loop_stop(struct __test_metadata *_metadata, struct looper *l)
@@ -897,7 +907,7 @@ TEST_F_TIMEOUT(zero, resized, TIMEOUT)
 
 	if (variant->giant)
 		SKIP(return, "the pool has one page only");
-	ASSERT_TRUE(loop_start(&l, self));
+	ASSERT_TRUE(loop_start(_metadata, &l, self));
 	for (round = 0; round < 30; round++) {
 		long faults = atomic_load(&l.ended);
 		__u64 until = now_ns() + LAST_NS;
@@ -1020,7 +1030,7 @@ TEST_F_TIMEOUT(zero, used_page_fails, TIMEOUT)
 	p = map_some(self, 1);
 	ASSERT_NE(NULL, p);
 	page_fill(p, self->page, ZERO_TAG);
-	ASSERT_TRUE(loop_start(&l, self));
+	ASSERT_TRUE(loop_start(_metadata, &l, self));
 	fails = !madvise(p, page_size(), MADV_SOFT_OFFLINE);
 	EXPECT_EQ(0, page_wrong(p, self->page, ZERO_TAG));
 	if (fails) {
@@ -1056,7 +1066,7 @@ TEST_F_TIMEOUT(zero, writer, TIMEOUT)
 
 	if (!self->have || !variant->value)
 		SKIP(return, "only with the switch on");
-	ASSERT_TRUE(loop_start(&l, self));
+	ASSERT_TRUE(loop_start(_metadata, &l, self));
 	for (i = 0; passed + held_up < (variant->giant ? 3 : 30) &&
 	     now_ns() < until; i++) {
 		long begun = atomic_load(&l.begun), ended;
