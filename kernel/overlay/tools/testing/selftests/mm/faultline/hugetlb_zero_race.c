@@ -149,6 +149,19 @@ static void forget_page(struct player *p, int i)
 	p->tags[i] = 0;
 }
 
+/*
+ * A page is missing although it is reserved: on any kernel, that may be so for a
+ * moment while children copy pages.  A child that has just unmapped the old page
+ * still holds it.  If the owner discards that page and touches the memory again,
+ * its reservation is back before the page is, and it gets a page of others.
+ */
+static void no_page(struct player *p, const char *what)
+{
+	atomic_fetch_add(&p->w->signals, 1);
+	if (!p->w->op->shares)
+		wrong(p, what, 1);
+}
+
 /* The words of the last access are still there. */
 static bool check_page(struct player *p, int i)
 {
@@ -186,9 +199,10 @@ static void fresh_page(struct player *p, int i)
 	else
 		sig = try_read(word_of(page, w->page, nth), &word);
 	if (sig) {
-		atomic_fetch_add(&w->signals, 1);
-		if (!w->op->shares && !(w->op->faults && sig == SIGSEGV))
-			wrong(p, "no page although it is reserved", 1);
+		if (w->op->faults && sig == SIGSEGV)
+			atomic_fetch_add(&w->signals, 1);
+		else
+			no_page(p, "no page although it is reserved");
 		return;
 	}
 	n = page_dirty(page, w->page);
@@ -230,10 +244,10 @@ static void use_file(struct player *p)
 
 	if (try_write(file_word(p, n), word) ||
 	    try_read(file_word(p, n), &got)) {
-		atomic_fetch_add(&p->w->signals, 1);
-		if (!p->w->op->loses)
-			wrong(p, "no page of the file although it is reserved",
-			      1);
+		if (p->w->op->loses)
+			atomic_fetch_add(&p->w->signals, 1);
+		else
+			no_page(p, "no page of the file although it is reserved");
 		return;
 	}
 	if (got != word && !(p->w->op->loses && !got))
@@ -277,7 +291,7 @@ static void use_short(struct player *p)
 			wrong(p, "a short-lived page is not zero", n);
 		fill_page(p, page, ZERO_TAG + 3);
 	} else if (reserve) {
-		wrong(p, "no page for a mapping of a moment", 1);
+		no_page(p, "no page for a mapping of a moment");
 	}
 	must(p, !munmap(page, p->w->page));
 }
