@@ -29,14 +29,14 @@ class Arch:
     cpu_device: str
     # QEMU arguments for one serial port; {chardev} is its backend.
     serial: tuple[str, ...]
-    # The same for that of the console.
-    console: tuple[str, ...]
     # Guest devices for console, command output, status records, returned files.
     ports: tuple[str, str, str, str]
     # Bytes before a SysRq key on the console; empty: a break.
     sysrq: bytes
     # Kernel parameters that only this architecture knows or needs.
     cmdline: tuple[str, ...]
+    # QEMU arguments for the port of the console, if it differs from the others.
+    console: tuple[str, ...] = ()
 
 
 ARCHITECTURES = {
@@ -52,7 +52,6 @@ ARCHITECTURES = {
         cpu_kvm="host",
         cpu_device="max-x86_64-cpu",
         serial=("-device", "isa-serial,chardev={chardev}"),
-        console=("-device", "isa-serial,chardev={chardev}"),
         ports=("ttyS0", "ttyS1", "ttyS2", "ttyS3"),
         sysrq=b"",
         cmdline=(
@@ -81,7 +80,6 @@ ARCHITECTURES = {
         cpu_kvm="host",
         cpu_device="",
         serial=("-device", "spapr-vty,chardev={chardev}"),
-        console=("-device", "spapr-vty,chardev={chardev}"),
         ports=("hvc0", "hvc1", "hvc2", "hvc3"),
         # The hypervisor console driver uses Ctrl-O as SysRq.
         sysrq=b"\x0f",
@@ -98,11 +96,11 @@ ARCHITECTURES = {
         cpu_kvm="host",
         cpu_device="",
         serial=("-device", "pci-serial,chardev={chardev}"),
-        # The board's only port, which works before there is PCI.
-        console=("-serial", "chardev:{chardev}"),
         ports=("ttyAMA0", "ttyS0", "ttyS1", "ttyS2"),
         sysrq=b"",
         cmdline=("earlycon=pl011,0x9000000", "console=ttyAMA0"),
+        # The board's only port, which works before there is PCI.
+        console=("-serial", "chardev:{chardev}"),
     ),
 }
 

@@ -155,7 +155,7 @@ def channel_options(arch: Arch, backends: dict[str, str]) -> list[str]:
                         "-mon", "chardev=monitor,mode=control"]
             continue
         options += ["-chardev", f"{backend},id={channel}"]
-        port = arch.console if channel == "console" else arch.serial
+        port = (channel == "console" and arch.console) or arch.serial
         options += [word.format(chardev=channel) for word in port]
     return options
 
