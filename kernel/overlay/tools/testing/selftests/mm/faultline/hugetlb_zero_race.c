@@ -150,10 +150,10 @@ static void forget_page(struct player *p, int i)
 }
 
 /*
- * A page is missing although it is reserved: on any kernel, that may be so for a
- * moment while children copy pages.  A child that has just unmapped the old page
- * still holds it.  If the owner discards that page and touches the memory again,
- * its reservation is back before the page is, and it gets a page of others.
+ * A reserved page is missing, which is wrong unless children copy pages.  A child
+ * holds the old page for a moment after it has unmapped it.  If the owner discards
+ * this page meanwhile and touches the memory again, it may take a page that others
+ * have reserved: its reservation is back in its map, but the page not in the pool.
  */
 static void no_page(struct player *p, const char *what)
 {
