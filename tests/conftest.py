@@ -6,13 +6,14 @@ The last line of the output has the counts of all results, also of those within 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import math
 import signal
-import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,14 @@ class ProgramItem(pytest.Item):
     """A program that prints TAP; its counts are in user_properties."""
 
     program: Program
-    future: Future[Summary] | None = None
+    future: Future[Summary]
 
     def runtest(self) -> None:
-        """Wait for its result, with the following programs of its suite running beside it."""
-        if not self.future:
-            start_programs(self)
-        assert self.future
+        """Wait for its result."""
         summary = self.future.result()
         self.user_properties += [("results", dataclasses.asdict(summary)),
-                                 ("seconds", self.program.seconds)]
+                                 ("seconds", self.program.seconds),
+                                 ("cpu_seconds", self.program.cpu_seconds)]
         if not summary.ok:
             raise Failure(self.program.excerpt(summary))
         if not summary.passed:
@@ -96,81 +95,182 @@ def suite_of(item: pytest.Item) -> suites.Suite:
     return suites.suite_of(title_of(item))
 
 
-# --- What a suite needs
+# --- In parallel
 
-_made: dict[tuple[str, ...], bool] = {}
+class Slots:
+    """Lets suites.SLOTS tests run at a time, from the first one in the list of tests on."""
+
+    def __init__(self) -> None:
+        self._free = suites.SLOTS
+        # Those that wait: the place in the list, and whether it can run.
+        self._waiting: dict[float, Callable[[], bool]] = {}
+        # The place of one that is running, and that none after it may run beside.
+        self._held = math.inf
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def enter(self, place: float, ready: Callable[[], bool]) -> None:
+        """Have a place in the list: as long as it is ready, nobody behind it gets a slot."""
+        with self._changed:
+            self._waiting[place] = ready
+
+    def acquire(self, place: float, count: int, hold: bool = False) -> bool:
+        """Wait for so many slots; with `hold`, none after it gets one until they are released.
+
+        Return False when the run has ended.
+        """
+        def first() -> bool:
+            return place == min(one for one, ready in self._waiting.items() if ready())
+
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or (
+                self._free >= count and place < self._held and self._waiting[place]() and first()))
+            del self._waiting[place]
+            self._free -= count
+            if hold:
+                self._held = place
+            self._changed.notify_all()
+            return not self._closed
+
+    def release(self, count: int, hold: bool = False) -> None:
+        """Give them back."""
+        with self._changed:
+            self._free += count
+            if hold:
+                self._held = math.inf
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let nobody run any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+
+def slots_of(suite: suites.Suite) -> int:
+    """How many slots a test of the suite takes."""
+    return suites.SLOTS // suite.jobs
+
+
+_slots = Slots()
+# The programs, and those that build what suites need.
+_started: list[Program] = []
+_needs: dict[tuple[str, ...], Future[bool]] = {}
 # A test in Python that is running, and since when.
 _running: list[tuple[str, float]] = []
+# The suite whose tests in Python have slots: they keep them, else a long program would take them
+# between two tests.
+_holding: list[suites.Suite] = []
+
+
+def make(place: float, program: Program, made: Future[bool]) -> None:
+    """Build what suites need, a kernel or packages, before the first of their tests."""
+    if not _slots.acquire(place, 1):
+        return
+    try:
+        program.run(None)
+    finally:
+        tell(f"  {program.ended()}")
+        made.set_result(program.status == 0)
+        _slots.release(1)
+
+
+def run_program(place: float, item: ProgramItem) -> None:
+    """Run a program when all that its suite needs is there."""
+    suite, name = suite_of(item), item.name.rpartition("/")[2]
+    count = suites.SLOTS if name in suite.alone else slots_of(suite)
+    hold = name in suite.first
+    if not _slots.acquire(place, count, hold):
+        return
+    try:
+        if all(_needs[need].result() for need in suite.needs):
+            item.future.set_result(item.program.run(item.config.getoption("limit")))
+        else:
+            item.future.cancel()
+    except Exception as error:  # pylint: disable=broad-exception-caught
+        # For example, it cannot be started.
+        item.future.set_exception(error)
+    finally:
+        _slots.release(count, hold)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Start all programs, and what builds kernels and packages for them; they wait for slots."""
+    if session.config.option.collectonly:
+        return
+    before_it: list[Future[Summary]] = []
+    threads: list[Callable[[], None]] = []
+    for place, item in enumerate(session.items):
+        for need in suite_of(item).needs:
+            if need not in _needs:
+                _needs[need] = Future()
+                program = Program(" ".join(need), (str(suites.TESTS.parent / need[0]), *need[1:]))
+                _started.append(program)
+                # All of a suite's before its tests, each in a place of its own.
+                before = place - 0.5 + len(_needs) / 100
+                _slots.enter(before, lambda: True)
+                threads.append(functools.partial(make, before, program, _needs[need]))
+        if isinstance(item, ProgramItem):
+            item.future = Future()
+            before_it.append(item.future)
+            _started.append(item.program)
+            _slots.enter(place, functools.partial(ready, suite_of(item)))
+            threads.append(functools.partial(run_program, place, item))
+        elif begins(item, session.items[place - 1] if place else None):
+            _slots.enter(place, functools.partial(next_in_python, suite_of(item), before_it[:]))
+    for thread in threads:
+        start(thread)
+
+
+def ready(suite: suites.Suite) -> bool:
+    """Whether all that the suite needs has been built, or has failed."""
+    return all(_needs[need].done() for need in suite.needs)
+
+
+def next_in_python(suite: suites.Suite, before_it: list[Future[Summary]]) -> bool:
+    """Whether the tests in Python of a suite can begin: pytest has waited for those before."""
+    return (ready(suite) and all(_needs[need].result() for need in suite.needs)
+            and all(future.done() for future in before_it))
+
+
+def begins(item: pytest.Item, last: pytest.Item | None) -> bool:
+    """Whether a test in Python is the first of its suite."""
+    return not last or isinstance(last, ProgramItem) or suite_of(last) != suite_of(item)
+
+
+def start(function: Callable[[], None]) -> None:
+    """Run a function in a thread of its own."""
+    threading.Thread(target=function, daemon=True).start()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Build kernels and packages, with progress shown live; only once, even if that fails."""
-    for need in suite_of(item).needs:
-        if need not in _made:
-            root = suites.TESTS.parent
-            _made[need] = subprocess.run([root / need[0], *need[1:]], cwd=root, check=False,
-                                         stdin=subprocess.DEVNULL).returncode == 0
-        if not _made[need]:
+    """Wait for what the suite needs; a test in Python takes its slots here."""
+    suite = suite_of(item)
+    for need in suite.needs:
+        if not _needs[need].result():
             pytest.fail(f"not run: {' '.join(need)} failed", pytrace=False)
     if not isinstance(item, ProgramItem):
-        suite = suite_of(item)
-        slots_of(suite).acquire()
-        if suite.jobs > 1 and suite not in _beside:
-            # The programs, which come after the tests in Python, run beside them.
-            _beside.append(suite)
-            start_programs(item)
+        if not _holding:
+            _slots.acquire(item.session.items.index(item), slots_of(suite))
+            _holding.append(suite)
         _running.append((item.nodeid, time.monotonic()))
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Let the next program of the suite run, if a test in Python did."""
-    if _running:
-        _running.clear()
-        slots_of(suite_of(item)).release()
-
-
-# --- Programs in parallel
-
-_started: list[Program] = []
-_beside: list[suites.Suite] = []
-# Those of a suite that run at a time: programs, and a test in Python.
-_slots: dict[suites.Suite, threading.Semaphore] = {}
-
-
-def slots_of(suite: suites.Suite) -> threading.Semaphore:
-    """The slots of a suite, as many as it has jobs."""
-    return _slots.setdefault(suite, threading.Semaphore(suite.jobs))
-
-
-def run_program(suite: suites.Suite, program: Program, limit: float) -> Summary:
-    """Run a program when there is a slot."""
-    with slots_of(suite):
-        return program.run(limit)
-
-
-def start_programs(first: pytest.Item) -> None:
-    """Start a program, and the next ones of its suite, some at a time."""
-    suite = suite_of(first)
-    pool = ThreadPoolExecutor(suite.jobs)
-    items = first.session.items
-    for item in items[items.index(first):]:
-        alone = item.name.rpartition("/")[2] in suite.alone
-        if item != first and (alone or suite_of(item) != suite):
-            break
-        if isinstance(item, ProgramItem):
-            _started.append(item.program)
-            item.future = pool.submit(run_program, suite, item.program,
-                                      item.config.getoption("limit"))
-        if alone:
-            break
-    pool.shutdown(wait=False)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Let others run after the last test in Python of a suite."""
+    _running.clear()
+    if _holding and (not nextitem or isinstance(nextitem, ProgramItem)
+                     or begins(nextitem, item)):
+        _slots.release(slots_of(_holding.pop()))
 
 
 def pytest_sessionfinish() -> None:
-    """Stop what is still running after Ctrl-C or -x; first what has not begun, or it would."""
-    for program in reversed(_started):
+    """Stop what is still running after Ctrl-C or -x."""
+    _slots.close()
+    for program in _started:
         program.stop()
 
 
@@ -202,18 +302,28 @@ _totals = Summary()
 _done = threading.Event()
 
 
+_terminal: list[Any] = []
+
+
+def tell(text: str) -> None:
+    """Print lines of their own."""
+    for terminal in _terminal:
+        terminal.write_line(text)
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Show progress now and then: a silent run looks dead."""
-    def show(terminal: Any) -> None:
+    def show() -> None:
         while not _done.wait(LOG_SECONDS):
             for program in _started:
                 if running := program.progress():
-                    terminal.write_line(f"  {running}")
+                    tell(f"  {running}")
             for nodeid, since in _running:
-                terminal.write_line(f"  {nodeid}: {time.monotonic() - since:.0f} s")
+                tell(f"  {nodeid}: {time.monotonic() - since:.0f} s")
 
     if terminal := session.config.pluginmanager.get_plugin("terminalreporter"):
-        threading.Thread(target=show, args=(terminal,), daemon=True).start()
+        _terminal.append(terminal)
+        start(show)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -242,7 +352,7 @@ def pytest_report_teststatus(
         return None
     return report.outcome, {"passed": ".", "failed": "F"}.get(report.outcome, "s"), (
         f"{report.outcome.upper()}: {counted(Summary(**known['results']))}, "
-        f"{known['seconds']:.0f} s")
+        f"{known['seconds']:.0f} s, {known['cpu_seconds']:.0f} CPU-s")
 
 
 def counted(summary: Summary) -> str:

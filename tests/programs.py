@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import time
@@ -30,10 +31,12 @@ class Program:
         self._title = title
         self._command = tuple(command)
         results = Paths.from_env().build / "test"
-        stem = title.replace("/", "-")
+        stem = re.sub("[/ ]", "-", title)
         self.tap = results / f"{stem}.tap"
         self.errors = results / f"{stem}.err"
-        self._began = self.seconds = 0.0
+        self._began = self.seconds = self.cpu_seconds = 0.0
+        # The exit status.
+        self.status = -1
         self._process: subprocess.Popen[bytes] | None = None
         self._stopped = False
 
@@ -43,7 +46,7 @@ class Program:
         if self._process:
             kill(self._process)
 
-    def run(self, limit: float) -> Summary:
+    def run(self, limit: float | None) -> Summary:
         """Run it until it exits or hits its limit; return its counts."""
         if self._stopped:
             return Summary()
@@ -54,14 +57,15 @@ class Program:
                 subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out,
                                  stderr=err, start_new_session=True) as process:
             self._process = process
-            try:
-                process.wait(timeout=limit)
-            except subprocess.TimeoutExpired:
+            if not ends(process, limit):
                 hung = True
                 kill(process)
+            self.cpu_seconds = cpu_seconds(process)
+            process.wait()
             kill_group(process)
             # Its process id may be used again.
             self._process = None
+        self.status = process.returncode
         self.seconds = time.monotonic() - self._began
         summary = parse(read_lines(self.tap))
         if hung:
@@ -79,6 +83,14 @@ class Program:
         return (f"{self._title}: {time.monotonic() - self._began:.0f} s, "
                 f"{lines[-1][:100] if lines else 'no output yet'}")
 
+    def ended(self) -> str:
+        """How a program that prints no results ended: its last line, or the errors."""
+        if self.status == 0:
+            return (read_lines(self.tap)[-1:] or [""])[0] + (
+                f" ({self._title}: {self.seconds:.0f} s, {self.cpu_seconds:.0f} CPU-s)")
+        return "\n".join([f"{self._title}: exit status {self.status}",
+                          *read_lines(self.errors)[-SHOWN_LINES:]])
+
     def excerpt(self, summary: Summary) -> str:
         """The failures, and what the program says about them."""
         lines = [f"not ok: {name}" for name in summary.failures]
@@ -87,6 +99,27 @@ class Program:
             if part:
                 lines += [f"--- from {shown(path)}:", *part]
         return "\n".join(lines)
+
+
+def ends(process: subprocess.Popen[bytes], limit: float | None) -> bool:
+    """Wait until a program ends, and leave it as a zombie; return False at the limit."""
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        return bool(select.select([descriptor], [], [], limit)[0])
+    finally:
+        os.close(descriptor)
+
+
+def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
+    """CPU time of a program that has ended, and of the children that it has waited for."""
+    try:
+        text = Path(f"/proc/{process.pid}/stat").read_text(encoding="ascii", errors="replace")
+    except FileNotFoundError:
+        # It was killed, and waited for by kill().
+        return 0.0
+    # utime, stime, cutime and cstime; the name of the program can have spaces.
+    ticks = map(int, text.rpartition(")")[2].split()[11:15])
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

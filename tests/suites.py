@@ -12,6 +12,8 @@ import os
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
+# The tests that run at a time: two CPUs.
+SLOTS = 2
 # Seconds until a test is killed: the longest takes ten minutes on a machine of its own.
 LIMIT = 60 * 60
 
@@ -23,10 +25,12 @@ class Suite:
     name: str
     # Commands of this repository, with their arguments.
     needs: tuple[tuple[str, ...], ...] = ()
-    # How many of its programs run in parallel.
+    # How many of its tests run in parallel: 1, or SLOTS, which may be tests of other suites.
     jobs: int = 1
     # Programs that run alone because they measure time or need all CPUs.
     alone: tuple[str, ...] = ()
+    # Programs that nothing behind them in the list may run beside: they change what it uses.
+    first: tuple[str, ...] = ()
     # Run only on request: it is slow, or needs another kernel or more host packages.
     opt_in: bool = False
 
@@ -42,18 +46,17 @@ FLAVOUR = os.environ.get("FLAVOUR") or "microvm"
 SUITES = {suite.name: suite for suite in (
     # Most of these programs are single-threaded or wait for I/O.
     Suite("lint", jobs=2),
-    Suite("models"),
-    Suite("source"),
+    Suite("models", jobs=2),
+    Suite("source", jobs=2),
     Suite("build", jobs=2),
-    Suite("runner", (BUILD,)),
+    Suite("runner", (BUILD,), jobs=2),
     # stage makes the stage anew that the others package.
-    Suite("package", ((FL, "stage", "microvm"),), jobs=2, alone=("stage",)),
+    Suite("package", ((FL, "stage", "microvm"),), jobs=2, first=("stage",)),
     Suite("rollout", (BUILD,), jobs=2),
     # One virtual machine does not keep two CPUs busy.
     Suite("hosts/images", ((LAB, "hosts", "packages", FLAVOUR),), jobs=2),
     # A virtual machine on one host thread (icount) keeps one CPU busy.
-    Suite("kernel", (BUILD, SELFTESTS), jobs=2,
-          alone=("bench", "boot", "demo", "hugetlb-fixes", "races")),
+    Suite("kernel", (BUILD, SELFTESTS), jobs=2, alone=("demo", "races")),
     # VMs that share the CPUs with nothing else: changes of a switch have to be on time.
     Suite("rollout/fleet", (BUILD, (FL, "stage", "microvm")), opt_in=True),
     # Debian's kernels, and one of ours with BTF, which builds as long as all of microvm.
@@ -460,10 +463,11 @@ def is_program(path: Path) -> bool:
 def tests_of(suite: Suite) -> list[tuple[str, str]]:
     """The suite's tests: title and argument for pytest.
 
-    Those that run alone come first, then those in Python, which run one at a time.
+    Those in Python come first, which run one at a time, and last those that run alone.
     """
     found = [(title(path), str(path)) for path in (TESTS / suite.name).glob("*")
              if is_program(path) or path.match("test_*.py")]
     found += [(name, f"{__file__}::{name}") for name in ROWS if suite_of(name) == suite]
-    return sorted(found, key=lambda test: (test[0].rpartition("/")[2] not in suite.alone,
-                                           not Path(test[1]).match("test_*.py"), test))
+    return sorted(found, key=lambda test: (
+        (name := test[0].rpartition("/")[2]) not in suite.first, name in suite.alone,
+        not Path(test[1]).match("test_*.py"), test))

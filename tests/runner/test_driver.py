@@ -173,7 +173,7 @@ def test_parallel(repo: Repository) -> None:
     """A program that must run alone does, others run beside each other; kernels are built once."""
     repo.program(suites.FL, f"echo built >>{repo.folder}/builds")
     repo.program("tests/lib/selftests.sh", "")
-    names = ("boot", "bench", "vma", "other")
+    names = ("demo", "vma", "other")
     for name in names:
         # vma and other wait for each other, until both have seen who runs; beside the others there
         # is time for a program that should not run.
@@ -184,12 +184,72 @@ def test_parallel(repo: Repository) -> None:
                      f"{wait.format('on')}; echo 1..1; "
                      f'echo "ok 1 - beside" $(ls on); touch seen/{name}; {wait.format("seen")}; '
                      f"rm on/{name}")
-    repo.ends("4 passed, 0 failed, 0 skipped", *(f"kernel/{name}" for name in names))
+    repo.ends("3 passed, 0 failed, 0 skipped", *(f"kernel/{name}" for name in names))
     beside = {name: (repo.folder / f"build/test/kernel-{name}.tap").read_text().split()[5:]
               for name in names}
-    assert beside == {"boot": ["boot"], "bench": ["bench"], "vma": ["other", "vma"],
-                      "other": ["other", "vma"]}
+    assert beside == {"demo": ["demo"], "vma": ["other", "vma"], "other": ["other", "vma"]}
     assert (repo.folder / "builds").read_text() == "built\n"
+
+
+WAIT = "for i in $(seq 300); do [ -e %s ] && break; sleep 0.1; done"
+
+
+def test_suites_beside_each_other(repo: Repository) -> None:
+    """The next suites begin while the last program of one runs; results keep their order."""
+    repo.program(suites.FL, "touch built")
+    repo.program("tests/lint/it", f"{WAIT % 'built'}; {WAIT % 'other'}; "
+                 "[ -e built ] && [ -e other ] && echo ok 1 - beside; echo 1..1")
+    repo.program("tests/rollout/it", f"touch other; {PASS}")
+    said = repo.ends("2 passed, 0 failed, 0 skipped", "lint", "rollout")
+    assert said.index("tests/lint/it PASSED") < said.index("tests/rollout/it PASSED")
+
+
+def test_python_goes_on(repo: Repository) -> None:
+    """Long programs do not take the slot of the tests in Python between two of them."""
+    for name in ("one", "two", "three"):
+        repo.program(f"tests/lint/{name}", f"{WAIT % 'last'}; [ -e last ] && {PASS}")
+    repo.put("tests/lint/test_it.py", "import pathlib, time\n" + "".join(
+        f"def test_{number}():\n    time.sleep(0.5)\n" for number in range(4))
+        + "def test_last():\n    pathlib.Path('last').touch()\n")
+    repo.ends("8 passed, 0 failed, 0 skipped", "lint")
+
+
+def test_first(repo: Repository) -> None:
+    """A program that changes what others use: those before it run beside it, none after it."""
+    repo.program(suites.FL, ":")
+    repo.put("tests/lint/test_it.py", """import pathlib, time
+def seen():
+    end = time.monotonic() + 30
+    while not pathlib.Path("on").exists():
+        assert time.monotonic() < end, "the program does not run beside"
+        time.sleep(0.1)
+def test_one():
+    seen()
+def test_two():
+    seen()
+    pathlib.Path("seen").touch()
+""")
+    repo.program("tests/package/stage", f"touch on; {WAIT % 'seen'}; sleep 1.5; rm on; {PASS}")
+    repo.program("tests/package/deb", f"[ ! -e on ] && {PASS}")
+    repo.program("tests/rollout/it", f"[ ! -e on ] && {PASS}")
+    repo.put("tests/package/test_it.py", "import os\ndef test_it():\n"
+             "    assert not os.path.exists('on')\n")
+    repo.ends("6 passed, 0 failed, 0 skipped", "lint", "package", "rollout")
+
+
+def test_cannot_start(repo: Repository) -> None:
+    """A program whose interpreter is missing fails; the others run."""
+    repo.put("tests/lint/bad", "#!/nowhere/sh\n").chmod(0o755)
+    repo.program("tests/lint/it", PASS)
+    assert "No such file or directory" in repo.ends("1 passed, 1 failed, 0 skipped", "lint")
+
+
+def test_cpu_time(repo: Repository) -> None:
+    """The CPU time of a program includes its children's."""
+    repo.program("tests/lint/it", f"python3 -c 'import time\nwhile time.process_time() < 1.6: pass'"
+                 f"\n{PASS}")
+    said = repo.ends("1 passed, 0 failed, 0 skipped", "lint")
+    assert re.search(r"(?m)^tests/lint/it PASSED: .* \d+ s, 2 CPU-s\b", said), said
 
 
 def test_python(repo: Repository) -> None:
