@@ -69,7 +69,7 @@ class Scenario:
         self.server = repository.Server(served)
         self._steps = "\n".join([
             *(f"{key}={shlex.quote(value)}" for key, value in {
-                **known, "META": meta_suffix(flavour),
+                **known, "FLAVOUR": flavour, "META": meta_suffix(flavour),
                 "URL": self.server.url, "FULL": "yes" if self.full else "",
                 "SCENARIO": steps,
             }.items()),

@@ -97,6 +97,7 @@ status_is() {
 
 # The second build runs.
 while_second_runs() {
+	only_first_initrd
 	check 'the links in / lead to the second build, then to the first' links_are "$KVER2" "$KVER1"
 	check 'the first build is reinstalled' apt-get -y --reinstall install "linux-image-$KVER1"
 	check 'the kernel hooks of a reinstallation see an upgrade' calls_are "preinst $KVER1 /boot/vmlinuz-$KVER1 [upgrade]" \
@@ -106,6 +107,7 @@ while_second_runs() {
 
 # The first build runs.
 while_first_runs() {
+	only_first_initrd
 	check 'apt autoremove keeps the running and the newest kernel' autoremove_keeps
 	check 'the second build is removed' apt-get -y remove "linux-image-$KVER2"
 	check 'a removal calls the kernel hooks once' calls_are \
@@ -116,6 +118,8 @@ while_first_runs() {
 	check 'the links in / lead to the second build again' links_are "$KVER2" "$KVER1"
 	check 'the files in the boot entry of the second build exist' bootable "$KVER2"
 	rm -f "$calls"
+	# The removal of the first build takes its initial RAM file system along.
+	unset INITRD
 }
 
 # apt knows kernels by the names of their packages: it keeps the running one and the newest. Here
