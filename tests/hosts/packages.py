@@ -15,8 +15,8 @@ import re
 import shutil
 from pathlib import Path
 
-from faultline.common import ROOT, Paths, say, shown, write_atomic
-from faultline.flavour import find
+from faultline.common import ROOT, Paths, lock, say, shown, write_atomic
+from faultline.flavour import Flavour, find, read_config
 from faultline.package import deb, make_repo, rpm
 from faultline.stage import inputs_file, make_stage
 
@@ -33,6 +33,26 @@ def state_of(digests: list[str]) -> str:
                 total = hashlib.sha256(path.read_bytes()).hexdigest()
                 lines.append(f"{total} {path.relative_to(ROOT)}")
     return "".join(f"{line}\n" for line in lines)
+
+
+def copy_build(first: Flavour, second: Flavour) -> None:
+    """Start the build of the rebuild with the objects of the release: only its name is another.
+
+    With debug information, the folder is part of each command line, so make compiles again.
+    """
+    if second.out.exists() or read_config(first.config).get("DEBUG_INFO") == "y":
+        return
+    part = second.out.with_name(f".{second.out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    with lock(first.lock):
+        shutil.copytree(first.out, part, symlinks=True)
+    # objtool's command lines and dependencies have the folder; all objects depend on objtool.
+    for path in (part / "tools").rglob(".*"):
+        if path.is_file():
+            stat, data = path.stat(), path.read_bytes()
+            path.write_bytes(data.replace(f"{first.out}/".encode(), f"{second.out}/".encode()))
+            os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    part.rename(second.out)
 
 
 def copy_stage(second: Path, third: Path) -> Path:
@@ -70,8 +90,10 @@ def up_to_date(work: Path, out: Path, now: str, first: bool) -> bool:
 
 def make(paths: Paths, flavour: str, first: bool = False) -> None:
     """Make stages, packages and repositories, unless they are up to date."""
-    stages = [make_stage(find(flavour, rebuild))
-              for rebuild in (("",) if first else ("", "2"))]
+    stages = [make_stage(find(flavour, ""))]
+    if not first:
+        copy_build(find(flavour, ""), find(flavour, "2"))
+        stages.append(make_stage(find(flavour, "2")))
     work = paths.build / "images/packages" / flavour
     out = paths.build / "images/repo" / flavour
     now = state_of([inputs_file(stage).read_text(encoding="ascii") for stage in stages])
