@@ -353,7 +353,7 @@ class Host:
         clean = {key: value for key, value in os.environ.items() if key not in (
             "UPSTREAM", "UPSTREAM_TARBALL", "FORCE", "DRY_RUN", "CONFIG", "CONTINUE", "VERSION")}
         full = {**clean, "FAULTLINE_KERNEL_DIR": str(self.kernel), "BUILD": str(self.build),
-                "FAULTLINE_APT_ETC": str(self.folder / "etc"),
+                "FAULTLINE_APT_ETC": str(self.folder / "etc"), "FAULTLINE_APT_WAITS": "0 0",
                 "APT_CONFIG": str(self.folder / "apt.conf"), **self.env, **env}
         result = subprocess.run([sys.executable, "-B", "-m", package, name, *args], env=full,
                                 text=True, capture_output=True, check=False)

@@ -37,11 +37,18 @@ KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.gpg",
 HOOKS = ("APT::Update::Pre-Invoke", "APT::Update::Post-Invoke",
          "APT::Update::Post-Invoke-Success", "DPkg::Pre-Invoke", "DPkg::Post-Invoke")
 
-# apt's errors for a mirror that is being updated, and the seconds to wait before each retry.
+# apt's errors for a mirror that is being updated.
 MIRROR_SYNC = re.compile(r"(?m)^Err:.*\n  (File has unexpected size.*|Hash Sum mismatch)")
-WAITS = (5, 20)
 # apt's error for metadata whose Valid-Until has passed.
 EXPIRED = re.compile(r"(?m)^E: Release file for .* is expired")
+
+
+def waits() -> list[int]:
+    """The seconds to wait for such a mirror, before each retry."""
+    text = os.environ.get("FAULTLINE_APT_WAITS") or "5 20"
+    if not re.fullmatch(r"[\d ]+", text, re.ASCII):
+        raise Fail(f"FAULTLINE_APT_WAITS={text} is not a list of seconds: unset it")
+    return [int(word) for word in text.split()]
 
 
 def host_sources(etc: Path) -> list[tuple[str, str]]:
@@ -136,7 +143,7 @@ class Apt:
         with lock(self.folder / "lock"):
             self._configure()
             say("reading the package lists of Debian's archive ...")
-            for wait in (*WAITS, 0):
+            for wait in (*waits(), 0):
                 result = self.run("apt-get", "-q", "update")
                 text = result.stdout + result.stderr
                 if not MIRROR_SYNC.search(text):

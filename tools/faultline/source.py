@@ -28,6 +28,7 @@ environment:
   FAULTLINE_KERNEL_DIR    folder with upstream, overlay/ and patches/ (default: kernel/)
   FAULTLINE_APT_ETC       folder with apt's sources (default: /etc/apt)
   FAULTLINE_APT_KEYRING   keys that may sign the archive (default: debian-archive-keyring)
+  FAULTLINE_APT_WAITS     seconds before each retry while a mirror is updated (default: "5 20")
 """
 
 # By magic bytes, not by name. -T0: the package's xz has blocks, so all CPUs can unpack.
