@@ -43,6 +43,8 @@ other:
 slow:
 	touch $(O)/slow
 	sleep 600
+allnoconfig:
+	cp $(KCONFIG_ALLCONFIG) $(KCONFIG_CONFIG)
 END
 g=(git -C "$tree" -c user.name=t -c user.email=t@example.org)
 "${g[@]}" init -q -b faultline

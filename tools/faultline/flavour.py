@@ -478,16 +478,23 @@ def base_config(flavour: Flavour) -> pathlib.Path | None:
 def merge_config(flavour: Flavour, base: pathlib.Path | None, target: pathlib.Path,
                  log: pathlib.Path) -> None:
     """Run the kernel's own merge on the base, or on allnoconfig."""
-    # It calls make in its working folder, so run it in the source tree; the
-    # kernel's .gitignore covers the temporary files that it makes there.
-    command = ["scripts/kconfig/merge_config.sh", *([] if base else ["-n"]),
-               "-O", str(flavour.out), *([str(base)] if base else []),
-               *(str(FRAGMENTS / name) for name in flavour.fragments)]
-    env = environment() | flavour.arch.variables | {"KCONFIG_CONFIG": str(target)}
+    merged = target.with_name(f"{target.name}.merged")
+    # It only merges: it would also look up each of ten thousand options with several programs,
+    # which takes minutes; configure() checks those of the fragments.  It runs in the source
+    # tree; the kernel's .gitignore covers the temporary files that it makes there.
+    merge = ["scripts/kconfig/merge_config.sh", "-m",
+             "-O", str(flavour.out), *([str(base)] if base else []),
+             *(str(FRAGMENTS / name) for name in flavour.fragments)]
+    make = ["make", f"O={flavour.out}", f"KCONFIG_ALLCONFIG={merged}",
+            "alldefconfig" if base else "allnoconfig"]
+    env = environment() | flavour.arch.variables
     with open(log, "w", encoding="utf-8") as sink:
-        status = subprocess.run(command, cwd=flavour.tree, env=env, stdin=subprocess.DEVNULL,
-                                stdout=sink, stderr=subprocess.STDOUT, check=False).returncode
-    target.with_name(f"{target.name}.old").unlink(missing_ok=True)
-    if status != 0 or not target.exists():
+        done = all(subprocess.run(
+            command, cwd=flavour.tree, env=env | {"KCONFIG_CONFIG": str(result)},
+            stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
+            check=False).returncode == 0 for command, result in ((merge, merged), (make, target)))
+    for name in (".old", ".merged"):
+        target.with_name(f"{target.name}{name}").unlink(missing_ok=True)
+    if not done or not target.exists():
         target.unlink(missing_ok=True)
-        raise Fail(f"merge_config.sh failed, see {shown(log)}")
+        raise Fail(f"the configuration was not made, see {shown(log)}")
