@@ -75,9 +75,6 @@ def make_plan(name: str, **changes: Any) -> design.Plan:
     return design.Plan(exp, values, name, hosts, {host.name: "all" for host in hosts}, arms, {})
 
 
-Series = dict[tuple[str, int], Array]
-
-
 @dataclasses.dataclass
 class Scenario:
     """The values of one experiment, minute by minute; a test may change them."""
