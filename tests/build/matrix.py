@@ -140,15 +140,13 @@ def mixed(target: Target, words: str) -> Row:
 # another is missing is found.  A row per setting takes twice the time and finds less.
 MIXED = (
     (X86, ""),
-    (CLANG, "NUMA=n THP=n MEMCG=n KSM=n SWAP=n HUGETLB=n USERFAULTFD=n ADVISE=n LRU_GEN=n "
-     "PAGE_MONITOR=n tests"),
-    (CLANG, "THP=n MEMCG=n SWAP=n LRU_GEN=n PAGE_MONITOR=n RT"),
-    (X86, "NUMA=n KSM=n HUGETLB=n USERFAULTFD=n PAGE_MONITOR=n tests PREEMPT"),
-    (X86, "NUMA=n THP=n MEMCG=n HUGETLB=n ADVISE=n PREEMPT"),
-    (CLANG, "SWAP=n USERFAULTFD=n ADVISE=n LRU_GEN=n tests PREEMPT"),
-    (CLANG, "NUMA=n THP=n KSM=n ADVISE=n tests RT"),
-    (X86, "THP=n KSM=n SWAP=n HUGETLB=n USERFAULTFD=n ADVISE=n RT"),
-    (X86, "MEMCG=n KSM=n USERFAULTFD=n LRU_GEN=n"),
+    (X86, "THP=n MEMCG=n SWAP=n ADVISE=n LRU_GEN=n PAGE_MONITOR=n tests RT"),
+    (X86, "THP=n MEMCG=n KSM=n HUGETLB=n USERFAULTFD=n ADVISE=n PREEMPT"),
+    (CLANG, "THP=n KSM=n SWAP=n HUGETLB=n USERFAULTFD=n ADVISE=n LRU_GEN=n RT"),
+    (CLANG, "NUMA=n THP=n MEMCG=n KSM=n USERFAULTFD=n PAGE_MONITOR=n RT"),
+    (CLANG, "NUMA=n SWAP=n HUGETLB=n LRU_GEN=n PAGE_MONITOR=n tests PREEMPT"),
+    (X86, "NUMA=n MEMCG=n KSM=n SWAP=n ADVISE=n tests PREEMPT"),
+    (X86, "MEMCG=n USERFAULTFD=n ADVISE=n LRU_GEN=n tests PREEMPT"),
 )
 
 ROWS = (
