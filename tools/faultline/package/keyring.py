@@ -82,10 +82,11 @@ class Place:
         """The .sources file; without the path of a file with the keys, they are part of it."""
         inline = textwrap.indent(re.sub(r"(?m)^$", ".", self.trust.joined.rstrip()), " ")
         signed_by = f" {keys}" if keys else f"\n{inline}"
+        # With several, apt would download those that are not the host's as well.
+        only = f"Architectures: {archs[0]}\n" if len(archs) == 1 else ""
         return (f"# The Faultline kernel, for apt: put this file into /etc/apt/sources.list.d.\n"
                 f"{self.warning}Types: {types}\nURIs: {self.url}/deb\nSuites: {SUITE}\n"
-                f"Components: {COMPONENT}\nArchitectures: {' '.join(archs)}\n"
-                f"Signed-By:{signed_by}\n")
+                f"Components: {COMPONENT}\n{only}Signed-By:{signed_by}\n")
 
     def repo(self, keys: str = "") -> str:
         """The .repo file; without the path of a file with the keys, it names their URL."""

@@ -234,16 +234,25 @@ def newest_kernel(stanzas: list[str]) -> tuple[str, str]:
     return newest
 
 
+def stanzas_of(text: str) -> list[str]:
+    """The stanzas of an index."""
+    return [stanza for stanza in text.split("\n\n") if stanza.strip()]
+
+
+def set_phase(job: Job, texts: Iterable[str]) -> None:
+    """Phase the newest kernel of all architectures, if this run asks for it."""
+    if job.phase is None:
+        return
+    newest = newest_kernel([stanza for text in texts for stanza in stanzas_of(text)])
+    if not newest[0]:
+        raise Fail("--phase: the repository has no package linux-image-*, so no kernel")
+    job.after.phased = (*newest, str(job.phase)) if job.phase < 100 else ()
+
+
 def phased(text: str, job: Job) -> str:
-    """Packages with Phased-Update-Percentage: the newest kernel's, or that of the last run."""
-    stanzas = [stanza for stanza in text.split("\n\n") if stanza.strip()]
-    if job.phase is not None:
-        newest = newest_kernel(stanzas)
-        if not newest[0]:
-            raise Fail("--phase: the repository has no package linux-image-*, so no kernel")
-        job.after.phased = (*newest, str(job.phase)) if job.phase < 100 else ()
+    """Packages with Phased-Update-Percentage."""
     out = []
-    for stanza in stanzas:
+    for stanza in stanzas_of(text):
         line = (f"\nPhased-Update-Percentage: {job.after.phased[2]}"
                 if job.after.phased and source(stanza) == job.after.phased[:2] else "")
         out.append(f"{stanza.strip()}{line}\n\n")
@@ -284,9 +293,12 @@ def make_deb(job: Job, folder: pathlib.Path, packages: dict[str, Package]) -> No
         f"binary-{arch}/Packages": ("--arch", arch, "packages", "pool") for arch in archs}
     if any(name.endswith(".dsc") for name in packages):
         indexes["source/Sources"] = ("sources", "pool")
-    for name, command in indexes.items():
-        text = run("apt-ftparchive", "-q", *hashes, *command, cwd=folder, what="apt-ftparchive")
+    texts = {name: run("apt-ftparchive", "-q", *hashes, *command, cwd=folder,
+                       what="apt-ftparchive") for name, command in indexes.items()}
+    for text in texts.values():
         require_same(text, packages)
+    set_phase(job, (text for name, text in texts.items() if name.endswith("/Packages")))
+    for name, text in texts.items():
         if name.endswith("/Packages"):
             text = phased(text, job)
         write(dist / COMPONENT / name, text)
