@@ -149,14 +149,14 @@ def config_package(folder: Path, version: str, arch: str, name: str, text: str) 
 class Archive:
     """A signed Debian archive: <top>/debian and <top>/debian-security.
 
-    It lists configs and power_configs, versions of the packages of configurations for the
-    host's architecture and for ppc64el, without their files.
+    It lists configs and other_configs, versions of the packages of configurations for the
+    host's architecture, and for ppc64el and arm64, without their files.
     """
 
     def __init__(self, folder: Path, suites: dict[str, list[str]],
-                 configs: tuple[str, ...] = (), power_configs: tuple[str, ...] = ()) -> None:
+                 configs: tuple[str, ...] = (), other_configs: tuple[str, ...] = ()) -> None:
         self.configs = {run("dpkg", "--print-architecture").strip(): configs}
-        self.configs["ppc64el"] = power_configs
+        self.configs |= {"ppc64el": other_configs, "arm64": other_configs}
         self.top = folder / "www"
         self.keyring = folder / "keyring.gpg"
         self.packages: dict[str, Path] = {}

@@ -17,7 +17,7 @@ def archive(place: Path) -> Archive:
     return Archive(place, {"trixie": ["6.12.94-1", "6.12.91-1", "6.12.90-1"],
                            "trixie-security": ["6.12.118-1", "6.12.117-1", "6.12.116-2"]},
                    configs=("6.12.120-1", "6.12.118-1", "6.12.114-1"),
-                   power_configs=("6.12.113-1", "6.12.107-1"))
+                   other_configs=("6.12.113-1", "6.12.107-1"))
 
 
 @pytest.fixture(scope="module")
@@ -116,19 +116,20 @@ def test_config_alone(machine: Host) -> None:
     has(machine.script("rebase", CONFIG="nearest").good().out, "is pinned already")
 
 
-def test_config_of_power(machine: Host) -> None:
+@pytest.mark.parametrize("arch", ["ppc64el", "arm64"])
+def test_config_of_other(machine: Host, arch: str) -> None:
     """The configurations for another architecture move by themselves, to its nearest."""
-    ours, power = machine.pin_config("6.12.114-1"), machine.pin_config("6.12.107-1", "ppc64el")
+    ours, other = machine.pin_config("6.12.114-1"), machine.pin_config("6.12.107-1", arch)
     out = machine.script("rebase", "6.12.118", DRY_RUN="1").good().out
     has(out, "configuration: linux-config-6.12 6.12.118-1 is there",
-        "configuration: linux-config-6.12:ppc64el 6.12.118-1 is not in the registry (any more); "
+        f"configuration: linux-config-6.12:{arch} 6.12.118-1 is not in the registry (any more); "
         "6.12.113-1 is the nearest")
     machine.script("rebase", "6.12.118").good()
     has(ours.read_text(), "version=6.12.118-1\n", "_amd64.deb\n")
-    has(power.read_text(), "version=6.12.113-1\n", "file=linux-config-6.12_6.12.113-1_ppc64el.deb")
+    has(other.read_text(), "version=6.12.113-1\n", f"file=linux-config-6.12_6.12.113-1_{arch}.deb")
     has(machine.script("rebase", CONFIG="nearest").good().out,
         "linux-config-6.12 6.12.118-1 is pinned already",
-        "linux-config-6.12:ppc64el 6.12.113-1 is pinned already")
+        f"linux-config-6.12:{arch} 6.12.113-1 is pinned already")
 
 
 def test_config_unread(machine: Host, archive: Archive, tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ SERIES = "6.12"
 
 # The pins of the packages of configurations, each with the architecture of the package.
 # Empty: the host's, whose lists are read for the source as well.
-CONFIG_PINS = {"upstream-config": "", "upstream-config-ppc64el": "ppc64el"}
+CONFIG_PINS = {"upstream-config": "", "upstream-config-ppc64el": "ppc64el",
+               "upstream-config-arm64": "arm64"}
 # The source package of all of them.
 CONFIG_SOURCE = "linux"
 
