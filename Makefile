@@ -66,9 +66,9 @@ endif
 ifeq ($(FLAVOUR),microvm-arm64)
 CROSS := $(DEPS) arm64 && tools/fl vm busybox aarch64
 endif
-ifeq ($(FLAVOUR),powerpc64le)
-CROSS := $(DEPS) ppc64le
-DEPS_CROSS := ppc64le
+ifneq ($(filter powerpc64le generic-arm64,$(FLAVOUR)),)
+DEPS_CROSS := $(if $(filter %-arm64,$(FLAVOUR)),arm64,ppc64le)
+CROSS := $(DEPS) $(DEPS_CROSS)
 endif
 
 .PHONY: deps
@@ -129,7 +129,7 @@ ifneq ($(SECUREBOOT_KEY)$(SECUREBOOT_CERT),)
 endif
 
 .PHONY: deb
-deb: stage ## DEB packages of FLAVOUR=generic, cloud or powerpc64le, in build/packages
+deb: stage ## DEB packages of FLAVOUR=generic, cloud, generic-arm64 or powerpc64le
 	@tools/fl package deb $(staged) $(BUILD)/packages/$(variant)/deb
 
 # Not a target to call.
@@ -139,7 +139,7 @@ ifeq ($(FLAVOUR),powerpc64le)
 endif
 
 .PHONY: rpm
-rpm: has-rpm stage ## RPM packages of FLAVOUR=generic or cloud, in build/packages
+rpm: has-rpm stage ## RPM packages of FLAVOUR=generic, cloud or generic-arm64, in build/packages
 	@tools/fl package rpm $(staged) $(BUILD)/packages/$(variant)/rpm
 
 .PHONY: packages

@@ -151,13 +151,15 @@ def test_config_unread(machine: Host, archive: Archive, tmp_path: Path) -> None:
 def configured(machine: Host, flavour: str) -> Result:
     """Run configure; with this small tree it ends in an error, also if the base was there."""
     (machine.kernel / "config").mkdir(exist_ok=True)
-    for name in ("faultline", "faultline-hugetlb", "distribution", f"flavour-{flavour}"):
+    for name in ("faultline", "faultline-hugetlb", "faultline-arm64", "distribution",
+                 f"flavour-{flavour}"):
         (machine.kernel / "config" / f"{name}.config").write_text("")
     machine.script("tree").good()
     return machine.script("configure", flavour)
 
 
-@pytest.mark.parametrize("flavour, arch", [("cloud", "amd64"), ("powerpc64le", "ppc64el")])
+@pytest.mark.parametrize("flavour, arch", [("cloud", "amd64"), ("powerpc64le", "ppc64el"),
+                                           ("generic-arm64", "arm64")])
 def test_config_gone(machine: Host, flavour: str, arch: str) -> None:
     """A build whose pinned configuration is gone names the command that moves the pin."""
     pin = machine.pin_config("6.12.117-1", arch)

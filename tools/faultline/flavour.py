@@ -56,6 +56,12 @@ class Arch:
     elf_machine: int = 62
     # The group of packaging/build-deps with its compiler.
     deps: str = ""
+    # The name of the image in the stage, and in /boot before the release, as Debian's.
+    boot: str = "vmlinuz"
+    # The boot loaders that read Debian's hooks or menu, for Suggests.
+    loaders: str = "grub-pc | grub-efi-amd64 | systemd-boot | extlinux"
+    # Whether its firmware is UEFI: kernels can be signed for it, and rpm's hosts have it.
+    uefi: bool = True
 
     @property
     def multiarch(self) -> str:
@@ -70,9 +76,14 @@ class Arch:
 
 X86 = Arch()
 PPC64LE = Arch("powerpc", "powerpc64le-linux-gnu-", target="vmlinux", image="vmlinux",
-               debian="ppc64el", rpm="ppc64le", elf_machine=21, deps="ppc64le")
+               debian="ppc64el", rpm="ppc64le", elf_machine=21, deps="ppc64le",
+               # Its boot loaders read no other format.
+               boot="vmlinux", loaders="grub-ieee1275", uefi=False)
 ARM64 = Arch("arm64", "aarch64-linux-gnu-", target="Image", image="arch/arm64/boot/Image",
-             debian="arm64", rpm="aarch64", elf_machine=183, deps="arm64")
+             debian="arm64", rpm="aarch64", elf_machine=183, deps="arm64",
+             loaders="grub-efi-arm64 | systemd-boot | extlinux")
+# By Debian's name.
+ARCHES = {arch.debian: arch for arch in (X86, PPC64LE, ARM64)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +102,9 @@ class Flavour:
     # that they do not name is off.
     base: str = ""
     arch: Arch = X86
+    # The flavour that its packages and KVER name, if it is not its own: packages of
+    # several architectures have the same names.
+    package: str = ""
     # N of REBUILD=N.
     rebuild: str = ""
 
@@ -102,6 +116,11 @@ class Flavour:
         if self.stock:
             return PATHS.stock
         return KERNEL_TREE or PATHS.tree
+
+    @property
+    def packaged(self) -> str:
+        """The flavour that its packages name."""
+        return self.package or self.name
 
     @property
     def out_name(self) -> str:
@@ -159,6 +178,9 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     Flavour("powerpc64le", ("faultline.config", "distribution.config",
                             "flavour-powerpc64le.config"), ".powerpc64le",
             base="config.ppc64el_none_powerpc64le", arch=PPC64LE),
+    Flavour("generic-arm64", (*DISTRIBUTION, "flavour-generic-arm64.config",
+                              "faultline-arm64.config"), ".generic",
+            base="config.arm64_none_arm64", arch=ARM64, package="generic"),
     # For tests of signed modules.
     Flavour("tiny", ("flavour-tiny.config", "distribution.config"), ".tiny"),
     Flavour("ppc64le", (*PPC64LE_GUEST, "faultline.config", "faultline-ppc64le.config",
@@ -181,6 +203,12 @@ AUDIENCE = {
     "cloud": "is for virtual machines of the large clouds and leaves out most drivers",
     "microvm": "is for tests in small virtual machines",
 }
+
+
+def with_packages(arch: Arch) -> list[Flavour]:
+    """The flavours for an architecture that have packages."""
+    return [flavour for flavour in FLAVOURS.values()
+            if flavour.arch == arch and flavour.packaged in AUDIENCE]
 
 
 def meta_suffix(flavour: str) -> str:

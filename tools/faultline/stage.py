@@ -4,7 +4,7 @@
 The result, build/stage/FLAVOUR, serves both DEB and RPM:
 
   stage.env          names and versions, as KEY=value
-  vmlinuz config System.map      (POWER: vmlinux, stripped)
+  vmlinuz config System.map      (POWER: vmlinux, stripped; arm64: not compressed)
   modules/           /lib/modules/RELEASE, without the output of depmod
   headers/           for building external modules
   tools/             perf, unless it would have to be cross-compiled
@@ -32,7 +32,7 @@ from .build import build
 from .common import ROOT, Fail, lock, logged, say, shown
 from .flavour import (ENVIRONMENT, FLAVOURS, LOGS, PATHS, X86, Flavour, cc, compiler, debug_flags,
                       digest, environment, find, output, read_config, source_date_epoch, tool,
-                      tree_state)
+                      tree_state, with_packages)
 from .pin import Pin
 from .release import Release
 from .stage_env import image_name, make_env, write_env
@@ -94,10 +94,9 @@ def release_of(flavour: Flavour) -> str:
 
 def describe(flavour: Flavour) -> dict[str, str]:
     """The contents of stage.env."""
-    release = Release.parse(release_of(flavour), flavour.name, f"flavour {flavour.name}")
-    return make_env(release, flavour.name, source_date_epoch(),
-                    read_config(flavour.config).get("DEBUG_INFO") == "y",
-                    (flavour.arch.debian, flavour.arch.rpm), perf=not flavour.arch.cross)
+    release = Release.parse(release_of(flavour), flavour.packaged, f"flavour {flavour.name}")
+    return make_env(release, flavour.packaged, source_date_epoch(),
+                    read_config(flavour.config).get("DEBUG_INFO") == "y", flavour.arch)
 
 
 def install_kernel(flavour: Flavour, stage: pathlib.Path, env: dict[str, str],
@@ -337,9 +336,8 @@ def make_stage(flavour: Flavour) -> pathlib.Path:
     """Make the stage, unless it is up to date."""
     if flavour.stock:
         raise Fail("stock kernels come from their distribution: use generic or cloud")
-    if flavour.arch != X86 and not flavour.base:
-        packed = [other.name for other in FLAVOURS.values()
-                  if other.arch == flavour.arch and other.base]
+    packed = [other.name for other in with_packages(flavour.arch)]
+    if flavour.arch != X86 and flavour.name not in packed:
         raise Fail(f"there are no packages for {flavour.name}: "
                    + (f"use {' or '.join(packed)}" if packed else "it is for tests only"))
     compile_kernel(flavour)

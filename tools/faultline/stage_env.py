@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from .common import Fail, shown
-from .flavour import AUDIENCE
+from .flavour import ARCHES, AUDIENCE, X86, Arch
 from .release import Release
 
 # The fields of stage.env, and the form that package names require.
@@ -32,22 +32,18 @@ MAKE_ONE = "make one with tools/fl stage FLAVOUR"
 AGAIN = "make the stage again with tools/fl stage"
 
 
-# Debian installs the kernel itself on POWER, whose boot loaders read no other format.
-IMAGES = {"ppc64el": "vmlinux"}
-
-
 def image_name(env: dict[str, str]) -> str:
     """The name of the image in the stage, and in /boot before the release."""
-    return IMAGES.get(env["ARCH"], "vmlinuz")
+    return ARCHES[env["ARCH"]].boot
 
 
 def make_env(release: Release, flavour: str, epoch: int, debug: bool,
-             arch: tuple[str, str] = ("amd64", "x86_64"), perf: bool = True) -> dict[str, str]:
-    """The contents of stage.env; arch has the names of Debian and rpm."""
+             arch: Arch = X86) -> dict[str, str]:
+    """The contents of stage.env."""
     return {"KVER": release.kver(flavour), "UPSTREAM": release.upstream, "RELEASE": release.number,
-            "FLAVOUR": flavour, "ARCH": arch[0], "RPMARCH": arch[1],
+            "FLAVOUR": flavour, "ARCH": arch.debian, "RPMARCH": arch.rpm,
             "SOURCE_DATE_EPOCH": str(epoch), "DEBUG": "yes" if debug else "no",
-            "PERF": "yes" if perf else "no"}
+            "PERF": "no" if arch.cross else "yes"}
 
 
 def write_env(stage: Path, env: dict[str, str]) -> None:
@@ -70,6 +66,8 @@ def read_env(stage: Path) -> dict[str, str]:
         if not re.fullmatch(form, env.get(key, "")):
             raise Fail(f"{shown(path)}: {key}={env.get(key, '')} is missing or not valid in a "
                        f"package name: {AGAIN}")
+    if env["ARCH"] not in ARCHES:
+        raise Fail(f"{shown(path)}: ARCH={env['ARCH']} is not {', '.join(ARCHES)}: {AGAIN}")
     if (release.upstream, release.number) != (env["UPSTREAM"], env["RELEASE"]):
         raise Fail(f"{shown(path)}: KVER does not match UPSTREAM and RELEASE: {AGAIN}")
     return env

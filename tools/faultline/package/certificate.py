@@ -7,6 +7,9 @@ the noise as the kernel's own scripts/insert-sys-cert would do it, and the resul
 again. It is shorter than before, so it fits its old place: no offset and no size in the bzImage
 changes, and neither does an address or the build ID of the kernel.
 
+That is the bzImage of x86; arm64's Image is the kernel itself, as it is in memory, and the
+certificate is written to its place.
+
 A frame that zstd skips fills the rest of the place. The kernel unpacks itself in place, with a
 margin that must also cover this frame: zstd needs 128 KiB and 3 bytes per 128 KiB, and there are
 128 KiB and 1 byte per 256 (ZO_z_extra_bytes in arch/x86/boot/header.S).
@@ -26,11 +29,20 @@ SECTOR = 512
 # The places of the offset of the PE header, and of the checksum in that header.
 PE, CHECKSUM = 0x3c, 0x58
 CERT, USED, LIST = ("system_extra_cert", "system_extra_cert_used", "system_certificate_list_size")
+# Documentation/arch/arm64/booting.rst: the place of the magic number; the address of the
+# first byte is that of a symbol.
+ARM64, ARM64_PLACE, FIRST = b"ARM\x64", 0x38, "_text"
 # As the kernel's scripts/Makefile.lib packs it (zstd22).
 PACK = ("zstd", "-q", "-c", "-22", "--ultra")
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # The header of a frame that decompressors skip; the size of its contents follows.
 SKIPPED = struct.pack("<I", 0x184d2a50)
+
+
+def without_checksum(data: bytes) -> bytes:
+    """An EFI program with the checksum that the build leaves 0, and sbsign writes."""
+    place = int.from_bytes(data[PE:PE + 4], "little") + CHECKSUM
+    return data[:place] + bytes(4) + data[place + 4:]
 
 
 def crc(data: bytes) -> int:
@@ -46,9 +58,7 @@ class Image:
         if data[MAGIC:MAGIC + 4] != b"HdrS" or int.from_bytes(
                 data[VERSION:VERSION + 2], "little") < 0x208:
             raise Fail(f"{what} is not a bzImage: {AGAIN}")
-        # The build leaves it 0, and sbsign writes it.
-        checksum = int.from_bytes(data[PE:PE + 4], "little") + CHECKSUM
-        self.data = data = data[:checksum] + bytes(4) + data[checksum + 4:]
+        self.data = data = without_checksum(data)
         if crc(data):
             raise Fail(f"{what} is damaged, its CRC is wrong: {AGAIN}")
         offset, size = struct.unpack_from("<II", data, PAYLOAD)
@@ -61,6 +71,10 @@ class Image:
                        "CONFIG_KERNEL_ZSTD=y, as the flavours generic and cloud are")
         self.kernel = call("zstd", "-q", "-dc", data=payload, what=f"unpacking {what}")
 
+    def offset(self, address: int, _: dict[str, int]) -> int | None:
+        """The offset of an address in the kernel."""
+        return offset_of(self.kernel, address)
+
     def with_kernel(self, kernel: bytes) -> bytes:
         """The image with another kernel of the same size."""
         packed = call(*PACK, data=kernel, what=f"packing {self.what}")
@@ -72,6 +86,22 @@ class Image:
         data = b"".join((self.data[:self.start], packed, SKIPPED, struct.pack("<I", rest),
                          bytes(rest), self.data[self.end:-4]))
         return data + struct.pack("<I", crc(data))
+
+
+class FlatImage:
+    """The Image of arm64 without an EFI signature: the kernel, from its symbol _text on."""
+
+    def __init__(self, data: bytes) -> None:
+        self.kernel = without_checksum(data)
+
+    def offset(self, address: int, symbols: dict[str, int]) -> int | None:
+        """The offset of an address in the kernel."""
+        offset = address - symbols.get(FIRST, address + 1)
+        return offset if 0 <= offset < len(self.kernel) else None
+
+    def with_kernel(self, kernel: bytes) -> bytes:
+        """The image with another kernel of the same size."""
+        return kernel
 
 
 def offset_of(kernel: bytes, address: int) -> int | None:
@@ -89,11 +119,13 @@ def offset_of(kernel: bytes, address: int) -> int | None:
 
 def insert(vmlinuz: bytes, system_map: str, room: int, der: bytes, what: str) -> bytes:
     """The image with the certificate in place of the noise, or of another certificate."""
-    image = Image(vmlinuz, what)
+    arm64 = vmlinuz[ARM64_PLACE:ARM64_PLACE + len(ARM64)] == ARM64
+    image: FlatImage | Image = FlatImage(vmlinuz) if arm64 else Image(vmlinuz, what)
+    symbols = {name: int(address, 16) for address, name in re.findall(
+        rf"(?m)^([0-9a-f]+) \w ({FIRST}|{CERT}|{USED}|{LIST})$", system_map)}
     places = []
     for name in (CERT, USED, LIST):
-        found = re.search(rf"(?m)^([0-9a-f]+) \w {name}$", system_map)
-        place = offset_of(image.kernel, int(found[1], 16)) if found else None
+        place = image.offset(symbols[name], symbols) if name in symbols else None
         if place is None:
             raise Fail(f"{what} has no {name} where System.map says: {AGAIN}")
         places.append(place)

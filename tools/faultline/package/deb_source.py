@@ -146,7 +146,7 @@ def make(flavour: str, out: pathlib.Path) -> None:
                    f"`make deb FLAVOUR={wanted.name}`")
     if wanted.name not in AUDIENCE:
         raise Fail(f"flavour {wanted.name} has no packages: use {', '.join(AUDIENCE)}")
-    env = make_env(Release.ours(PATHS.kernel, upstream, wanted.rebuild), wanted.name,
+    env = make_env(Release.ours(PATHS.kernel, upstream, wanted.rebuild), wanted.packaged,
                    source_date_epoch(), bool(wanted.base))
     log = LOGS / f"source-{env['KVER']}.log"
     log.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 
 from ..common import ROOT, Fail, shown
-from ..flavour import AUDIENCE, meta_suffix
+from ..flavour import ARCHES, AUDIENCE, meta_suffix
 from ..release import Release, changelog as read_changelog
 from ..stage_env import image_name
 
@@ -35,9 +35,6 @@ FIRST_RELEASE = """\
 # not uploaded to Debian.
 initial-upload-closes-no-bugs
 """
-# The boot loaders of an architecture that read Debian's hooks or menu.
-LOADERS = {"amd64": "grub-pc | grub-efi-amd64 | systemd-boot | extlinux",
-           "ppc64el": "grub-ieee1275"}
 DATE_FORM = "%a, %d %b %Y %H:%M:%S +0000"
 
 
@@ -119,7 +116,7 @@ def write_debian(target: pathlib.Path, env: dict[str, str]) -> None:
     values = env | {"VERSION": version_of(env), "SOURCE": SOURCE,
                     "META": meta_suffix(env["FLAVOUR"]), "FOR": AUDIENCE[env["FLAVOUR"]],
                     "BUILD_DEPENDS": build_depends(),
-                    "IMAGE": image_name(env), "LOADERS": LOADERS[env["ARCH"]],
+                    "IMAGE": image_name(env), "LOADERS": ARCHES[env["ARCH"]].loaders,
                     "RUN_HOOKS": (TEMPLATES / "run-hooks.in").read_text().rstrip("\n")}
     for path in sorted(TEMPLATES.rglob("*")):
         if path.is_dir() or path.name == "run-hooks.in":

@@ -10,6 +10,7 @@ import argparse
 import pathlib
 
 from ..common import ROOT, Fail
+from ..flavour import ARCHES
 from ..release import changelog
 from ..stage_env import check_stage
 from . import rpmtool
@@ -18,7 +19,7 @@ from . import rpmtool
 def build(stage: pathlib.Path, out: pathlib.Path) -> None:
     """Build the packages in out."""
     values = check_stage(stage)
-    if values["ARCH"] != "amd64":
+    if not ARCHES[values["ARCH"]].uefi:
         raise Fail(f"there are no RPM packages for {values['RPMARCH']}: make DEB packages with "
                    f"`make deb FLAVOUR={values['FLAVOUR']}`")
     macros = {
@@ -26,6 +27,7 @@ def build(stage: pathlib.Path, out: pathlib.Path) -> None:
         "kver": values["KVER"], "upstream": values["UPSTREAM"],
         "faultline_release": values["RELEASE"], "flavour": values["FLAVOUR"],
         "epoch_seconds": values["SOURCE_DATE_EPOCH"], "debug": values["DEBUG"],
+        "perf": values["PERF"],
     }
     changes = rpmtool.changes(changelog(stage / "doc/CHANGELOG"), values["RELEASE"])
     defines = [word for name, value in macros.items() for word in ("--define", f"{name} {value}")]

@@ -36,6 +36,7 @@ import tempfile
 import urllib.parse
 
 from ..common import Fail, Paths, call, lock, say, sha256, shown
+from ..flavour import ARCHES, with_packages
 from ..stage_env import read_env
 from . import certificate
 
@@ -159,7 +160,8 @@ class Stage:
         self.modules = path / "modules"
         self.vmlinuz = path / "vmlinuz"
         self.env = read_env(path)
-        if self.env["ARCH"] != "amd64":
+        self.arch = ARCHES[self.env["ARCH"]]
+        if not self.arch.uefi:
             raise Fail(f"{shown(path)} is for {self.env['ARCH']}, where Secure Boot is not that of "
                        "UEFI: package it without SECUREBOOT_KEY and SECUREBOOT_CERT")
         if not self.vmlinuz.is_file():
@@ -225,13 +227,16 @@ class Stage:
         """The kernel's program that signs modules."""
         if given and not os.access(given, os.X_OK):
             raise Fail(f"--sign-file {given}: no such program")
-        build = Paths.from_env().build / self.env["FLAVOUR"]
-        places = [pathlib.Path(given)] if given else [
-            self.path / "headers/scripts/sign-file", build / "scripts/sign-file"]
+        # The headers have programs of the kernel's architecture, the build has those of this host.
+        headers = [] if self.arch.cross else [self.path / "headers/scripts/sign-file"]
+        places = [pathlib.Path(given)] if given else headers + [
+            Paths.from_env().build / flavour.name / "scripts/sign-file"
+            for flavour in with_packages(self.arch) if flavour.packaged == self.env["FLAVOUR"]]
         for place in places:
             if os.access(place, os.X_OK) and place.is_file():
                 return place.absolute()
-        raise Fail("the stage has no headers/scripts/sign-file (the kernel's program that signs "
+        where = "its build has no" if self.arch.cross else "the stage has no headers/"
+        raise Fail(f"{where} scripts/sign-file (the kernel's program that signs "
                    "modules; a kernel with CONFIG_MODULE_SIG builds it): give one with "
                    "--sign-file, for example from Debian's package linux-kbuild-6.12")
 
