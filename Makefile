@@ -206,9 +206,9 @@ test-ppc64le: tree ## boot and test the ppc64le kernel, radix and hash MMU
 	@tests/run power/kernel
 
 .PHONY: test-arm64
-test-arm64: tree ## boot and test the kernel for arm64, 4 KiB pages
-	@$(DEPS) vm arm64
-	@tests/run arm64/kernel
+test-arm64: tree ## boot and test the kernel for arm64, 4 KiB pages; sign another one
+	@$(DEPS) vm package arm64
+	@tests/run arm64/kernel arm64/signing
 
 .PHONY: test-signing
 test-signing: deps tree ## sign kernels; boot them with Secure Boot, load modules in them

@@ -73,6 +73,8 @@ SUITES = {suite.name: suite for suite in (
                            ("tests/lib/selftests.sh", "ppc64le")), opt_in=True),
     Suite("arm64/kernel", ((FL, "build", "microvm-arm64"), (FL, "vm", "busybox", "aarch64"),
                            ("tests/lib/selftests.sh", "microvm-arm64")), opt_in=True),
+    Suite("arm64/signing", ((FL, "stage", "tiny-arm64"), (FL, "vm", "busybox", "aarch64")),
+          opt_in=True),
     # A kernel of Debian's configuration, cross-compiled, and a Debian userland for it.
     Suite("power/packages", ((FL, "stage", "powerpc64le"), (FL, "vm", "busybox", "ppc64le")),
           opt_in=True),

@@ -183,6 +183,8 @@ FLAVOURS = {flavour.name: flavour for flavour in (
             base="config.arm64_none_arm64", arch=ARM64, package="generic"),
     # For tests of signed modules.
     Flavour("tiny", ("flavour-tiny.config", "distribution.config"), ".tiny"),
+    Flavour("tiny-arm64", ("flavour-tiny.config", "flavour-tiny-arm64.config",
+                           "distribution.config"), ".tiny", arch=ARM64, package="tiny"),
     Flavour("ppc64le", (*PPC64LE_GUEST, "faultline.config", "faultline-ppc64le.config",
                         "kunit.config"), "-ppc64le", arch=PPC64LE),
     Flavour("ppc64le-stock", PPC64LE_GUEST, "-ppc64le-stock", stock=True, arch=PPC64LE),

@@ -337,7 +337,7 @@ def make_stage(flavour: Flavour) -> pathlib.Path:
     if flavour.stock:
         raise Fail("stock kernels come from their distribution: use generic or cloud")
     packed = [other.name for other in with_packages(flavour.arch)]
-    if flavour.arch != X86 and flavour.name not in packed:
+    if flavour.arch != X86 and not (flavour.base or flavour.package):
         raise Fail(f"there are no packages for {flavour.name}: "
                    + (f"use {' or '.join(packed)}" if packed else "it is for tests only"))
     compile_kernel(flavour)

@@ -36,7 +36,7 @@ import tempfile
 import urllib.parse
 
 from ..common import Fail, Paths, call, lock, say, sha256, shown
-from ..flavour import ARCHES, with_packages
+from ..flavour import ARCHES, FLAVOURS
 from ..stage_env import read_env
 from . import certificate
 
@@ -231,12 +231,13 @@ class Stage:
         headers = [] if self.arch.cross else [self.path / "headers/scripts/sign-file"]
         places = [pathlib.Path(given)] if given else headers + [
             Paths.from_env().build / flavour.name / "scripts/sign-file"
-            for flavour in with_packages(self.arch) if flavour.packaged == self.env["FLAVOUR"]]
+            for flavour in FLAVOURS.values()
+            if (flavour.arch, flavour.packaged) == (self.arch, self.env["FLAVOUR"])]
         for place in places:
             if os.access(place, os.X_OK) and place.is_file():
                 return place.absolute()
-        where = "its build has no" if self.arch.cross else "the stage has no headers/"
-        raise Fail(f"{where} scripts/sign-file (the kernel's program that signs "
+        where = "its build has no " if self.arch.cross else "the stage has no headers/"
+        raise Fail(f"{where}scripts/sign-file (the kernel's program that signs "
                    "modules; a kernel with CONFIG_MODULE_SIG builds it): give one with "
                    "--sign-file, for example from Debian's package linux-kbuild-6.12")
 
