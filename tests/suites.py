@@ -358,7 +358,11 @@ RULES = {
         Rule("WALK_NO_MLOCK_WAIT", "the wait for mlock() of another thread",
              "walk_race race.on.mlock_whole"),
         Rule("WALK_FOREIGN_POLICY", "passing over memory with the policy of another call",
-             "walk_race race.on.move_policy"))),
+             "walk_race race.on.move_policy"),
+        Rule("WALK_UFFD_LEFT", "taking the write protection away in each part",
+             "walk_semantics walk.on.uffd_unregister"),
+        Rule("WALK_NO_FLUSH", "the TLB flush before others have the lock",
+             "walk_race race.on.soft_dirty"))),
     # The kernel behaves like a guest whose hypervisor flushes TLBs: on bare x86 a flush waits for
     # all walkers, no matter which rule is broken.
     "kernel/debug/pmd_clear-rules": (dataclasses.replace(_DEBUG, append=RCU_TABLES), (

@@ -5,6 +5,7 @@
 #ifndef _LINUX_FAULTLINE_WALK_H
 #define _LINUX_FAULTLINE_WALK_H
 
+#include <linux/align.h>
 #include <linux/jump_label.h>
 #include <linux/mmap_lock.h>
 #include <linux/mm_types.h>
@@ -13,6 +14,7 @@
 #include <uapi/linux/fs.h>
 
 struct mempolicy;
+struct userfaultfd_ctx;
 
 /**
  * struct walk_section_ops - a walk by sections
@@ -52,7 +54,10 @@ struct walk_section_ops {
 /* Pages that each part counts for, besides those that change: holes take time, too. */
 #define WALK_PROTECT_PAGES	(WALK_FAULT_PAGES / 8)
 
-/* Bytes of small pages after which mlock() and munlock() look for a waiter. */
+/*
+ * Bytes of small pages after which calls that hold mmap_lock for writing, as mlock() and
+ * UFFDIO_UNREGISTER, look for a waiter.
+ */
 #define WALK_MLOCK_SIZE		((unsigned long)SZ_8M)
 
 /* Work of mlock() or the like since it took mmap_lock, and where it ends. */
@@ -84,6 +89,8 @@ int walk_sectioned(struct mm_struct *mm, const struct walk_section_ops *walk,
 struct vm_area_struct *walk_record(struct vm_area_struct *vma,
 				   const struct walk_section_ops *walk,
 				   void *private, size_t size);
+void walk_soft_dirty(struct mm_struct *mm, const struct mm_walk_ops *ops,
+		     void *private);
 void walk_wait_turn(struct mm_struct *mm, bool writer);
 void walk_yield_read(struct mm_struct *mm);
 bool walk_has_policy(struct vm_area_struct *vma, struct mempolicy *policy);
@@ -184,6 +191,101 @@ static inline int walk_mlock_wait(struct mm_struct *mm, unsigned long start,
 {
 	return static_branch_unlikely(&walk_mlock_key) ?
 	       __walk_mlock_wait(mm, start, len) : 0;
+}
+
+unsigned long __walk_uffd_clear(struct vma_iterator *vmi,
+				struct vm_area_struct *vma,
+				unsigned long start, unsigned long end);
+bool __walk_uffd_yield(struct mm_struct *mm, unsigned long start,
+		       unsigned long end, unsigned long *done);
+void __walk_uffd_release(struct mm_struct *mm, struct userfaultfd_ctx *ctx);
+
+#ifdef CONFIG_USERFAULTFD
+long uffd_wp_range(struct vm_area_struct *dst_vma, unsigned long start,
+		   unsigned long len, bool enable_wp);
+
+/**
+ * walk_uffd_clear - take write protection away from a VMA, until somebody waits
+ * @vmi:   The iterator of the call, at @vma.
+ * @vma:   The VMA, registered to write-protect; mmap_lock is held for writing.
+ * @start: Start of the range.
+ * @end:   Its end.
+ *
+ * If the switch is on and somebody waits for the lock, the call may end early: what is
+ * left of @vma then is a VMA of its own, as it was before.
+ *
+ * Return: where it ended.
+ */
+static inline unsigned long walk_uffd_clear(struct vma_iterator *vmi,
+					    struct vm_area_struct *vma,
+					    unsigned long start,
+					    unsigned long end)
+{
+	if (static_branch_unlikely(&walk_section_key))
+		return __walk_uffd_clear(vmi, vma, start, end);
+	uffd_wp_range(vma, start, end - start, false);
+	return end;
+}
+
+/**
+ * walk_uffd_yield - let others have mmap_lock between two VMAs that are unregistered
+ * @mm:    The address space; mmap_lock is held for writing.
+ * @start: Start of the range of the call: others may wait for its end.
+ * @end:   Its end.
+ * @done:  Bytes handled since the lock was taken; set to 0 if it is released.
+ *
+ * Return: true if the lock was released, and is held again.  Nothing that was looked up
+ * before is valid.
+ */
+static inline bool walk_uffd_yield(struct mm_struct *mm, unsigned long start,
+				   unsigned long end, unsigned long *done)
+{
+	return static_branch_unlikely(&walk_section_key) &&
+	       __walk_uffd_yield(mm, start, end, done);
+}
+
+/**
+ * walk_uffd_release - unregister memory of a userfaultfd that is being closed
+ * @mm:  Its address space, not locked; it need not have users.
+ * @ctx: The userfaultfd; nobody can call it any more, and it is not released.
+ *
+ * Lets go of mmap_lock when somebody waits.  Some memory may be left.
+ *
+ * Context: May sleep; takes mmap_lock for writing.
+ */
+static inline void walk_uffd_release(struct mm_struct *mm,
+				     struct userfaultfd_ctx *ctx)
+{
+	if (static_branch_unlikely(&walk_section_key))
+		__walk_uffd_release(mm, ctx);
+}
+#endif /* CONFIG_USERFAULTFD */
+
+bool __walk_numa_stop(struct mm_struct *mm, unsigned long *done,
+		      unsigned long updates);
+
+/* Where a part of a scan for NUMA balancing ends; [@start, @end) is what is left. */
+static inline unsigned long walk_numa_end(unsigned long start, unsigned long end)
+{
+	if (static_branch_unlikely(&walk_section_key) &&
+	    end - start > WALK_PROTECT_SIZE)
+		return ALIGN_DOWN(start + WALK_PROTECT_SIZE, WALK_PROTECT_SIZE);
+	return end;
+}
+
+/**
+ * walk_numa_stop - should a scan for NUMA balancing end here?
+ * @mm:      The address space; mmap_lock is held for reading.
+ * @done:    Its work since it took the lock, in pages; 0 in the beginning.
+ * @updates: Pages that the last part has changed.
+ *
+ * Return: true if the switch is on, somebody waits for the lock, and enough was done.
+ */
+static inline bool walk_numa_stop(struct mm_struct *mm, unsigned long *done,
+				  unsigned long updates)
+{
+	return static_branch_unlikely(&walk_section_key) &&
+	       __walk_numa_stop(mm, done, updates);
 }
 
 void __walk_scan_begin(struct walk_scan *part, struct mm_struct *mm,
@@ -307,6 +409,7 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 /* Macros: inline functions would change the register allocation. */
 #define walk_sectioned(mm, walk, private)	((void)(walk), 0)
 #define walk_record(vma, walk, private, size)	((void)(walk), (vma))
+#define walk_soft_dirty(mm, ops, private)	do { } while (0)
 #define walk_wait_turn(mm, writer)		do { } while (0)
 #define walk_yield_read(mm)			do { } while (0)
 #define walk_section_enabled()			false
@@ -319,6 +422,12 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 #define walk_mlock_yield(vmi, prev, start, at, end, flags)	0
 #define walk_mlockall_yield(vmi, prev, flags)	0
 #define walk_mlock_wait(mm, start, len)		0
+#define walk_uffd_clear(vmi, vma, start, end)				\
+	(uffd_wp_range(vma, start, (end) - (start), false), (end))
+#define walk_uffd_yield(mm, start, end, done)	((void)(done), false)
+#define walk_uffd_release(mm, ctx)		do { } while (0)
+#define walk_numa_end(start, end)		(end)
+#define walk_numa_stop(mm, done, updates)	((void)(done), false)
 /* @end is read where upstream reads it. */
 #define walk_scan_begin(part, mm, start, arg)	do { } while (0)
 #define walk_scan_until(part, end)		(end)

@@ -26,7 +26,8 @@
  *  M5. A call that must not see a range in two pieces, or half locked, waits until
  *      the call that has cut it has ended: mlock() and the like of an overlapping range,
  *      mremap(), and fork(), whose child would keep the pieces.  While one waits, no
- *      call of this mm lets go of mmap_lock again, so the wait is bounded.
+ *      call of this mm lets go of mmap_lock again, so the wait is bounded.  The calls
+ *      of uffd.c cut mappings, too, and are waited for.
  *
  * The caller waits for nobody else while others wait for it by M5, and its turn at
  * mmap_lock comes (W5), so M5 adds no deadlock: it is the wait for mmap_lock that
@@ -141,10 +142,13 @@ int __walk_mlock_wait(struct mm_struct *mm, unsigned long start,
 
 /* Pages of a hold after which the call looks for somebody who waits. */
 #define MLOCK_PAGES		(WALK_MLOCK_SIZE / PAGE_SIZE)
-/* A VMA counts as so many pages besides its own, for finding and merging it. */
-#define MLOCK_VMA_PAGES		(MLOCK_PAGES / 32)
+#define MLOCK_VMA_PAGES		(WALK_MLOCK_VMA_SIZE / PAGE_SIZE)
 
-static bool mlock_awaited(struct mm_struct *mm)
+/**
+ * walk_cut_awaited - does somebody wait for mmap_lock, and may have it?
+ * @mm: The address space, locked for writing.
+ */
+bool walk_cut_awaited(struct mm_struct *mm)
 {
 	/* There, a writer cannot see who waits. */
 	if (IS_ENABLED(CONFIG_PREEMPT_RT))
@@ -156,16 +160,24 @@ static bool mlock_awaited(struct mm_struct *mm)
 	return mmap_lock_is_contended(mm) || rwsem_has_spinner(&mm->mmap_lock);
 }
 
-/* M3.  Others must not miss the place in max_map_count that the second piece needs. */
-static bool mlock_may_cut(struct vm_area_struct *vma)
+/*
+ * M3, for any VMA.  Others must not miss the place in max_map_count that the second piece
+ * needs.
+ */
+bool walk_may_cut(struct vm_area_struct *vma)
 {
 	const int limit = READ_ONCE(sysctl_max_map_count);
 
 	if (vma->vm_ops && vma->vm_ops->close)
 		return false;
-	if (vma->vm_flags & (VM_GROWSDOWN | VM_GROWSUP) || userfaultfd_armed(vma))
+	if (vma->vm_flags & (VM_GROWSDOWN | VM_GROWSUP))
 		return false;
 	return vma->vm_mm->map_count < limit - limit / 16;
+}
+
+static bool mlock_may_cut(struct vm_area_struct *vma)
+{
+	return !userfaultfd_armed(vma) && walk_may_cut(vma);
 }
 
 /* The VMA that begins at @addr, inside of one that has just been split. */
@@ -201,10 +213,19 @@ static bool mlock_cut(struct vm_area_struct *vma, unsigned long cut,
 	return true;
 }
 
-/* Returns where to look for a waiter, or @end. */
-static unsigned long mlock_walk_section(struct vm_area_struct *vma,
-					unsigned long addr, unsigned long end,
-					const struct mm_walk_ops *ops)
+/**
+ * walk_write_section - walk a part of a VMA with mmap_lock held for writing
+ * @vma:     The VMA; not of hugetlb.
+ * @addr:    Where the part begins.
+ * @end:     Where it ends at the latest.
+ * @ops:     How to walk it.
+ * @private: For @ops.
+ *
+ * Return: where to look for a waiter, or @end.
+ */
+unsigned long walk_write_section(struct vm_area_struct *vma, unsigned long addr,
+				 unsigned long end, const struct mm_walk_ops *ops,
+				 void *private)
 {
 	struct section section = section_begin(WALK_MLOCK_SIZE);
 	struct section_step step;
@@ -219,7 +240,7 @@ static unsigned long mlock_walk_section(struct vm_area_struct *vma,
 		addr = faultline_next_step(vma, addr, next, &section, &step);
 		if (step.start < step.end)
 			walk_page_range(vma->vm_mm, step.start, step.end, ops,
-					NULL);
+					private);
 		else
 			cond_resched();
 	} while (addr < end && section.budget > 0);
@@ -238,8 +259,8 @@ void __walk_mlock(struct vma_iterator *vmi, struct vm_area_struct *vma,
 	while (addr < end) {
 		long left;
 
-		addr = mlock_walk_section(vma, addr, end, ops);
-		if (addr == end || !may_cut || !mlock_awaited(mm))
+		addr = walk_write_section(vma, addr, end, ops, NULL);
+		if (addr == end || !may_cut || !walk_cut_awaited(mm))
 			continue;
 		may_cut = mlock_cut(vma, addr, end, oldflags);
 		/* A split has changed the tree. */
@@ -266,7 +287,7 @@ bool __walk_mlock_should_yield(struct vma_iterator *vmi,
 		       ((end - max(vma_iter_addr(vmi), work->end)) >> PAGE_SHIFT);
 	work->end = end;
 	/* The first and the last table of a part may be partial. */
-	if (work->pages < MLOCK_PAGES / 2 || !mlock_awaited(current->mm))
+	if (work->pages < MLOCK_PAGES / 2 || !walk_cut_awaited(current->mm))
 		return false;
 	work->pages = 0;
 	return true;
@@ -322,12 +343,17 @@ static bool mlock_passes_limit(struct mm_struct *mm, unsigned long start,
 	       !capable(CAP_IPC_LOCK);
 }
 
-/*
- * Release the lock until others have had it.  A call for [@start, @end) is to be
- * charged for @pages more.
+/**
+ * walk_cut_yield - release mmap_lock until others have had it
+ * @mm:    The address space, locked for writing.
+ * @start: Start of the range of the call: others may wait for its end (M5).
+ * @end:   Its end.
+ * @pages: Pages that mlock() is to be charged for meanwhile (M4).
+ *
+ * Return: 0, or -EINTR if the caller is being killed; mmap_lock is held again.
  */
-static int mlock_yield(struct mm_struct *mm, unsigned long start,
-		       unsigned long end, unsigned long pages)
+int walk_cut_yield(struct mm_struct *mm, unsigned long start, unsigned long end,
+		   unsigned long pages)
 {
 	struct mlock_call call = { .mm = mm, .start = start, .end = end };
 
@@ -366,7 +392,7 @@ int walk_mlock_yield(struct vma_iterator *vmi, struct vm_area_struct **prev,
 
 	if (flags & VM_LOCKED)
 		pages = mlock_pages_left(mm, *at, end, MLOCK_CHARGE_VMAS);
-	err = mlock_yield(mm, start, end, pages);
+	err = walk_cut_yield(mm, start, end, pages);
 	if (err)
 		return err;
 	if (flags & VM_LOCKED && mlock_passes_limit(mm, *at, end, pages))
@@ -406,7 +432,7 @@ int walk_mlockall_yield(struct vma_iterator *vmi, struct vm_area_struct **prev,
 	/* M4.  There can be many mappings; with no more than the limit, this is enough. */
 	if (flags & VM_LOCKED && mm->total_vm > mm->locked_vm)
 		pages = mm->total_vm - mm->locked_vm;
-	err = mlock_yield(mm, 0, ULONG_MAX, pages);
+	err = walk_cut_yield(mm, 0, ULONG_MAX, pages);
 	if (err)
 		return err;
 	if (flags & VM_LOCKED &&

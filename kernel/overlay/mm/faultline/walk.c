@@ -25,6 +25,16 @@
  *  W6. The caller finds its place again by address, as it does after a page fault that
  *      has released the lock.
  *
+ * Soft-dirty bits are cleared by yielding, with mmap_lock held for writing.
+ *
+ *  W7. A page that is written after the call has returned is found, and so is one that was
+ *      written before and not looked at.  Nothing else is promised: what is mapped, moved or
+ *      merged meanwhile has VM_SOFTDIRTY or the bits of its entries, so at worst pages are
+ *      found that nobody has written to.
+ *  W8. Each entry that has lost write access is flushed before the lock is released, as
+ *      on upstream, so that nobody but rmap meets one that is not.  Until then rmap sees
+ *      mm->tlb_flush_pending.
+ *
  * See Documentation/admin-guide/mm/faultline/walk.rst.
  */
 
@@ -36,7 +46,9 @@
 #include <linux/ktime.h>
 #include <linux/mempolicy.h>
 #include <linux/mm.h>
+#include <linux/mm_inline.h>
 #include <linux/mmap_lock.h>
+#include <linux/mmu_notifier.h>
 #include <linux/pagewalk.h>
 #include <linux/rcupdate.h>
 #include <linux/rwsem.h>
@@ -45,6 +57,7 @@
 #include <linux/string.h>
 #include <linux/userfaultfd_k.h>
 #include <linux/vmstat.h>
+#include <asm/tlbflush.h>
 #include <trace/events/faultline.h>
 
 #include "../internal.h"
@@ -154,6 +167,23 @@ bool walk_has_policy(struct vm_area_struct *vma, struct mempolicy *policy)
 {
 	return same_policy(vma_policy(vma), policy) ||
 	       walk_broken(WALK_FOREIGN_POLICY);
+}
+#endif
+
+#ifdef CONFIG_NUMA_BALANCING
+/*
+ * W4.  Others wait for the end of the scan, which is the caller's: the next scan goes on
+ * where it has stopped, when its time comes.  It does not wait for its turn here, as it
+ * does not wait for mmap_lock either: it delays a thread that returns to user space.
+ */
+bool __walk_numa_stop(struct mm_struct *mm, unsigned long *done,
+		      unsigned long updates)
+{
+	*done += updates + WALK_PROTECT_PAGES;
+	if (*done < WALK_FAULT_PAGES || !mmap_lock_is_contended(mm))
+		return false;
+	count_vm_event(WALK_SECTION_YIELDS);
+	return true;
 }
 #endif
 
@@ -445,6 +475,73 @@ struct vm_area_struct *walk_record(struct vm_area_struct *vma,
 	if (addr < target.end)
 		walk_locked(vma, addr, target.end, walk, private);
 	return vma;
+}
+
+/* === Soft-dirty bits ====================================================== */
+
+/* Clear the bits of a part of a VMA, whose notifiers are told.  Returns where it ended. */
+static unsigned long soft_dirty_section(struct vm_area_struct *vma,
+					unsigned long addr, unsigned long end,
+					const struct mm_walk_ops *ops,
+					void *private)
+{
+	struct mmu_notifier_range range;
+	unsigned long next;
+
+	end = min(end, ALIGN_DOWN(addr + WALK_STEP, WALK_STEP));
+	mmu_notifier_range_init(&range, MMU_NOTIFY_SOFT_DIRTY, 0, vma->vm_mm,
+				addr, end);
+	mmu_notifier_invalidate_range_start(&range);
+	next = walk_write_section(vma, addr, end, ops, private);
+	mmu_notifier_invalidate_range_end(&range);
+	return next;
+}
+
+/* W8 */
+static void soft_dirty_flush(struct mm_struct *mm)
+{
+	if (!walk_broken(WALK_NO_FLUSH))
+		flush_tlb_mm(mm);
+	dec_tlb_flush_pending(mm);
+}
+
+/**
+ * walk_soft_dirty - clear the soft-dirty bits of all pages
+ * @mm:      The address space, locked for writing; no VMA has VM_SOFTDIRTY.
+ * @ops:     How to walk it.
+ * @private: For @ops.
+ *
+ * Lets go of mmap_lock when somebody waits.
+ *
+ * Context: May sleep.  The lock is held on return.
+ */
+void walk_soft_dirty(struct mm_struct *mm, const struct mm_walk_ops *ops,
+		     void *private)
+{
+	unsigned long addr = 0, done = 0;
+	struct vm_area_struct *vma;
+
+	inc_tlb_flush_pending(mm);
+	/* W1: each VMA is looked up anew. */
+	while ((vma = find_vma(mm, addr))) {
+		unsigned long from = max(addr, vma->vm_start);
+
+		addr = vma->vm_end;
+		/* Of which the walk looks at nothing. */
+		if (!is_vm_hugetlb_page(vma))
+			addr = soft_dirty_section(vma, from, addr, ops, private);
+		cond_resched();
+		/* W4 */
+		done += WALK_MLOCK_VMA_SIZE + (addr - from);
+		if (done < WALK_MLOCK_SIZE || !walk_cut_awaited(mm))
+			continue;
+		done = 0;
+		soft_dirty_flush(mm);
+		walk_yield_write(mm);
+		mmap_write_lock(mm);
+		inc_tlb_flush_pending(mm);
+	}
+	soft_dirty_flush(mm);
 }
 
 /* === PAGEMAP_SCAN ========================================================= */

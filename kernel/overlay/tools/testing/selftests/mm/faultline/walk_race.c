@@ -40,6 +40,9 @@ struct data {
 	long expected;
 	/* Calls in which several sections of records were walked. */
 	long by_sections;
+	struct memory_group group;
+	/* A userfaultfd, or -1. */
+	atomic_int uffd;
 	/* For each page: the last thing that a racer has done to it. */
 	enum { KEPT, UNMAPPED, REPLACED } *changed;
 };
@@ -1462,6 +1465,356 @@ TEST_F_TIMEOUT(race, mlock_killed, TIMEOUT)
 	RACE_TEST(&self->r, &d, .racers = 1, .prepare = prepare_empty,
 		  .racer = writer, .call = kill_locking,
 		  .verify = succeeded, .enough = has_yielded);
+}
+
+/* --- memory that userfaultfd unregisters */
+
+/* Until the last file is closed: a child that was forked meanwhile has it open, too. */
+#define CLOSED_NS	(60 * 1000000000ULL)
+
+static bool all_closed(struct race *r)
+{
+	__u64 began = now_ns();
+	size_t left;
+
+	do {
+		left = uffd_protected(r->start, r->len);
+		if (!left)
+			return true;
+		usleep(1000);
+	} while (now_ns() - began < CLOSED_NS);
+	ksft_print_msg("%zu pages are still protected\n", left);
+	return false;
+}
+
+/* As ioctl(); a file that is still open may have the range. */
+static int register_again(int fd, struct race *r)
+{
+	__u64 began = now_ns();
+	int ret;
+
+	do {
+		ret = uffd_register(fd, r->start, r->len,
+				    UFFDIO_REGISTER_MODE_WP);
+	} while (ret && errno == EBUSY && now_ns() - began < CLOSED_NS);
+	return ret;
+}
+
+/* Calls that want one mapping get it, in the middle of UNREGISTER and close() as well. */
+static int unregister_growing(struct race *r)
+{
+	int i, fd;
+
+	for (i = 0; i < 4; i++) {
+		fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL);
+		if (fd < 0)
+			return -errno;
+		if (register_again(fd, r) ||
+		    uffd_protect(fd, r->start, r->len, true) ||
+		    (i % 2 && uffd_unregister(fd, r->start, r->len)))
+			return -errno;
+		if (i % 2 && uffd_protected(r->start, r->len))
+			return -EIO;
+		close(fd);
+		if (!all_closed(r))
+			return -EIO;
+	}
+	return sum_up();
+}
+
+TEST_F_TIMEOUT(race, uffd_whole, TIMEOUT)
+{
+	int fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL);
+	struct data d;
+
+	if (fd < 0)
+		SKIP(return, "there is no userfaultfd");
+	close(fd);
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_growing,
+		  .racer = whole_racer, .call = unregister_growing,
+		  .verify = succeeded, .enough = has_yielded);
+}
+
+/*
+ * Pages are written, replaced and unmapped beside it, and others protected by a thread
+ * that does not know.  Nothing is protected in the end, as nothing is registered.
+ */
+static void uffd_racer(struct race *r, int id)
+{
+	struct data *d = r->data;
+	__u64 seed = r->tag + id;
+
+	if (id < 2) {
+		replacer(r, id);
+		return;
+	}
+	while (!atomic_load(&r->done)) {
+		size_t page = random_next(&seed) % npages();
+		int fd = atomic_load(&d->uffd);
+
+		/* Not those of the replacers. */
+		if (page % 8 && page % 2 == 0)
+			continue;
+		if (id == 2 && fd >= 0)
+			uffd_protect(fd, r->start + page / 64 * 64 * page_size(),
+				     64 * page_size(), true);
+		else if (page % 2)
+			word_write(r->start + page * page_size(),
+				   page_word(r->tag, page));
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+static bool prepare_uffd(struct race *r)
+{
+	struct data *d = r->data;
+
+	atomic_store(&d->uffd, -1);
+	memset(d->changed, 0, npages() * sizeof(*d->changed));
+	return prepare_anon(r);
+}
+
+static int unregister_beside(struct race *r)
+{
+	struct data *d = r->data;
+	int i, fd, ret;
+
+	for (i = 0; i < 4; i++) {
+		fd = uffd_open_async();
+		if (fd < 0)
+			return -errno;
+		/* A call of the racer can keep the last one open. */
+		ret = register_again(fd, r);
+		atomic_store(&d->uffd, fd);
+		if (!ret)
+			uffd_protect(fd, r->start, r->len, true);
+		if (!ret && i % 2)
+			ret = uffd_unregister(fd, r->start, r->len);
+		atomic_store(&d->uffd, -1);
+		close(fd);
+		if (ret)
+			return -EIO;
+	}
+	return sum_up();
+}
+
+static bool none_protected(struct race *r)
+{
+	return replaced_only(r, false) && !uffd_protected(r->start, r->len);
+}
+
+TEST_F_TIMEOUT(race, uffd_beside, TIMEOUT)
+{
+	int fd = uffd_open_async();
+	struct data d;
+
+	if (fd < 0)
+		SKIP(return, "userfaultfd cannot write-protect without events");
+	close(fd);
+	ASSERT_TRUE(data_init(&d));
+	d.changed = calloc(npages(), sizeof(*d.changed));
+	ASSERT_NE(NULL, d.changed);
+	catch_faults();
+	RACE_TEST(&self->r, &d, .racers = 4, .prepare = prepare_uffd,
+		  .racer = uffd_racer, .call = unregister_beside,
+		  .verify = none_protected, .enough = has_yielded);
+	free(d.changed);
+}
+
+/* Every 64th page is missing.  A thread that waits for one is woken up by close(). */
+static void missing_racer(struct race *r, int id)
+{
+	__u64 seed = r->tag + id;
+
+	if (!id) {
+		writer(r, id);
+		return;
+	}
+	while (!atomic_load(&r->done)) {
+		char *p = r->start + random_next(&seed) % (npages() / 64) * 64 *
+				     page_size();
+
+		if (word_read(p) && word_read(p) != page_word(r->tag, (p - r->start) /
+							      page_size()))
+			race_wrong(r);
+		race_acted(r, true);
+	}
+}
+
+static int close_missing(struct race *r)
+{
+	int fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL);
+	size_t i;
+
+	if (fd < 0)
+		return -errno;
+	if (uffd_register(fd, r->start, r->len, UFFDIO_REGISTER_MODE_WP |
+						UFFDIO_REGISTER_MODE_MISSING) ||
+	    uffd_protect(fd, r->start, r->len, true))
+		return -errno;
+	for (i = 0; i < npages(); i += 64)
+		if (madvise(r->start + i * page_size(), page_size(),
+			    MADV_DONTNEED))
+			return -errno;
+	close(fd);
+	return uffd_protected(r->start, r->len) ? -EIO : sum_up();
+}
+
+/* One that is not woken up does not end. */
+TEST_F_TIMEOUT(race, uffd_wakes, TIMEOUT)
+{
+	int fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL);
+	struct data d;
+
+	if (fd < 0)
+		SKIP(return, "there is no userfaultfd");
+	close(fd);
+	ASSERT_TRUE(data_init(&d));
+	RACE_TEST(&self->r, &d, .racers = 3, .racer = missing_racer,
+		  .call = close_missing, .verify = succeeded,
+		  .enough = has_yielded);
+}
+
+/* --- a cpuset whose nodes change, so that it moves the memory of its processes */
+
+/* Until the worker has moved the pages of a range. */
+#define CPUSET_NS	(60 * 1000000000ULL)
+
+static const char *const nodes_text[] = { "0", "1" };
+
+static bool prepare_cpuset(struct race *r)
+{
+	struct data *d = r->data;
+
+	if (memory_group_write(&d->group, "cpuset.mems", nodes_text[0]) ||
+	    !prepare_empty(r))
+		return false;
+	fill_pages(r->start, r->len, r->tag);
+	return true;
+}
+
+/*
+ * As on upstream, a page that something else holds at the moment stays where it is, and
+ * nobody comes back for it.
+ */
+static bool moved_to_node(struct race *r, int node)
+{
+	const size_t enough = npages() - npages() / 16;
+	__u64 began = now_ns();
+	size_t found;
+
+	do {
+		found = pages_on_node(r->start, r->len, node);
+		if (found >= enough)
+			return true;
+		usleep(1000);
+	} while (now_ns() - began < CPUSET_NS);
+	ksft_print_msg("only %zu of %zu pages have moved to node %d\n", found,
+		       npages(), node);
+	return false;
+}
+
+static int change_nodes(struct race *r)
+{
+	struct data *d = r->data;
+	int i, ret;
+
+	for (i = 1; i >= 0; i--) {
+		ret = memory_group_write(&d->group, "cpuset.mems",
+					 nodes_text[i]);
+		if (ret)
+			return ret;
+		if (!moved_to_node(r, i))
+			return -EIO;
+	}
+	return sum_up();
+}
+
+TEST_F_TIMEOUT(race, cpuset, TIMEOUT)
+{
+	struct data d;
+
+	if (!have_nodes())
+		SKIP(return, "this machine has one node");
+	ASSERT_TRUE(data_init(&d));
+	if (!control_group_enter(&d.group, "cpuset"))
+		SKIP(return, "there is no cpuset cgroup");
+	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_cpuset,
+		  .racer = writer, .call = change_nodes,
+		  .verify = contents_kept, .enough = has_yielded);
+	memory_group_leave(&d.group);
+	EXPECT_TRUE(isolation_ends())
+		TH_LOG("pages stay isolated");
+}
+
+/* --- soft-dirty bits that are cleared while pages are written to */
+
+/* Each writer has every eighth page, and writes to all of them after the call. */
+static void dirty_racer(struct race *r, int id)
+{
+	__u64 seed = r->tag + id;
+	size_t i;
+
+	if (id == 2) {
+		writer(r, id);
+		return;
+	}
+	while (!atomic_load(&r->done)) {
+		i = random_next(&seed) % (npages() / 8) * 8 + id;
+		word_write(r->start + i * page_size(), page_word(r->tag, i));
+		race_acted(r, !atomic_load(&r->done));
+	}
+	for (i = id; i < npages(); i += 8)
+		word_write(r->start + i * page_size(), page_word(r->tag, i));
+}
+
+/* Base pages; what merges with a mapping that is new is dirty. */
+static bool prepare_dirty(struct race *r)
+{
+	r->len = race_range();
+	r->start = map_apart(r->len);
+	if (!r->start)
+		return false;
+	madvise(r->start, r->len, MADV_NOHUGEPAGE);
+	fill_pages(r->start, r->len, r->tag);
+	return true;
+}
+
+static int forget_written(struct race *r)
+{
+	return clear_refs(getpid(), "4") ? -EIO : 0;
+}
+
+static bool dirty_found(struct race *r)
+{
+	size_t i;
+
+	if (r->ret || bad_pages(r->start, r->len, r->tag))
+		return false;
+	for (i = 0; i < npages(); i += 8) {
+		char *p = r->start + i * page_size();
+
+		if (soft_dirty(p, 2 * page_size()) == 2 &&
+		    !soft_dirty(p + 2 * page_size(), 6 * page_size()))
+			continue;
+		ksft_print_msg("page %zu: two of eight were written to\n", i);
+		return false;
+	}
+	return !sum_up();
+}
+
+TEST_F_TIMEOUT(race, soft_dirty, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	/* A mapping that is new is dirty. */
+	if (!soft_dirty(d.pages[0], page_size()))
+		SKIP(return, "there are no soft-dirty bits");
+	RACE_TEST(&self->r, &d, .racers = 3, .prepare = prepare_dirty,
+		  .racer = dirty_racer, .call = forget_written,
+		  .verify = dirty_found, .enough = has_yielded);
 }
 
 int main(int argc, char **argv)

@@ -186,7 +186,7 @@ TEST_F_TIMEOUT(walk, clear_refs, TIMEOUT)
 	expect_walks(_metadata, &self->s, 3);
 }
 
-/* Soft-dirty bits and the peak are upstream's. */
+/* Others than 1 to 3 are not done section by section. */
 TEST_F_TIMEOUT(walk, clear_refs_upstream, TIMEOUT)
 {
 	EXPECT_EQ(0, clear_refs(getpid(), "4"));
@@ -1245,6 +1245,269 @@ TEST_F_TIMEOUT(walk, mlockall, TIMEOUT)
 		 _metadata->exit_code == KSFT_PASS);
 	waiter_stop(&w);
 	expect_yields(_metadata, &self->s);
+}
+
+/* --- memory that userfaultfd unregisters */
+
+/* With all that is needed to write-protect files in memory; or -1. */
+static int uffd_open_wp(void)
+{
+	return uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP |
+			 UFFD_FEATURE_WP_HUGETLBFS_SHMEM, NULL);
+}
+
+/* Nothing is registered or protected, all can be written, in so many mappings. */
+static void expect_unregistered(struct __test_metadata *_metadata, int fd, char *p,
+				size_t len, int n)
+{
+	EXPECT_EQ(0, uffd_protected(p, len));
+	EXPECT_EQ(n, mappings(p, len));
+	if (fd >= 0) {
+		EXPECT_EQ(-1, uffd_protect(fd, p, len, true));
+		EXPECT_EQ(ENOENT, errno);
+	}
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+	fill_pages(p, len, TAG);
+}
+
+/*
+ * Registers and protects a range that is mapped, and takes both away: all at once, in the
+ * middle and then around it, and by close().
+ */
+static void protect_unregister(struct __test_metadata *_metadata, struct state *s,
+			       char *p, size_t len)
+{
+	const size_t pages = len / page_size(), edge = 3 * page_size();
+	const int n = mappings(p, len);
+	struct waiter w;
+	int tries = 0;
+
+	waiter_start(_metadata, &w);
+	do {
+		int fd = uffd_open_wp();
+
+		ASSERT_LE(0, fd);
+		ASSERT_EQ(0, uffd_register(fd, p, len,
+					   UFFDIO_REGISTER_MODE_WP));
+		ASSERT_EQ(0, uffd_protect(fd, p, len, true));
+		EXPECT_EQ(pages, uffd_protected(p, len));
+		ASSERT_EQ(0, uffd_unregister(fd, p, len));
+		expect_unregistered(_metadata, fd, p, len, n);
+
+		ASSERT_EQ(0, uffd_register(fd, p, len,
+					   UFFDIO_REGISTER_MODE_WP));
+		ASSERT_EQ(0, uffd_protect(fd, p, len, true));
+		ASSERT_EQ(0, uffd_unregister(fd, p + edge, len - 2 * edge));
+		EXPECT_EQ(2 * edge / page_size(), uffd_protected(p, len));
+		EXPECT_EQ(n + 2, mappings(p, len));
+		ASSERT_EQ(0, uffd_unregister(fd, p, len));
+		expect_unregistered(_metadata, fd, p, len, n);
+
+		ASSERT_EQ(0, uffd_register(fd, p, len,
+					   UFFDIO_REGISTER_MODE_WP));
+		ASSERT_EQ(0, uffd_protect(fd, p, len, true));
+		close(fd);
+		expect_unregistered(_metadata, -1, p, len, n);
+	} while (once_more(s, ++tries) && _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	expect_yields(_metadata, s);
+}
+
+/* Can memory be write-protected by userfaultfd? */
+static bool can_protect(char *p, size_t len)
+{
+	int fd = uffd_open_wp();
+	bool can = fd >= 0 &&
+		   !uffd_register(fd, p, len, UFFDIO_REGISTER_MODE_WP);
+
+	close(fd);
+	return can;
+}
+
+TEST_F_TIMEOUT(walk, uffd_unregister, TIMEOUT)
+{
+	char *p = map_lockable(BIG);
+
+	ASSERT_NE(NULL, p);
+	if (!can_protect(p, BIG))
+		SKIP(return, "userfaultfd cannot write-protect");
+	protect_unregister(_metadata, &self->s, p, BIG);
+}
+
+TEST_F_TIMEOUT(walk, uffd_unregister_shared, TIMEOUT)
+{
+	char *p = map_memfd(BIG);
+
+	ASSERT_NE(NULL, p);
+	fill_pages(p, BIG, TAG);
+	if (!can_protect(p, BIG))
+		SKIP(return, "userfaultfd cannot write-protect shared memory");
+	protect_unregister(_metadata, &self->s, p, BIG);
+}
+
+/* No page was written to before it is registered, so there is no anon_vma. */
+TEST_F_TIMEOUT(walk, uffd_unregister_private, TIMEOUT)
+{
+	char *file = map_memfd(BIG), *p;
+
+	ASSERT_NE(NULL, file);
+	fill_pages(file, BIG, TAG);
+	p = map_private_again(file, BIG);
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(0, munmap(file, BIG));
+	ASSERT_EQ(0, madvise(p, BIG, MADV_POPULATE_READ));
+	if (!can_protect(p, BIG))
+		SKIP(return, "userfaultfd cannot write-protect private files");
+	protect_unregister(_metadata, &self->s, p, BIG);
+}
+
+/* What is unregistered before and after a hole, and an error that changes nothing. */
+TEST_F_TIMEOUT(walk, uffd_unregister_hole, TIMEOUT)
+{
+	const size_t part = 3 * BIG / 4;
+	char *p = map_lockable(BIG);
+	int fd = uffd_open_wp();
+
+	ASSERT_NE(NULL, p);
+	if (fd < 0 || uffd_register(fd, p, BIG, UFFDIO_REGISTER_MODE_WP))
+		SKIP(return, "userfaultfd cannot write-protect");
+	ASSERT_EQ(0, uffd_protect(fd, p, BIG, true));
+	ASSERT_EQ(0, munmap(p + part, page_size()));
+	EXPECT_EQ(-1, uffd_unregister(fd, p + part, page_size()));
+	EXPECT_EQ(EINVAL, errno);
+	EXPECT_EQ(BIG / page_size() - 1, uffd_protected(p, BIG));
+	EXPECT_EQ(0, uffd_unregister(fd, p, BIG));
+	EXPECT_EQ(0, uffd_protected(p, BIG));
+	EXPECT_EQ(2, mappings(p, BIG));
+	EXPECT_EQ(0, bad_pages(p, part, TAG));
+	close(fd);
+	expect_kept(_metadata, &self->s);
+}
+
+/* --- NUMA balancing */
+
+#define SCAN_KNOBS	"/sys/kernel/debug/sched/numa_balancing/"
+/* Until a scan has come, however slow the machine is. */
+#define SCAN_NS		(120 * 1000000000ULL)
+
+/* Scans come as fast as they can. */
+static struct scan_knob {
+	const char *path, *value;
+	char was[32];
+} scan_knobs[] = {
+	{ SCAN_KNOBS "scan_delay_ms", "1" },
+	{ SCAN_KNOBS "scan_period_min_ms", "10" },
+	{ SCAN_KNOBS "scan_period_max_ms", "10" },
+	{ "/proc/sys/kernel/numa_balancing", "1" },
+};
+
+/* False if this kernel has no NUMA balancing. */
+static bool scan_start(void)
+{
+	size_t i;
+
+	for (i = 0; i < ARRAY_SIZE(scan_knobs); i++) {
+		struct scan_knob *k = &scan_knobs[i];
+
+		if (read_text(k->path, k->was, sizeof(k->was)) < 0 ||
+		    write_text(k->path, k->value))
+			return false;
+	}
+	return true;
+}
+
+static void scan_stop(void)
+{
+	size_t i = ARRAY_SIZE(scan_knobs);
+
+	while (i--)
+		write_text(scan_knobs[i].path, scan_knobs[i].was);
+}
+
+/*
+ * A thread that uses its memory scans it for NUMA balancing, and lets others go first.
+ * With the switch off, the same pages are scanned.
+ */
+TEST_F_TIMEOUT(walk, numa_scan, TIMEOUT)
+{
+	long updates = vmstat_read("numa_pte_updates"), scanned;
+	char *p = map_filled(BIG, TAG);
+	__u64 began = now_ns();
+	struct waiter w;
+
+	ASSERT_NE(NULL, p);
+	if (!have_nodes() || updates < 0 || !scan_start())
+		SKIP(return, "there is no NUMA balancing here");
+	waiter_start(_metadata, &w);
+	do {
+		EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+		scanned = vmstat_read("numa_pte_updates") - updates;
+	} while ((scanned < (long)(BIG / page_size()) ||
+		  once_more(&self->s, 0)) && now_ns() - began < SCAN_NS &&
+		 _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	scan_stop();
+	EXPECT_LE((long)(BIG / page_size()), scanned)
+		TH_LOG("only %ld pages were scanned", scanned);
+	expect_yields(_metadata, &self->s);
+}
+
+/* --- soft-dirty bits */
+
+/* Nothing is dirty after the call, and what is written then, is. */
+static void clear_and_write(struct __test_metadata *_metadata, char *p, size_t len)
+{
+	const size_t pages = len / page_size();
+	size_t i;
+
+	ASSERT_EQ(0, clear_refs(getpid(), "4"));
+	EXPECT_EQ(0, soft_dirty(p, len));
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+	EXPECT_EQ(0, soft_dirty(p, len));
+	for (i = 0; i < pages; i += 3)
+		word_write(p + i * page_size(), page_word(TAG, i));
+	EXPECT_EQ((pages + 2) / 3, soft_dirty(p, len));
+}
+
+TEST_F_TIMEOUT(walk, soft_dirty, TIMEOUT)
+{
+	char *p = map_lockable(BIG), *file = map_memfd(BIG);
+	struct waiter w;
+	int tries = 0;
+
+	ASSERT_NE(NULL, p);
+	ASSERT_NE(NULL, file);
+	fill_pages(file, BIG, TAG);
+	/* A mapping that is new is dirty. */
+	if (!soft_dirty(p, BIG))
+		SKIP(return, "there are no soft-dirty bits");
+	waiter_start(_metadata, &w);
+	do {
+		clear_and_write(_metadata, p, BIG);
+		clear_and_write(_metadata, file, BIG);
+	} while (once_more(&self->s, ++tries) &&
+		 _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	expect_yields(_metadata, &self->s);
+}
+
+TEST_F_TIMEOUT(walk, soft_dirty_huge, TIMEOUT)
+{
+	char *p = map_apart(BIG);
+
+	ASSERT_NE(NULL, p);
+	if (madvise(p, BIG, MADV_HUGEPAGE))
+		SKIP(return, "there are no huge pages");
+	fill_pages(p, BIG, TAG);
+	if (!soft_dirty(p, BIG))
+		SKIP(return, "there are no soft-dirty bits");
+	ASSERT_EQ(0, clear_refs(getpid(), "4"));
+	EXPECT_EQ(0, soft_dirty(p, BIG));
+	word_write(p + BIG / 2, page_word(TAG, BIG / 2 / page_size()));
+	EXPECT_LE(1, soft_dirty(p + BIG / 2, BIG / 2));
+	EXPECT_EQ(0, soft_dirty(p, BIG / 2));
+	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+	expect_kept(_metadata, &self->s);
 }
 
 int main(int argc, char **argv)
