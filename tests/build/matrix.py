@@ -150,7 +150,8 @@ MIXED = (
 )
 
 ROWS = (
-    Row(X86, ALL + HUGETLB + SPF + "MMU_NOTIFIER=n", title="all features"),
+    # microvm has no NUMA balancing, whose scans we change.
+    Row(X86, ALL + HUGETLB + SPF + "MMU_NOTIFIER=n NUMA_BALANCING=y", title="all features"),
     # arm64 does not call speculative page faults.
     Row(ARM64, ALL + HUGETLB + "FAULTLINE_SPF=n", title="all features"),
     Row(PPC64LE, ALL + SPF + "FAULTLINE_SPF_TORTURE=y", title="all features"),
