@@ -1361,7 +1361,7 @@ TEST_F_TIMEOUT(walk, uffd_unregister_private, TIMEOUT)
 	protect_unregister(_metadata, &self->s, p, BIG);
 }
 
-/* What is unregistered before and after a hole, and an error that changes nothing. */
+/* Memory before and after a hole is unregistered; an error changes nothing. */
 TEST_F_TIMEOUT(walk, uffd_unregister_hole, TIMEOUT)
 {
 	const size_t part = 3 * BIG / 4;
