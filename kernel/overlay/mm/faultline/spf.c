@@ -68,6 +68,16 @@
  * VMA read lock, as long as we do nothing but change entries under the page
  * table lock.
  *
+ * On arm64 a TLB flush is an instruction that is broadcast, and interrupts no CPU.
+ * So it does not wait for those who walk page tables with interrupts off, but no
+ * rule asks for that: W6 is about RCU.  Once it is complete (the DSB after TLBI), no
+ * CPU uses an older translation, or makes one from a table that was unlinked before:
+ * that is all that a writer relies on.  A change of one contiguous entry may write
+ * the entries of its whole block, some of them in the next VMA, whose lock upstream's
+ * fault does not hold either.  They are in the same table, so its lock is held, and
+ * only accessed and dirty bits change.  Meanwhile they are empty for a moment: to
+ * spf_peek() as well, but what it has read is checked again.
+ *
  * While we hold the page table lock, neither the table nor the anon_vma and the
  * file of the snapshot can go away: they all go after X's pass.  The VMA can,
  * since a merge needs no pass.  So only the snapshot is used.
@@ -161,12 +171,15 @@ static_assert(SPF_ABORT_NO_MEMORY - SPF_ZERO == ABORT_NO_MEMORY);
 
 /* === The VMA snapshot ===================================================== */
 
-/* Kinds of mappings that are left to the upstream path. */
+/*
+ * Kinds of mappings that are left to the upstream path.  (VM_MTE: pages with
+ * tags, on arm64.)
+ */
 static bool spf_unsupported(vm_flags_t flags)
 {
 	return flags & (VM_SHARED | VM_MAYSHARE | VM_HUGETLB | VM_PFNMAP |
 			VM_MIXEDMAP | VM_IO | VM_SHADOW_STACK | VM_DROPPABLE |
-			VM_UFFD_MISSING | VM_UFFD_WP | VM_UFFD_MINOR);
+			VM_MTE | VM_UFFD_MISSING | VM_UFFD_WP | VM_UFFD_MINOR);
 }
 
 /*

@@ -159,7 +159,7 @@ static noinline enum spf_outcome make_upper_tables(struct spf_state *f)
  * any page of the kernel can do without sleeping, if the lock of the table needs
  * no memory of its own.  See GFP_FAST and GFP_SLEEP in spf.c about the flags.
  */
-#if defined(CONFIG_X86_64)
+#if defined(CONFIG_X86_64) || defined(CONFIG_ARM64)
 #define TABLE_GFP	(GFP_PGTABLE_USER | __GFP_NOWARN)
 static pgtable_t alloc_table(struct mm_struct *mm)
 {
@@ -173,7 +173,7 @@ static pgtable_t alloc_table(struct mm_struct *mm)
 }
 #endif
 
-#if defined(CONFIG_X86_64) && !ALLOC_SPLIT_PTLOCKS
+#if defined(TABLE_GFP) && !ALLOC_SPLIT_PTLOCKS
 static pgtable_t alloc_table_fast(struct mm_struct *mm)
 {
 	if (node_reclaim_enabled())
