@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Ask herd7 what the Linux kernel memory model allows in a litmus test.
+"""Ask herd7 what the Linux kernel memory model, or that of arm64, allows in a litmus test.
 
-The model is the kernel's own, in tools/memory-model.  Debian 12 and 13 do not have herd7: unless
+The kernel's model is its own, in tools/memory-model; that of arm64 comes with herd7.  Debian 12 and 13 do not have herd7: unless
 the host has one, it comes from a later Debian, with the libraries that it needs.
 """
 from __future__ import annotations
@@ -59,11 +59,15 @@ class Herd:
                               stderr=subprocess.STDOUT, check=False).stdout
 
     def judge(self, text: str) -> tuple[str, str]:
-        """The verdict on a test, in the words of the kernel's tests, and what herd7 printed."""
+        """The verdict on a test, in the words of the kernel's tests, and what herd7 printed.
+
+        The first word of the test names its language: C for the kernel's model, or AArch64.
+        """
+        model = () if text.startswith("AArch64") else ("-conf", "linux-kernel.cfg")
         with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".litmus") as file:
             file.write(text)
             file.flush()
-            output = self._run("-conf", "linux-kernel.cfg", file.name)
+            output = self._run(*model, file.name)
         observed = OBSERVATION.search(output)
         if not observed:
             return "not understood", output
