@@ -24,9 +24,7 @@ RUN_SELFTESTS = f"{ROOT}/packaging/share/run-selftests:ktap-all"
 
 def selftest(flavour: str, name: str) -> str:
     """The path of a selftest, or of another file for guests."""
-    arch = FLAVOURS[flavour].arch
-    folder = "selftests" if arch == X86 else f"selftests-{arch.rpm}"
-    return str(FILES.get(name, BUILD / folder / name))
+    return str(FILES.get(name, BUILD / FLAVOURS[flavour].arch.selftests / name))
 
 
 def machine(row: Boot, *append: str) -> Machine:

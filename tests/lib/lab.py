@@ -12,6 +12,7 @@ VERBS = {
     "bench": ("bench.cli:main", "measure a feature in VMs"),
     "boot": ("lib.boot:main", "boot a kernel and run its selftests: a row of suites.py"),
     "compile": ("bench.guest:compile_main", "compile a program of benchmarks; prints its path"),
+    "flavour": ("lib.flavours:main", "print the image, the selftests or the make of a flavour"),
     "hosts build": ("hosts.build:main", "build the disks of the test hosts"),
     "hosts packages": ("hosts.packages:main", "make the repositories for the test hosts"),
     "hosts shell": ("hosts.shell:main", "open a shell on a test host"),

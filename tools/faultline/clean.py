@@ -41,8 +41,8 @@ def main() -> None:
     # that are known to be ours.
     ours = build == PATHS.kernel.parent / "build"
     known = {*FLAVOURS, *KEPT, "log", "test", "bench", "vm", "pycache", "stage",
-             "packages", "repo", "perf", "package", "images", "selftests", "selftests-ppc64le",
-             "selftests-aarch64", "debian-13"}
+             "packages", "repo", "perf", "package", "images", "debian-13",
+             *(flavour.arch.selftests for flavour in FLAVOURS.values())}
     if args.all:
         check_tree()
     for path in sorted(build.iterdir()):

@@ -69,6 +69,11 @@ class Arch:
         return self.cross.rstrip("-")
 
     @property
+    def selftests(self) -> str:
+        """The folder of its selftests below build/."""
+        return f"selftests-{self.rpm}" if self.name else "selftests"
+
+    @property
     def variables(self) -> dict[str, str]:
         """The variables to pass to make."""
         return {"ARCH": self.name, "CROSS_COMPILE": self.cross} if self.name else {}
