@@ -150,8 +150,7 @@ MIXED = (
 )
 
 ROWS = (
-    # microvm has no NUMA balancing, whose scans we change.
-    Row(X86, ALL + HUGETLB + SPF + "MMU_NOTIFIER=n NUMA_BALANCING=y", title="all features"),
+    Row(X86, ALL + HUGETLB + SPF + "MMU_NOTIFIER=n", title="all features"),
     # With page tables of five levels, the default there.
     Row(ARM64, ALL + HUGETLB + SPF + "PGTABLE_LEVELS=5", title="all features"),
     Row(PPC64LE, ALL + SPF + "FAULTLINE_SPF_TORTURE=y", title="all features"),

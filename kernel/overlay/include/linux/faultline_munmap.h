@@ -132,8 +132,9 @@ static inline bool munmap_section_replace(struct mm_struct *mm,
  */
 static inline bool vma_munmap_pending(const struct vm_area_struct *vma)
 {
+	/* Pairs with WRITE_ONCE() in munmap_section_mark(). */
 	return static_branch_unlikely(&munmap_section_marks_key) &&
-	       vma->munmap_pending;
+	       READ_ONCE(vma->munmap_pending);
 }
 
 /**
@@ -153,8 +154,8 @@ static inline bool vma_munmap_dead(const struct vm_area_struct *vma)
 {
 	/* Neither bit changes while a VMA has the mark that it stands for. */
 	return vma_munmap_pending(vma) &&
-	       vma->munmap_pending & ~(READ_ONCE(vma->vm_mm->munmap_ops) >>
-				       MUNMAP_SECTION_MAX_OPS);
+	       READ_ONCE(vma->munmap_pending) &
+	       ~(READ_ONCE(vma->vm_mm->munmap_ops) >> MUNMAP_SECTION_MAX_OPS);
 }
 
 /* Is it marked by an mmap(MAP_FIXED) alone?  Locks as for vma_munmap_dead(). */

@@ -261,33 +261,6 @@ static inline void walk_uffd_release(struct mm_struct *mm,
 }
 #endif /* CONFIG_USERFAULTFD */
 
-bool __walk_numa_stop(struct mm_struct *mm, unsigned long *done,
-		      unsigned long updates);
-
-/* Where a part of a scan for NUMA balancing ends; [@start, @end) is what is left. */
-static inline unsigned long walk_numa_end(unsigned long start, unsigned long end)
-{
-	if (static_branch_unlikely(&walk_section_key) &&
-	    end - start > WALK_PROTECT_SIZE)
-		return ALIGN_DOWN(start + WALK_PROTECT_SIZE, WALK_PROTECT_SIZE);
-	return end;
-}
-
-/**
- * walk_numa_stop - should a scan for NUMA balancing end here?
- * @mm:      The address space; mmap_lock is held for reading.
- * @done:    Its work since it took the lock, in pages; 0 in the beginning.
- * @updates: Pages that the last part has changed.
- *
- * Return: true if the switch is on, somebody waits for the lock, and enough was done.
- */
-static inline bool walk_numa_stop(struct mm_struct *mm, unsigned long *done,
-				  unsigned long updates)
-{
-	return static_branch_unlikely(&walk_section_key) &&
-	       __walk_numa_stop(mm, done, updates);
-}
-
 void __walk_scan_begin(struct walk_scan *part, struct mm_struct *mm,
 		       unsigned long start, const struct pm_scan_arg *arg);
 bool __walk_scan_stop(struct walk_scan *part, struct mm_struct *mm,
@@ -426,8 +399,6 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 	(uffd_wp_range(vma, start, (end) - (start), false), (end))
 #define walk_uffd_yield(mm, start, end, done)	((void)(done), false)
 #define walk_uffd_release(mm, ctx)		do { } while (0)
-#define walk_numa_end(start, end)		(end)
-#define walk_numa_stop(mm, done, updates)	((void)(done), false)
 /* @end is read where upstream reads it. */
 #define walk_scan_begin(part, mm, start, arg)	do { } while (0)
 #define walk_scan_until(part, end)		(end)

@@ -29,11 +29,14 @@
  *      split before marking, and VMAs that grow by themselves are not marked.
  *  I3. vma->munmap_pending is a subset of mm->munmap_ops; a bit of the latter
  *      is released only after the last VMA with that mark has left the tree.
- *  I4. A mark is set with mmap_lock held for writing and the VMA write-locked,
- *      after the VMAs that were being read have been waited for.  So it is
- *      stable under mmap_lock or the VMA lock, and no fault that began before
- *      the mark is still running when the zap begins.  Speculative faults see
- *      it in their copy of the VMA or fail to validate the copy.
+ *  I4. A mark is set with mmap_lock held for writing, so it is stable under
+ *      mmap_lock.  A VMA that step 2 may zap (SECTION_VMA_MIN) is write-locked as
+ *      well, after its readers have been waited for.  So there the mark is stable
+ *      under the VMA lock, and no fault that began before the mark is still
+ *      running when the zap begins.  Speculative faults see it in their copy of
+ *      the VMA or fail to validate the copy.  In a smaller VMA, a fault that began
+ *      before the mark can fill an entry after it.  Step 3 locks the VMA, and
+ *      zaps all of it.  A marked VMA does not grow, so a small one stays small.
  *  I5. A dead VMA counts in total_vm and its parts, locked_vm, the commit charge
  *      and map_count until it is unmapped, as its pages may still be there.
  *      Nothing else changes its share, since it is a hole for calls that would.
@@ -84,8 +87,8 @@
  *  R2. No entry of a marked VMA is filled, as in a dead one: its protection allows
  *      no fault, and who overrides that (FOLL_FORCE) fails on the mark.  So what
  *      entries map is from before, and what is none stays none, but for the huge
- *      zero page (I6), which madvise() may split here.  If step 2 has missed it for
- *      that, the new mapping has pages of zeros where it could have none.
+ *      zero page (I6), which madvise() may split here, so that step 2 misses it.
+ *      Step 3 zaps all of the range once more.
  *  R3. Nobody takes over an old page.  Whoever moves or copies entries (mremap,
  *      fork), makes them accessible (mprotect), or registers the VMA with
  *      userfaultfd, zaps what is left and removes the mark, with the VMA
@@ -243,6 +246,12 @@ bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 
 /* === Step 1: mark ========================================================= */
 
+/* Does step 2 leave it to step 3?  The VMA is locked, or its mm for writing. */
+static bool section_leaves_out(struct vm_area_struct *vma)
+{
+	return vma->vm_end - vma->vm_start < SECTION_VMA_MIN;
+}
+
 static bool section_owns(struct munmap_op *op, struct vm_area_struct *vma)
 {
 	return vma->munmap_pending & BIT(op->nr);
@@ -305,7 +314,8 @@ bool munmap_section_begin(struct munmap_op *op, struct mm_struct *mm,
  * @op:  The operation, begun in this hold of the lock.
  * @vma: The VMA, entirely inside the range of @op.
  *
- * A sealed VMA is left alone.  Waits for the readers of the VMA.
+ * A sealed VMA is left alone.  Waits for the readers of the VMA, unless step 2
+ * leaves it out.
  */
 void munmap_section_mark(struct munmap_op *op, struct vm_area_struct *vma)
 {
@@ -314,9 +324,11 @@ void munmap_section_mark(struct munmap_op *op, struct vm_area_struct *vma)
 
 	if (!can_modify_vma(vma))
 		return;
-	if (!munmap_broken(MUNMAP_NO_WAIT))
+	/* There can be 30,000 smaller ones, which need no lock before step 3: I4. */
+	if (!section_leaves_out(vma) && !munmap_broken(MUNMAP_NO_WAIT))
 		vma_start_write(vma);
-	vma->munmap_pending |= BIT(op->nr);
+	/* Pairs with READ_ONCE() in vma_munmap_pending(): readers of a small VMA. */
+	WRITE_ONCE(vma->munmap_pending, vma->munmap_pending | BIT(op->nr));
 }
 
 /* === Step 2: zap ========================================================== */
@@ -364,16 +376,16 @@ static struct vm_area_struct *section_lock_vma(struct mm_struct *mm,
 	struct vm_area_struct *vma;
 	unsigned long start = *addr;
 
-	vma = section_next_vma(mm, &start, end);
-	if (vma && start < end) {
-		vma = lock_vma_under_rcu(mm, start);
-		if (vma) {
-			*addr = start;
-			return vma;
-		}
+	/* If the tree changed meanwhile, it can have missed one: that is left to step 3. */
+	if (!section_next_vma(mm, &start, end) || start >= end)
+		return NULL;
+	vma = lock_vma_under_rcu(mm, start);
+	if (vma) {
+		*addr = start;
+		return vma;
 	}
 
-	/* It is being changed, or the tree was: look again, with the lock. */
+	/* It is being changed, or was: look again, with the lock. */
 	mmap_read_lock(mm);
 	vma = section_next_vma(mm, addr, end);
 	/* Nobody can write-lock it now, so this does not wait. */
@@ -433,20 +445,6 @@ static bool entries_are_none(pte_t *pte, unsigned int nr)
 	for (; nr; pte++, nr--)
 		if (!pte_none(ptep_get(pte)))
 			return false;
-
-	return true;
-}
-
-/* The same, but for the page of zeros: see R2. */
-static bool entries_are_empty(pte_t *pte, unsigned int nr)
-{
-	for (; nr; pte++, nr--) {
-		pte_t entry = ptep_get(pte);
-
-		if (!pte_none(entry) &&
-		    !(pte_present(entry) && is_zero_pfn(pte_pfn(entry))))
-			return false;
-	}
 
 	return true;
 }
@@ -625,7 +623,9 @@ static unsigned long section_zap_all(struct munmap_op *op)
 			count_vm_event(MUNMAP_SECTION_FOREIGN);
 			continue;
 		}
-		if (!section_limits(vma, &start, &end)) {
+		/* I4: a small piece may have been marked while it was read. */
+		if (section_leaves_out(vma) ||
+		    !section_limits(vma, &start, &end)) {
 			vma_end_read(vma);
 			continue;
 		}
@@ -671,8 +671,7 @@ static bool section_zapped(struct munmap_op *op, struct vm_area_struct *vma)
 }
 
 /* Check I6 and R2 for a VMA that is write-locked, with mmap_lock held for writing. */
-static void section_check_zapped(struct munmap_op *op,
-				 struct vm_area_struct *vma)
+static void section_check_zapped(struct vm_area_struct *vma)
 {
 	unsigned long addr = vma->vm_start;
 
@@ -683,7 +682,6 @@ static void section_check_zapped(struct munmap_op *op,
 		struct section_step step;
 		long one = WORK_LEAF;
 		unsigned int nr;
-		bool zapped;
 		pmd_t *pmd;
 		pte_t *pte;
 
@@ -698,9 +696,7 @@ static void section_check_zapped(struct munmap_op *op,
 		if (!pte)
 			continue;
 		nr = (step.end - step.start) >> PAGE_SHIFT;
-		zapped = op->replaces ? entries_are_empty(pte, nr) :
-					entries_are_none(pte, nr);
-		VM_WARN_ON_ONCE(!zapped);
+		VM_WARN_ON_ONCE(!entries_are_none(pte, nr));
 		pte_unmap(pte);
 	}
 }
@@ -730,7 +726,7 @@ static bool section_next_run(struct munmap_op *op, unsigned long *start,
 		*end = vma->vm_end;
 		if (!op->replaces && section_zapped(op, vma)) {
 			vma_start_write(vma);
-			section_check_zapped(op, vma);
+			section_check_zapped(vma);
 			vma->munmap_zapped = true;
 		}
 		work += FINISH_VMA_PAGES;
@@ -1157,6 +1153,16 @@ static bool range_is_replaceable(struct mm_struct *mm, unsigned long start,
 	return start >= end;
 }
 
+/* As range_fits_section(), whatever the number of VMAs, which are not hugetlb. */
+static bool tables_fit_section(struct mm_struct *mm, unsigned long start,
+			       unsigned long end)
+{
+	long budget = section_budget(READ_ONCE(munmap_section_bytes));
+
+	faultline_spend_budget(mm, start, end, &budget, NULL);
+	return budget > 0;
+}
+
 /* Can the new mapping have pages of the old one for a while?  Nobody may see them. */
 static bool mapping_can_replace(struct mm_struct *mm, const struct file *file,
 				vm_flags_t vm_flags)
@@ -1203,31 +1209,32 @@ static void section_convert(struct munmap_op *op, struct vm_area_struct *vma,
  * Zap all of a VMA that is write-locked, so no section of it is in progress.  This
  * is the end of the old mapping, which notifiers have to know.
  */
-static void section_zap_rest(struct vm_area_struct *vma)
+static void section_zap_rest(struct mmu_gather *tlb, struct vm_area_struct *vma)
 {
 	struct zap_details details = section_details(vma);
-	struct mm_struct *mm = vma->vm_mm;
 	struct mmu_notifier_range range;
-	struct mmu_gather tlb;
 
-	mmu_notifier_range_init(&range, MMU_NOTIFY_UNMAP, 0, mm, vma->vm_start,
-				vma->vm_end);
-	tlb_gather_mmu(&tlb, mm);
-	update_hiwater_rss(mm);
+	mmu_notifier_range_init(&range, MMU_NOTIFY_UNMAP, 0, vma->vm_mm,
+				vma->vm_start, vma->vm_end);
+	update_hiwater_rss(vma->vm_mm);
 	mmu_notifier_invalidate_range_start(&range);
-	unmap_page_range(&tlb, vma, vma->vm_start, vma->vm_end, &details);
+	unmap_page_range(tlb, vma, vma->vm_start, vma->vm_end, &details);
 	mmu_notifier_invalidate_range_end(&range);
-	tlb_finish_mmu(&tlb);
 }
 
 /* See vma_munmap_complete(). */
 void __vma_munmap_complete(struct vm_area_struct *vma)
 {
+	struct mmu_gather tlb;
+
 	mmap_assert_write_locked(vma->vm_mm);
 
 	vma_start_write(vma);
-	if (!munmap_broken(MUNMAP_NO_COMPLETE))
-		section_zap_rest(vma);
+	if (!munmap_broken(MUNMAP_NO_COMPLETE)) {
+		tlb_gather_mmu(&tlb, vma->vm_mm);
+		section_zap_rest(&tlb, vma);
+		tlb_finish_mmu(&tlb);
+	}
 	vma->munmap_pending = 0;
 	/* A task that registers a userfaultfd can do so for another process. */
 	if (vma->vm_mm == current->mm)
@@ -1241,12 +1248,19 @@ static void section_settle(struct munmap_op *op, unsigned long start,
 {
 	VMA_ITERATOR(vmi, op->mm, start);
 	struct vm_area_struct *vma;
+	struct mmu_gather tlb;
 
+	/* Also where step 2 has been: see R2.  One TLB flush for all. */
+	tlb_gather_mmu(&tlb, op->mm);
 	for_each_vma_range(vmi, vma, end) {
 		vma_start_write(vma);
-		if (!section_zapped(op, vma) || mm_has_notifiers(op->mm))
-			section_zap_rest(vma);
-		section_check_zapped(op, vma);
+		section_zap_rest(&tlb, vma);
+	}
+	tlb_finish_mmu(&tlb);
+
+	vma_iter_init(&vmi, op->mm, start);
+	for_each_vma_range(vmi, vma, end) {
+		section_check_zapped(vma);
 		vma->munmap_pending &= ~BIT(op->nr);
 		/* R6 */
 		if (vma_munmap_pending(vma))
@@ -1338,14 +1352,17 @@ bool __munmap_section_replace(struct mm_struct *mm, const struct file *file,
 	const unsigned long end = start + len;
 	struct vm_area_struct *vma;
 	struct munmap_op op;
+	bool replaceable;
 
-	/* In step 3, many small mappings would take longer than upstream's mmap(). */
 	if (!has_memory(mm, READ_ONCE(munmap_section_bytes)))
 		return false;
-	if (range_fits_section(mm, start, end))
+	replaceable = mapping_can_replace(mm, file, vm_flags) &&
+		      range_is_replaceable(mm, start, end);
+	/* Only memory is work: step 3 takes longer for a VMA than upstream. */
+	if (replaceable ? tables_fit_section(mm, start, end) :
+			  range_fits_section(mm, start, end))
 		return false;
-	if (!mapping_can_replace(mm, file, vm_flags) ||
-	    !range_is_replaceable(mm, start, end) ||
+	if (!replaceable ||
 	    !may_expand_vm(mm, vm_flags, 0) ||
 	    range_split_edges(mm, start, end) ||
 	    !section_begin_op(&op, mm, start, end, true)) {

@@ -30,8 +30,10 @@
  *
  *  W1 A VMA in the tree of its mm, and its membership in that tree, change only
  *     with mmap_lock held for writing, and after vma_start_write() in the same
- *     write section.  (Of the fields that change otherwise, only anon_vma is
- *     used, which is set once.)
+ *     write section.  (Of the fields that change otherwise, only two are used.
+ *     anon_vma is set once.  munmap_pending of a VMA without a whole page table
+ *     may be missed: the fault is then one from before that munmap, see I4 in
+ *     munmap.c.)
  *  W2 vma_start_write() writes vm_lock_seq, followed by a full barrier;
  *     spf_write_barrier().
  *  W3 A VMA is inserted into the tree after that, with release semantics.

@@ -170,23 +170,6 @@ bool walk_has_policy(struct vm_area_struct *vma, struct mempolicy *policy)
 }
 #endif
 
-#ifdef CONFIG_NUMA_BALANCING
-/*
- * W4.  Others wait for the end of the scan, which is the caller's: the next scan goes on
- * where it has stopped, when its time comes.  It does not wait for its turn here, as it
- * does not wait for mmap_lock either: it delays a thread that returns to user space.
- */
-bool __walk_numa_stop(struct mm_struct *mm, unsigned long *done,
-		      unsigned long updates)
-{
-	*done += updates + WALK_PROTECT_PAGES;
-	if (*done < WALK_FAULT_PAGES || !mmap_lock_is_contended(mm))
-		return false;
-	count_vm_event(WALK_SECTION_YIELDS);
-	return true;
-}
-#endif
-
 /* === Sections ============================================================= */
 
 /*

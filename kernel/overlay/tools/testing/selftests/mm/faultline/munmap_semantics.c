@@ -1135,7 +1135,7 @@ static char *map_many_empty(void)
 TEST_F_TIMEOUT(munmap, many_empty, TIMEOUT)
 {
 	const char *why = munmap_knob_set(variant->on ? 65536 : 0);
-	char *p;
+	char *other, *p;
 
 	if (why)
 		SKIP(return, "%s", why);
@@ -1145,13 +1145,17 @@ TEST_F_TIMEOUT(munmap, many_empty, TIMEOUT)
 	ASSERT_EQ(0, munmap(p, BIG));
 	expect_unmapped(_metadata, p, BIG);
 	EXPECT_EQ(self->s.on, counted(&self->s.before, "calls"));
-	/* For mmap(MAP_FIXED) they are not. */
+	/* For mmap(MAP_FIXED) they are not, however much memory is elsewhere. */
+	other = map_filled(BIG, TAG);
+	ASSERT_NE(NULL, other);
 	p = map_many_empty();
 	ASSERT_NE(NULL, p);
 	note_base(&self->s);
 	EXPECT_EQ(p, decommit(p, BIG));
 	expect_whole(_metadata, &self->s);
 	ASSERT_EQ(0, munmap(p, BIG));
+	EXPECT_EQ(0, bad_pages(other, BIG, TAG));
+	ASSERT_EQ(0, munmap(other, BIG));
 }
 
 /* A sealed mapping at the end keeps all of them. */
