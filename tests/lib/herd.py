@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Ask herd7 what the Linux kernel memory model, or that of arm64, allows in a litmus test.
 
-The kernel's model is its own, in tools/memory-model; that of arm64 comes with herd7.  Debian 12 and 13 do not have herd7: unless
-the host has one, it comes from a later Debian, with the libraries that it needs.
+The kernel's model is its own, in tools/memory-model; that of arm64 comes with herd7.  Debian 12
+and 13 do not have herd7: unless the host has one, it comes from a later Debian, with the
+libraries that it needs.
 """
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ STATEMENTS = (
 
 
 class Untranslated(Exception):
-    """The test has something that is no instruction of arm64."""
+    """The test has something that arm64 has no instruction for."""
 
 
 class Thread:
@@ -43,7 +43,7 @@ class Thread:
         names = re.findall(r"(\w+)(?:,|$)", parameters)
         self.pointers = {name: POINTERS + place for place, name in enumerate(names)}
         self.code: list[str] = []
-        # What the outcome needs besides the test's own condition: no lock was held by others.
+        # The outcome needs this besides the test's own condition: no lock was held by others.
         self.needs: list[str] = []
         self._wide: set[str] = set()
         self._labels = 0

@@ -379,6 +379,18 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 
 #else /* !CONFIG_FAULTLINE_WALK */
 
+long uffd_wp_range(struct vm_area_struct *dst_vma, unsigned long start,
+		   unsigned long len, bool enable_wp);
+
+static inline unsigned long walk_uffd_clear(struct vma_iterator *vmi,
+					    struct vm_area_struct *vma,
+					    unsigned long start,
+					    unsigned long end)
+{
+	uffd_wp_range(vma, start, end - start, false);
+	return end;
+}
+
 /* Macros: inline functions would change the register allocation. */
 #define walk_sectioned(mm, walk, private)	((void)(walk), 0)
 #define walk_record(vma, walk, private, size)	((void)(walk), (vma))
@@ -395,8 +407,6 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 #define walk_mlock_yield(vmi, prev, start, at, end, flags)	0
 #define walk_mlockall_yield(vmi, prev, flags)	0
 #define walk_mlock_wait(mm, start, len)		0
-#define walk_uffd_clear(vmi, vma, start, end)				\
-	(uffd_wp_range(vma, start, (end) - (start), false), (end))
 #define walk_uffd_yield(mm, start, end, done)	((void)(done), false)
 #define walk_uffd_release(mm, ctx)		do { } while (0)
 /* @end is read where upstream reads it. */

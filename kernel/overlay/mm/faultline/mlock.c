@@ -147,6 +147,8 @@ int __walk_mlock_wait(struct mm_struct *mm, unsigned long start,
 /**
  * walk_cut_awaited - does somebody wait for mmap_lock, and may have it?
  * @mm: The address space, locked for writing.
+ *
+ * Return: true if the walk shall be cut here.
  */
 bool walk_cut_awaited(struct mm_struct *mm)
 {

@@ -485,6 +485,18 @@ static bool no_pmd_table(struct spf_state *f, bool none)
 }
 
 /*
+ * After an RCU section.  A fault of the kernel can come from code that may not sleep,
+ * such as a BPF program that follows a bad pointer.  Without CONFIG_PREEMPT_COUNT
+ * nobody can tell, and this could be a quiescent state in the middle of its RCU
+ * section.
+ */
+static void spf_resched(const struct spf_state *f)
+{
+	if (f->flags & FAULT_FLAG_USER)
+		cond_resched();
+}
+
+/*
  * Find the page table.  If there is none, the walk ends at the PMD entry, or above
  * it with f->pmdp NULL; spf_fill_hole() goes on from there.
  */
@@ -493,6 +505,9 @@ static bool spf_walk(struct spf_state *f)
 	pgd_t *pgdp, pgd;
 	p4d_t *p4dp, p4d;
 	pud_t *pudp, pud;
+
+	/* f->pmdp would point to a local variable. */
+	BUILD_BUG_ON(__is_defined(__PAGETABLE_PMD_FOLDED));
 
 	pgdp = pgd_offset(f->mm, f->address);
 	pgd = pgdp_get(pgdp);
@@ -1373,7 +1388,7 @@ static struct vm_area_struct *spf_attempt(struct spf_state *f)
 				break;
 		}
 		leave_rcu();
-		cond_resched();
+		spf_resched(f);
 		if (!may_retry(f->outcome))
 			goto free;
 		if (!--left) {
@@ -1387,7 +1402,7 @@ static struct vm_area_struct *spf_attempt(struct spf_state *f)
 		enter_rcu();
 		if (!find_again(f)) {
 			leave_rcu();
-			cond_resched();
+			spf_resched(f);
 			goto free;
 		}
 	}
@@ -1490,7 +1505,7 @@ struct vm_area_struct *spf_fault(unsigned long address, unsigned int flags,
 		if (user_mode(regs) && outcome != ABORT_NO_VMA)
 			locked = lock_found_vma(vma, address);
 		leave_rcu();
-		if (unlikely(!locked))
+		if (unlikely(!locked) && user_mode(regs))
 			cond_resched();
 		return locked;
 	}
