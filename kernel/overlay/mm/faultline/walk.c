@@ -28,9 +28,10 @@
  * Soft-dirty bits are cleared by yielding, with mmap_lock held for writing.
  *
  *  W7. A page that is written after the call has returned is found, and so is one that was
- *      written before and not looked at.  Nothing else is promised: what is mapped, moved or
- *      merged meanwhile has VM_SOFTDIRTY or the bits of its entries, so at worst pages are
- *      found that nobody has written to.
+ *      written before and not looked at.  Nothing else is promised: what is mapped or merged
+ *      meanwhile has VM_SOFTDIRTY, so at worst pages are found that nobody has written to.
+ *      mremap() and fork() wait until the call is over (M5): a table that is moved to where
+ *      the walk has been can have entries that are writable and not soft-dirty.
  *  W8. Each entry that has lost write access is flushed before the lock is released, as
  *      on upstream, so that nobody but rmap meets one that is not.  Until then rmap sees
  *      mm->tlb_flush_pending.
@@ -472,6 +473,8 @@ static unsigned long soft_dirty_section(struct vm_area_struct *vma,
 	unsigned long next;
 
 	end = min(end, ALIGN_DOWN(addr + WALK_STEP, WALK_STEP));
+	end = faultline_notified_end(vma, addr, end,
+				     section_budget(WALK_MLOCK_SIZE));
 	mmu_notifier_range_init(&range, MMU_NOTIFY_SOFT_DIRTY, 0, vma->vm_mm,
 				addr, end);
 	mmu_notifier_invalidate_range_start(&range);
@@ -520,8 +523,8 @@ void walk_soft_dirty(struct mm_struct *mm, const struct mm_walk_ops *ops,
 			continue;
 		done = 0;
 		soft_dirty_flush(mm);
-		walk_yield_write(mm);
-		mmap_write_lock(mm);
+		/* M5 for all of it: see W7. */
+		walk_cut_yield(mm, 0, ULONG_MAX, 0);
 		inc_tlb_flush_pending(mm);
 	}
 	soft_dirty_flush(mm);
