@@ -357,6 +357,8 @@ RULES = {
              "walk_race race.on.mlock_limit"),
         Rule("WALK_NO_MLOCK_WAIT", "the wait for mlock() of another thread",
              "walk_race race.on.mlock_whole"),
+        Rule("WALK_NO_MLOCK_WAIT", "mremap() waiting while soft-dirty bits are cleared",
+             "walk_race race.on.soft_dirty_moved"),
         Rule("WALK_FOREIGN_POLICY", "passing over memory with the policy of another call",
              "walk_race race.on.move_policy"),
         Rule("WALK_UFFD_LEFT", "taking the write protection away in each part",

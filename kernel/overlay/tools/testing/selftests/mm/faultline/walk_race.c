@@ -1817,6 +1817,93 @@ TEST_F_TIMEOUT(race, soft_dirty, TIMEOUT)
 		  .verify = dirty_found, .enough = has_yielded);
 }
 
+/* --- soft-dirty bits of page tables that mremap() moves */
+
+#define MOVED_TABLES	4
+
+static size_t moved_len(void)
+{
+	return MOVED_TABLES * pmd_size();
+}
+
+/* In the order of addresses: room for the tables, memory to walk, the tables. */
+static char *moved_from(struct race *r)
+{
+	return r->start + moved_len() + race_range();
+}
+
+/* A file that is mapped and read: its entries are writable, and not soft-dirty. */
+static bool map_read(char *p, size_t len)
+{
+	char *file = map_memfd(len);
+	bool ok;
+
+	if (!file)
+		return false;
+	/* A second mapping of the same memory. */
+	ok = mremap(file, 0, len, MREMAP_MAYMOVE | MREMAP_FIXED, p) == p;
+	munmap(file, len);
+	/* None was written with a tag. */
+	return ok && bad_pages(p, len, TAG);
+}
+
+static bool prepare_moved(struct race *r)
+{
+	r->len = 2 * moved_len() + race_range();
+	r->start = map_apart(r->len);
+	if (!r->start)
+		return false;
+	madvise(r->start, r->len, MADV_NOHUGEPAGE);
+	fill_pages(r->start + moved_len(), race_range(), r->tag);
+	return map_read(moved_from(r), moved_len());
+}
+
+/* Tables are moved from above to where the walk has been, and pages written to then. */
+static void moving_racer(struct race *r, int id)
+{
+	size_t i;
+
+	if (id) {
+		writer(r, id);
+		return;
+	}
+	for (i = 0; i < moved_len(); i += pmd_size()) {
+		if (mremap(moved_from(r) + i, pmd_size(), pmd_size(),
+			   MREMAP_MAYMOVE | MREMAP_FIXED,
+			   r->start + i) != r->start + i)
+			race_wrong(r);
+		race_acted(r, !atomic_load(&r->done));
+	}
+	while (!atomic_load(&r->done))
+		sched_yield();
+	for (i = 0; i < moved_len(); i += page_size())
+		word_write(r->start + i, r->tag);
+}
+
+static bool moved_found(struct race *r)
+{
+	size_t dirty = soft_dirty(r->start, moved_len());
+
+	if (dirty == moved_len() / page_size())
+		return !r->ret && !sum_up();
+	ksft_print_msg("only %zu of %zu pages are found that were written to\n", dirty,
+		       moved_len() / page_size());
+	return false;
+}
+
+TEST_F_TIMEOUT(race, soft_dirty_moved, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	/* A mapping that is new is dirty. */
+	if (!soft_dirty(d.pages[0], page_size()))
+		SKIP(return, "there are no soft-dirty bits");
+	RACE_TEST(&self->r, &d, .racers = 3, .prepare = prepare_moved,
+		  .racer = moving_racer, .call = forget_written,
+		  .verify = moved_found, .enough = has_yielded);
+}
+
 int main(int argc, char **argv)
 {
 	if (!race_options())
