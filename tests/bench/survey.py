@@ -21,7 +21,7 @@ WAIT, P99, RATIO = "_wait_max", "_wait_p99", "_wait_ratio"
 LONGEST = 0.02
 HELPED = ("munmap", "dontneed", "free", "cold", "map_populate", "populate_write", "populate_read",
           "mlock_empty", "fixed_none", "mlock", "munlock", "mlockall", "smaps", "smaps_rollup",
-          "numa_maps", "clear_refs", "soft_dirty", "uffd_wp", "uffd_close")
+          "numa_maps", "clear_refs", "uffd_wp")
 # For people.
 CALLS = {
     "munmap": "munmap", "dontneed": "MADV_DONTNEED", "free": "MADV_FREE", "cold": "MADV_COLD",

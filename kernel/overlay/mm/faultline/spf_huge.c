@@ -474,7 +474,7 @@ enum spf_outcome spf_fill_hole(struct spf_state *f)
 /* === Waiting ============================================================== */
 
 /* How many faults may wait with a huge page in hand: H6. */
-#define HUGE_WAITING_MAX	max(1, (int)(SZ_16M >> HPAGE_PMD_SHIFT))
+#define HUGE_WAITING_MAX	max(1, (int)(SZ_16M >> PMD_SHIFT))
 
 /* How many do; of the whole system. */
 atomic_t spf_huge_waiting = ATOMIC_INIT(0);
