@@ -193,40 +193,11 @@ static inline int walk_mlock_wait(struct mm_struct *mm, unsigned long start,
 	       __walk_mlock_wait(mm, start, len) : 0;
 }
 
-unsigned long __walk_uffd_clear(struct vma_iterator *vmi,
-				struct vm_area_struct *vma,
-				unsigned long start, unsigned long end);
 bool __walk_uffd_yield(struct mm_struct *mm, unsigned long start,
 		       unsigned long end, unsigned long *done);
 void __walk_uffd_release(struct mm_struct *mm, struct userfaultfd_ctx *ctx);
 
 #ifdef CONFIG_USERFAULTFD
-long uffd_wp_range(struct vm_area_struct *dst_vma, unsigned long start,
-		   unsigned long len, bool enable_wp);
-
-/**
- * walk_uffd_clear - take write protection away from a VMA, until somebody waits
- * @vmi:   The iterator of the call, at @vma.
- * @vma:   The VMA, registered to write-protect; mmap_lock is held for writing.
- * @start: Start of the range.
- * @end:   Its end.
- *
- * If the switch is on and somebody waits for the lock, the call may end early: what is
- * left of @vma then is a VMA of its own, as it was before.
- *
- * Return: where it ended.
- */
-static inline unsigned long walk_uffd_clear(struct vma_iterator *vmi,
-					    struct vm_area_struct *vma,
-					    unsigned long start,
-					    unsigned long end)
-{
-	if (static_branch_unlikely(&walk_section_key))
-		return __walk_uffd_clear(vmi, vma, start, end);
-	uffd_wp_range(vma, start, end - start, false);
-	return end;
-}
-
 /**
  * walk_uffd_yield - let others have mmap_lock between two VMAs that are unregistered
  * @mm:    The address space; mmap_lock is held for writing.
@@ -379,18 +350,6 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 
 #else /* !CONFIG_FAULTLINE_WALK */
 
-long uffd_wp_range(struct vm_area_struct *dst_vma, unsigned long start,
-		   unsigned long len, bool enable_wp);
-
-static inline unsigned long walk_uffd_clear(struct vma_iterator *vmi,
-					    struct vm_area_struct *vma,
-					    unsigned long start,
-					    unsigned long end)
-{
-	uffd_wp_range(vma, start, end - start, false);
-	return end;
-}
-
 /* Macros: inline functions would change the register allocation. */
 #define walk_sectioned(mm, walk, private)	((void)(walk), 0)
 #define walk_record(vma, walk, private, size)	((void)(walk), (vma))
@@ -418,4 +377,36 @@ static inline unsigned long walk_uffd_clear(struct vma_iterator *vmi,
 #define walk_scan_end(part, mm, arg, start, ret) (mmap_read_unlock(mm), false)
 
 #endif /* CONFIG_FAULTLINE_WALK */
+
+#ifdef CONFIG_USERFAULTFD
+unsigned long __walk_uffd_clear(struct vma_iterator *vmi,
+				struct vm_area_struct *vma,
+				unsigned long start, unsigned long end);
+long uffd_wp_range(struct vm_area_struct *dst_vma, unsigned long start,
+		   unsigned long len, bool enable_wp);
+
+/**
+ * walk_uffd_clear - take write protection away from a VMA, until somebody waits
+ * @vmi:   The iterator of the call, at @vma.
+ * @vma:   The VMA, registered to write-protect; mmap_lock is held for writing.
+ * @start: Start of the range.
+ * @end:   Its end.
+ *
+ * If the switch is on and somebody waits for the lock, the call may end early: what is
+ * left of @vma then is a VMA of its own, as it was before.
+ *
+ * Return: where it ended.
+ */
+static inline unsigned long walk_uffd_clear(struct vma_iterator *vmi,
+					    struct vm_area_struct *vma,
+					    unsigned long start,
+					    unsigned long end)
+{
+	if (walk_section_enabled())
+		return __walk_uffd_clear(vmi, vma, start, end);
+	uffd_wp_range(vma, start, end - start, false);
+	return end;
+}
+#endif /* CONFIG_USERFAULTFD */
+
 #endif /* _LINUX_FAULTLINE_WALK_H */

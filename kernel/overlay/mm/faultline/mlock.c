@@ -216,6 +216,31 @@ static bool mlock_cut(struct vm_area_struct *vma, unsigned long cut,
 }
 
 /**
+ * walk_write_step - find the next step of a section with mmap_lock held for writing
+ * @vma:     The VMA; not of hugetlb.
+ * @addr:    Where the step begins at the earliest.
+ * @end:     Where it ends at the latest.
+ * @section: The section, of WALK_MLOCK_SIZE; nobody is looked for in it.
+ * @step:    What there is to do; empty in a hole.
+ *
+ * Return: where the next step begins.
+ */
+unsigned long walk_write_step(struct vm_area_struct *vma, unsigned long addr,
+			      unsigned long end, struct section *section,
+			      struct section_step *step)
+{
+	/* A huge page counts whole, so it must not lie in two steps. */
+	unsigned long next = end - addr > WALK_STEP ?
+		ALIGN_DOWN(addr + WALK_STEP, PMD_SIZE) : end;
+
+	section->step = section->budget;
+	addr = faultline_next_step(vma, addr, next, section, step);
+	if (step->start == step->end)
+		cond_resched();
+	return addr;
+}
+
+/**
  * walk_write_section - walk a part of a VMA with mmap_lock held for writing
  * @vma:     The VMA; not of hugetlb.
  * @addr:    Where the part begins.
@@ -232,19 +257,11 @@ unsigned long walk_write_section(struct vm_area_struct *vma, unsigned long addr,
 	struct section section = section_begin(WALK_MLOCK_SIZE);
 	struct section_step step;
 
-	/* Nobody is looked for in between. */
-	section.step = section.budget;
 	do {
-		/* A huge page counts whole, so it must not lie in two steps. */
-		unsigned long next = end - addr > WALK_STEP ?
-			ALIGN_DOWN(addr + WALK_STEP, PMD_SIZE) : end;
-
-		addr = faultline_next_step(vma, addr, next, &section, &step);
+		addr = walk_write_step(vma, addr, end, &section, &step);
 		if (step.start < step.end)
 			walk_page_range(vma->vm_mm, step.start, step.end, ops,
 					private);
-		else
-			cond_resched();
 	} while (addr < end && section.budget > 0);
 	return addr;
 }

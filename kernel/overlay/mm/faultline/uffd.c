@@ -74,19 +74,11 @@ static unsigned long uffd_clear_section(struct vm_area_struct *vma,
 	struct section section = section_begin(WALK_MLOCK_SIZE);
 	struct section_step step;
 
-	/* Nobody is looked for in between. */
-	section.step = section.budget;
 	do {
-		/* A huge page counts whole, so it must not lie in two steps. */
-		unsigned long next = end - addr > WALK_STEP ?
-			ALIGN_DOWN(addr + WALK_STEP, PMD_SIZE) : end;
-
-		addr = faultline_next_step(vma, addr, next, &section, &step);
+		addr = walk_write_step(vma, addr, end, &section, &step);
 		if (step.start < step.end && !walk_broken(WALK_UFFD_LEFT))
 			uffd_wp_range(vma, step.start, step.end - step.start,
 				      false);
-		else
-			cond_resched();
 	} while (addr < end && section.budget > 0);
 	return addr;
 }

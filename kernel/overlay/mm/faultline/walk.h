@@ -27,9 +27,14 @@ enum walk_rule {
 
 struct mm_struct;
 struct mm_walk_ops;
+struct section;
+struct section_step;
 struct vm_area_struct;
 
 void walk_yield_write(struct mm_struct *mm);
+unsigned long walk_write_step(struct vm_area_struct *vma, unsigned long addr,
+			      unsigned long end, struct section *section,
+			      struct section_step *step);
 unsigned long walk_write_section(struct vm_area_struct *vma, unsigned long addr,
 				 unsigned long end, const struct mm_walk_ops *ops,
 				 void *private);

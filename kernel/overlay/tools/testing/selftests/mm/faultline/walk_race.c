@@ -651,6 +651,16 @@ TEST_F_TIMEOUT(race, mapped_beside, TIMEOUT)
 
 /* --- memory that userfaultfd write-protects */
 
+static bool uffd_can_protect(void)
+{
+	int fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL);
+
+	if (fd < 0)
+		return false;
+	close(fd);
+	return true;
+}
+
 /* Several parts, of which the first and the last are smaller. */
 static bool prepare_protected(struct race *r)
 {
@@ -688,12 +698,10 @@ static int protect_by_uffd(struct race *r)
 
 TEST_F_TIMEOUT(race, uffd_protect, TIMEOUT)
 {
-	int fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL);
 	struct data d;
 
-	if (fd < 0)
+	if (!uffd_can_protect())
 		SKIP(return, "there is no userfaultfd");
-	close(fd);
 	ASSERT_TRUE(data_init(&d));
 	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_protected,
 		  .racer = writer, .call = protect_by_uffd,
@@ -1524,12 +1532,10 @@ static int unregister_growing(struct race *r)
 
 TEST_F_TIMEOUT(race, uffd_whole, TIMEOUT)
 {
-	int fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL);
 	struct data d;
 
-	if (fd < 0)
+	if (!uffd_can_protect())
 		SKIP(return, "there is no userfaultfd");
-	close(fd);
 	ASSERT_TRUE(data_init(&d));
 	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_growing,
 		  .racer = whole_racer, .call = unregister_growing,
@@ -1664,12 +1670,10 @@ static int close_missing(struct race *r)
 /* One that is not woken up does not end. */
 TEST_F_TIMEOUT(race, uffd_wakes, TIMEOUT)
 {
-	int fd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP, NULL);
 	struct data d;
 
-	if (fd < 0)
+	if (!uffd_can_protect())
 		SKIP(return, "there is no userfaultfd");
-	close(fd);
 	ASSERT_TRUE(data_init(&d));
 	RACE_TEST(&self->r, &d, .racers = 3, .racer = missing_racer,
 		  .call = close_missing, .verify = succeeded,
