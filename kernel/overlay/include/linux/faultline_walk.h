@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Section-wise walks: the interface to fs/proc, mm/ and kernel/fork.c.
+ * Section-wise walks: the interface to fs/proc, mm/, kernel/fork.c and kernel/sched.
  */
 #ifndef _LINUX_FAULTLINE_WALK_H
 #define _LINUX_FAULTLINE_WALK_H
@@ -232,6 +232,58 @@ static inline void walk_uffd_release(struct mm_struct *mm,
 }
 #endif /* CONFIG_USERFAULTFD */
 
+bool __walk_numa_stop(struct mm_struct *mm, unsigned long *done,
+		      unsigned long size, unsigned long updates);
+
+/* Where a part of a scan for NUMA balancing ends; [@start, @end) is what is left. */
+static inline unsigned long walk_numa_end(unsigned long start, unsigned long end)
+{
+	if (static_branch_unlikely(&walk_section_key) &&
+	    end - start > WALK_PROTECT_SIZE)
+		return ALIGN_DOWN(start + WALK_PROTECT_SIZE, WALK_PROTECT_SIZE);
+	return end;
+}
+
+/* Work of a scan for NUMA balancing, for a page that is changed; 1 for one that is not. */
+#define WALK_NUMA_UPDATE	8
+
+/**
+ * walk_numa_stop - should a scan for NUMA balancing end here?
+ * @mm:      The address space; mmap_lock is held for reading.
+ * @done:    Work of the scan, see WALK_NUMA_UPDATE; 0 in the beginning.
+ * @size:    Bytes of the last part.
+ * @updates: Pages that it has changed.
+ *
+ * Return: true if the switch is on, somebody waits for the lock, and enough was done.
+ */
+static inline bool walk_numa_stop(struct mm_struct *mm, unsigned long *done,
+				  unsigned long size, unsigned long updates)
+{
+	return static_branch_unlikely(&walk_section_key) &&
+	       __walk_numa_stop(mm, done, size, updates);
+}
+
+/**
+ * walk_numa_next - when the next scan is due, after one that was stopped
+ * @now:  When this one has begun, in jiffies.
+ * @next: When the next would be due if this one had done all.
+ * @done: The work that it has done, from walk_numa_stop().
+ * @mib:  MiB that a scan changes, if it is not stopped.
+ *
+ * Pages are scanned as often as if scans were not stopped, as long as one thread or
+ * another comes by: task_tick_numa() limits each one.
+ *
+ * Return: the time in jiffies.
+ */
+static inline unsigned long walk_numa_next(unsigned long now,
+					   unsigned long next,
+					   unsigned long done, unsigned long mib)
+{
+	unsigned long all = WALK_NUMA_UPDATE * (mib << (20 - PAGE_SHIFT));
+
+	return now + max(1UL, (next - now) * min(done, all) / all);
+}
+
 void __walk_scan_begin(struct walk_scan *part, struct mm_struct *mm,
 		       unsigned long start, const struct pm_scan_arg *arg);
 bool __walk_scan_stop(struct walk_scan *part, struct mm_struct *mm,
@@ -368,6 +420,9 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 #define walk_mlock_wait(mm, start, len)		0
 #define walk_uffd_yield(mm, start, end, done)	((void)(done), false)
 #define walk_uffd_release(mm, ctx)		do { } while (0)
+#define walk_numa_end(start, end)		(end)
+#define walk_numa_stop(mm, done, size, updates)	((void)(done), (void)(size), false)
+#define walk_numa_next(now, next, done, mib)	(next)
 /* @end is read where upstream reads it. */
 #define walk_scan_begin(part, mm, start, arg)	do { } while (0)
 #define walk_scan_until(part, end)		(end)

@@ -400,6 +400,12 @@ static enum spf_outcome revalidate_vma(struct spf_state *f)
 	if (find_vma_rcu(f->mm, f->address) != f->vma)
 		return ABORT_CHANGED;
 	/*
+	 * The pointer that was found is only compared, so there is no address
+	 * dependency: order the look-up before all reads of the VMA.  Pairs with
+	 * the release of W3.
+	 */
+	smp_rmb();
+	/*
 	 * Check this before walking the page tables: the sysctl may have been
 	 * 0 meanwhile, when tables were freed at once; see spf_rcu_tables().
 	 * Pairs with spf_write_barrier().

@@ -171,6 +171,29 @@ bool walk_has_policy(struct vm_area_struct *vma, struct mempolicy *policy)
 }
 #endif
 
+#ifdef CONFIG_NUMA_BALANCING
+/*
+ * W4.  Others wait for the end of the scan, which is the caller's: the next scan goes on
+ * where it has stopped, when its time comes.  It does not wait for its turn here, as it
+ * does not wait for mmap_lock either: it delays a thread that returns to user space.
+ *
+ * Enough is 16 MiB of pages that are changed, 128 MiB of others, or 512 VMAs: a process with
+ * many small VMAs must not have only a few of them scanned at once.
+ */
+bool __walk_numa_stop(struct mm_struct *mm, unsigned long *done,
+		      unsigned long size, unsigned long updates)
+{
+	const unsigned long enough = WALK_NUMA_UPDATE *
+				     (WALK_PROTECT_SIZE / PAGE_SIZE);
+
+	*done += WALK_NUMA_UPDATE * updates + size / PAGE_SIZE + enough / 512;
+	if (*done < enough || !mmap_lock_is_contended(mm))
+		return false;
+	count_vm_event(WALK_SECTION_YIELDS);
+	return true;
+}
+#endif
+
 /* === Sections ============================================================= */
 
 /*

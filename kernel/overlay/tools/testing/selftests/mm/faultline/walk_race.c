@@ -1641,8 +1641,9 @@ static void missing_racer(struct race *r, int id)
 		char *p = r->start + random_next(&seed) % (npages() / 64) * 64 *
 				     page_size();
 
-		if (word_read(p) && word_read(p) != page_word(r->tag, (p - r->start) /
-							      page_size()))
+		__u64 word = word_read(p);
+
+		if (word && word != page_word(r->tag, (p - r->start) / page_size()))
 			race_wrong(r);
 		race_acted(r, true);
 	}

@@ -28,6 +28,61 @@ struct state {
 	struct counters before;
 };
 
+/* Settings of NUMA balancing: scans come as fast as they can. */
+#define SCAN_KNOBS	"/sys/kernel/debug/sched/numa_balancing/"
+/* Until the scans have come, however slow the machine is. */
+#define SCAN_NS		(120 * 1000000000ULL)
+
+static struct scan_knob {
+	const char *path, *value;
+	char was[32];
+} scan_knobs[] = {
+	{ SCAN_KNOBS "scan_size_mb" },
+	{ SCAN_KNOBS "scan_delay_ms", "1" },
+	{ SCAN_KNOBS "scan_period_min_ms", "10" },
+	{ SCAN_KNOBS "scan_period_max_ms", "10" },
+	{ "/proc/sys/kernel/numa_balancing", "1" },
+};
+
+/* Those that were changed are as before. */
+static void scan_stop(void)
+{
+	size_t i = ARRAY_SIZE(scan_knobs);
+
+	while (i--)
+		if (scan_knobs[i].was[0])
+			write_text(scan_knobs[i].path, scan_knobs[i].was);
+}
+
+/*
+ * Scans of so many MiB.  The kernel scans no more than 2560 MiB in a second.  The teardown
+ * calls scan_stop().  False if this kernel has no NUMA balancing.
+ */
+static bool scan_start(const char *mib)
+{
+	struct scan_knob *k;
+
+	scan_knobs[0].value = mib;
+	for (k = scan_knobs; k < scan_knobs + ARRAY_SIZE(scan_knobs); k++)
+		if (read_text(k->path, k->was, sizeof(k->was)) ||
+		    write_text(k->path, k->value))
+			return false;
+	return true;
+}
+
+/* The times that scans have come to the end of the address space, or -1. */
+static long scan_rounds(void)
+{
+	static char text[16384];
+	const char *name = "mm->numa_scan_seq", *p;
+
+	if (read_text("/proc/self/sched", text, sizeof(text)))
+		return -1;
+	p = strstr(text, name);
+	p = p ? strchr(p, ':') : NULL;
+	return p ? atol(p + 1) : -1;
+}
+
 FIXTURE(walk) {
 	struct state s;
 };
@@ -52,6 +107,7 @@ FIXTURE_SETUP(walk)
 
 FIXTURE_TEARDOWN(walk)
 {
+	scan_stop();
 	idle_thread_stop(&self->s.idle);
 }
 
@@ -496,6 +552,8 @@ struct waiter {
 	pthread_t thread;
 	atomic_bool stop;
 	char *page;
+	/* Microseconds of sleep after each turn. */
+	int pause;
 };
 
 static void *waiter_main(void *arg)
@@ -505,6 +563,8 @@ static void *waiter_main(void *arg)
 	while (!atomic_load(&w->stop)) {
 		mprotect(w->page, page_size(), PROT_READ);
 		mprotect(w->page, page_size(), PROT_READ | PROT_WRITE);
+		if (w->pause)
+			usleep(w->pause);
 	}
 	return NULL;
 }
@@ -608,7 +668,7 @@ TEST_F_TIMEOUT(walk, mbind, TIMEOUT)
 TEST_F_TIMEOUT(walk, mbind_beside, TIMEOUT)
 {
 	char *p = map_filled(BIG, TAG);
-	struct waiter w;
+	struct waiter w = { };
 	int tries = 0;
 
 	if (!have_nodes())
@@ -693,7 +753,7 @@ TEST_F_TIMEOUT(walk, mbind_large, TIMEOUT)
 	const size_t len = 2 * BIG;
 	/* Not aligned to huge pages. */
 	char *p = free_range(2 * len + BIG), *to = p + len + page_size();
-	struct waiter w;
+	struct waiter w = { };
 	int tries = 0;
 
 	if (!have_nodes())
@@ -876,7 +936,7 @@ TEST_F_TIMEOUT(walk, scan_beside, TIMEOUT)
 {
 	char *p = map_scanned(2 * BIG);
 	int fd = uffd_open_async(), tries = 0;
-	struct waiter w;
+	struct waiter w = { };
 
 	ASSERT_NE(NULL, p);
 	if (!scan_register(fd, p, 2 * BIG))
@@ -1011,7 +1071,7 @@ static void lock_unlock(struct __test_metadata *_metadata, struct state *s,
 	const long kb = len / KIB, vm = status_kb("VmLck"), all = mlocked_kb();
 	const int n = mappings(p - page_size(), len + 2 * page_size());
 	int tries = 0, ends;
-	struct waiter w;
+	struct waiter w = { };
 
 	/*
 	 * The borders of the range, if it is a part of a mapping.  On upstream, too, a
@@ -1115,7 +1175,7 @@ TEST_F_TIMEOUT(walk, mlock_sysv, TIMEOUT)
 {
 	int id = shmget(IPC_PRIVATE, BIG, IPC_CREAT | 0600), i;
 	struct shmid_ds stat;
-	struct waiter w;
+	struct waiter w = { };
 	char *p;
 
 	if (id < 0)
@@ -1144,7 +1204,7 @@ TEST_F_TIMEOUT(walk, mlock_hole, TIMEOUT)
 {
 	size_t part = 3 * BIG / 4;
 	char *p = map_lockable(BIG);
-	struct waiter w;
+	struct waiter w = { };
 	int tries = 0;
 
 	ASSERT_NE(NULL, p);
@@ -1170,7 +1230,7 @@ TEST_F_TIMEOUT(walk, mlock_hole, TIMEOUT)
 TEST_F_TIMEOUT(walk, mlock_onfault, TIMEOUT)
 {
 	char *p = map_lockable(BIG);
-	struct waiter w;
+	struct waiter w = { };
 	int tries = 0;
 
 	ASSERT_NE(NULL, p);
@@ -1195,7 +1255,7 @@ TEST_F_TIMEOUT(walk, mlock_onfault, TIMEOUT)
 TEST_F_TIMEOUT(walk, mlock_limit, TIMEOUT)
 {
 	char *p = map_lockable(BIG);
-	struct waiter w;
+	struct waiter w = { };
 	int tries = 0;
 
 	ASSERT_NE(NULL, p);
@@ -1224,7 +1284,7 @@ TEST_F_TIMEOUT(walk, mlock_limit, TIMEOUT)
 TEST_F_TIMEOUT(walk, mlockall, TIMEOUT)
 {
 	char *p = map_lockable(BIG), *file = map_memfd(BIG);
-	struct waiter w;
+	struct waiter w = { };
 	int tries = 0;
 
 	ASSERT_NE(NULL, p);
@@ -1279,7 +1339,7 @@ static void protect_unregister(struct __test_metadata *_metadata, struct state *
 {
 	const size_t pages = len / page_size(), edge = 3 * page_size();
 	const int n = mappings(p, len);
-	struct waiter w;
+	struct waiter w = { };
 	int tries = 0;
 
 	waiter_start(_metadata, &w);
@@ -1384,6 +1444,81 @@ TEST_F_TIMEOUT(walk, uffd_unregister_hole, TIMEOUT)
 	expect_kept(_metadata, &self->s);
 }
 
+/* --- NUMA balancing */
+
+/*
+ * A thread that uses its memory scans it for NUMA balancing, and lets others go first.
+ * With the switch off, the same pages are scanned.  Each end of the address space that is
+ * reached stands for a scan of all of it: a scan that is stopped must go on where it was.
+ */
+TEST_F_TIMEOUT(walk, numa_scan, TIMEOUT)
+{
+	long updates = vmstat_read("numa_pte_updates"), scanned;
+	long rounds = scan_rounds(), more;
+	size_t len = 4 * BIG;
+	char *p = map_filled(len, TAG);
+	__u64 began = now_ns();
+	/* It uses little time, so the other thread scans, and finds the lock free. */
+	struct waiter w = { .pause = 500 };
+
+	ASSERT_NE(NULL, p);
+	if (!have_nodes() || updates < 0 || rounds < 0 || !scan_start("256"))
+		SKIP(return, "there is no NUMA balancing here");
+	waiter_start(_metadata, &w);
+	do {
+		EXPECT_EQ(0, bad_pages(p, len, TAG));
+		scanned = vmstat_read("numa_pte_updates") - updates;
+		more = scan_rounds() - rounds;
+	} while ((scanned < (long)(len / page_size()) || more < 2 ||
+		  once_more(&self->s, 0)) && now_ns() - began < SCAN_NS &&
+		 _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	EXPECT_LE((long)(len / page_size()), scanned)
+		TH_LOG("only %ld pages were scanned", scanned);
+	EXPECT_LE(2, more)
+		TH_LOG("scans came to the end only %ld times", more);
+	expect_yields(_metadata, &self->s);
+}
+
+/*
+ * Mappings of a page each: with all others of this program, fewer than a scan passes over
+ * before it looks for a waiter.
+ */
+#define SCAN_SMALL	200
+/* The third round leaves out mappings that the scanning thread has not used. */
+#define SCAN_ROUNDS	2
+
+/* A scan of all mappings does not end early if they are small. */
+TEST_F_TIMEOUT(walk, numa_scan_small, TIMEOUT)
+{
+	size_t i, len = 2 * SCAN_SMALL * page_size();
+	char *p = map_filled(len, TAG);
+	long rounds = scan_rounds(), more;
+	__u64 began = now_ns();
+	struct waiter w = { .pause = 50 };
+
+	ASSERT_NE(NULL, p);
+	/* Its page must not lie in one of the holes. */
+	waiter_start(_metadata, &w);
+	for (i = 0; i < SCAN_SMALL; i++)
+		EXPECT_EQ(0, munmap(p + (2 * i + 1) * page_size(), page_size()));
+	if (!have_nodes() || rounds < 0 || !scan_start("16")) {
+		waiter_stop(&w);
+		SKIP(return, "there is no NUMA balancing here");
+	}
+	do {
+		for (i = 0; i < SCAN_SMALL; i++)
+			EXPECT_EQ(page_word(TAG, 2 * i),
+				  word_read(p + 2 * i * page_size()));
+		more = scan_rounds() - rounds;
+	} while (more < SCAN_ROUNDS && now_ns() - began < SCAN_NS &&
+		 _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	EXPECT_LE(SCAN_ROUNDS, more)
+		TH_LOG("scans came to the end only %ld times", more);
+	EXPECT_EQ(0, counted(&self->s.before, "yields"));
+}
+
 /* --- soft-dirty bits */
 
 /* Nothing is dirty after the call, and what is written then, is. */
@@ -1404,7 +1539,7 @@ static void clear_and_write(struct __test_metadata *_metadata, char *p, size_t l
 TEST_F_TIMEOUT(walk, soft_dirty, TIMEOUT)
 {
 	char *p = map_lockable(BIG), *file = map_memfd(BIG);
-	struct waiter w;
+	struct waiter w = { };
 	int tries = 0;
 
 	ASSERT_NE(NULL, p);
