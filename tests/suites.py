@@ -139,10 +139,9 @@ SWITCHED = tuple(f"{name} -V {STOCK[name]}" if name in STOCK else name for name 
 PPC64LE = ("mmu.sh", "toggles", "munmap_semantics", "munmap_race", "munmap_fault",
            "madvise_semantics", "madvise_race", "hugetlb_semantics", "walk_semantics",
            "walk_race")
-# Not those of vm.pmd_clear_ipi_free and vm.speculative_page_fault, which no flavour for arm64 has.
 ARM64 = ("toggles", "munmap_semantics", "munmap_fault", "madvise_semantics", "hugetlb_semantics",
-         "hugetlb_zero_semantics", "walk_semantics")
-ARM64_RACES = ("munmap_race", "madvise_race", "hugetlb_race", "hugetlb_zero_race", "walk_race")
+         "hugetlb_zero_semantics", "pmd_clear_semantics", "walk_semantics")
+ARM64_RACES = tuple(name for name in RACES if name != "spf_race")
 
 BOOTS = {boot.title: boot for boot in (
     Boot("kernel/semantics", "microvm",
@@ -242,6 +241,10 @@ BOOTS = {boot.title: boot for boot in (
     Boot("arm64/kernel/races", "microvm-arm64", ARM64_RACES, mem=3072, timeout=1500, append=NUMA,
          env=("FAULTLINE_COUNT=200",),
          reason="kernel/races and kernel/flip with 4 KiB pages."),
+    Boot("arm64/kernel/spf", "microvm-arm64", ("spf_semantics", "spf_hold", "spf_race"),
+         mem=3072, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
+         reason="Speculative page faults, also with wider windows and with flips.  One host thread "
+         "per CPU: QEMU completes a broadcast TLBI when all CPUs have flushed, unlike a tlbie."),
 )}
 
 

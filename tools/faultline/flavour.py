@@ -157,7 +157,8 @@ FAULTLINE = ("faultline.config", "faultline-hugetlb.config")
 DISTRIBUTION = (*FAULTLINE, "distribution.config")
 # Guests for tests on other architectures.
 PPC64LE_GUEST = ("guest.config", "flavour-ppc64le.config")
-ARM64_GUEST = ("guest.config", "flavour-microvm-arm64.config", *FAULTLINE, "kunit.config")
+ARM64_GUEST = ("guest.config", "flavour-microvm-arm64.config")
+ARM64_TESTS = ("faultline.config", "faultline-arm64.config", "kunit.config")
 
 FLAVOURS = {flavour.name: flavour for flavour in (
     Flavour("microvm", ("flavour-microvm.config", *FAULTLINE), ".microvm"),
@@ -183,8 +184,7 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     Flavour("powerpc64le", ("faultline.config", "distribution.config",
                             "flavour-powerpc64le.config"), ".powerpc64le",
             base="config.ppc64el_none_powerpc64le", arch=PPC64LE),
-    Flavour("generic-arm64", (*DISTRIBUTION, "flavour-generic-arm64.config",
-                              "faultline-arm64.config"), ".generic",
+    Flavour("generic-arm64", (*DISTRIBUTION, "flavour-generic-arm64.config"), ".generic",
             base="config.arm64_none_arm64", arch=ARM64, package="generic"),
     # For tests of signed modules.
     Flavour("tiny", ("flavour-tiny.config", "distribution.config"), ".tiny"),
@@ -193,7 +193,14 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     Flavour("ppc64le", (*PPC64LE_GUEST, "faultline.config", "faultline-ppc64le.config",
                         "kunit.config"), "-ppc64le", arch=PPC64LE),
     Flavour("ppc64le-stock", PPC64LE_GUEST, "-ppc64le-stock", stock=True, arch=PPC64LE),
-    Flavour("microvm-arm64", (*ARM64_GUEST, "faultline-arm64.config"), "-arm64", arch=ARM64),
+    Flavour("microvm-arm64", (*ARM64_GUEST, *ARM64_TESTS, "faultline-hugetlb.config"),
+            "-arm64", arch=ARM64),
+    # No page tables are shared there.
+    Flavour("microvm-arm64-64k", (*ARM64_GUEST, "arm64-64k.config", *ARM64_TESTS),
+            "-arm64-64k", arch=ARM64),
+    Flavour("microvm-arm64-debug", (*ARM64_GUEST, *ARM64_TESTS, "faultline-hugetlb.config",
+                                    "debug.config"), "-arm64-debug", arch=ARM64),
+    Flavour("microvm-arm64-stock", ARM64_GUEST, "-arm64-stock", stock=True, arch=ARM64),
 )}
 
 
