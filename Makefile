@@ -63,7 +63,7 @@ SMALL := $(or $(FLAVOUR),microvm)
 ifneq ($(filter ppc64le%,$(FLAVOUR)),)
 CROSS := $(DEPS) ppc64le && tools/fl vm busybox ppc64le
 endif
-ifeq ($(FLAVOUR),microvm-arm64)
+ifneq ($(filter microvm-arm64%,$(FLAVOUR)),)
 CROSS := $(DEPS) arm64 && tools/fl vm busybox aarch64
 endif
 ifneq ($(filter powerpc64le generic-arm64,$(FLAVOUR)),)
@@ -206,9 +206,9 @@ test-ppc64le: tree ## boot and test the ppc64le kernel, radix and hash MMU
 	@tests/run power/kernel
 
 .PHONY: test-arm64
-test-arm64: tree ## boot and test the kernel for arm64, 4 KiB pages; sign another one
+test-arm64: tree ## boot and test kernels for arm64, 4 and 64 KiB pages, KASAN; sign another one
 	@$(DEPS) vm package arm64
-	@tests/run arm64/kernel arm64/signing
+	@tests/run arm64/kernel arm64/64k arm64/debug arm64/signing
 
 .PHONY: test-signing
 test-signing: deps tree ## sign kernels; boot them with Secure Boot, load modules in them

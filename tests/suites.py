@@ -71,8 +71,13 @@ SUITES = {suite.name: suite for suite in (
     Suite("power/kernel", ((FL, "build", "ppc64le"),
                            (FL, "build", "ppc64le-stock"), (FL, "vm", "busybox", "ppc64le"),
                            ("tests/lib/selftests.sh", "ppc64le")), opt_in=True),
-    Suite("arm64/kernel", ((FL, "build", "microvm-arm64"), (FL, "vm", "busybox", "aarch64"),
+    Suite("arm64/kernel", ((FL, "build", "microvm-arm64"), (FL, "build", "microvm-arm64-stock"),
+                           (FL, "vm", "busybox", "aarch64"),
                            ("tests/lib/selftests.sh", "microvm-arm64")), opt_in=True),
+    Suite("arm64/64k", ((FL, "build", "microvm-arm64-64k"), (FL, "vm", "busybox", "aarch64"),
+                        ("tests/lib/selftests.sh", "microvm-arm64")), opt_in=True),
+    Suite("arm64/debug", ((FL, "build", "microvm-arm64-debug"), (FL, "vm", "busybox", "aarch64"),
+                          ("tests/lib/selftests.sh", "microvm-arm64")), opt_in=True),
     Suite("arm64/signing", ((FL, "stage", "tiny-arm64"), (FL, "vm", "busybox", "aarch64")),
           opt_in=True),
     # A kernel of Debian's configuration, cross-compiled, and a Debian userland for it.
@@ -245,6 +250,21 @@ BOOTS = {boot.title: boot for boot in (
          mem=3072, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
          reason="Speculative page faults, also with wider windows and with flips.  One host thread "
          "per CPU: QEMU completes a broadcast TLBI when all CPUs have flushed, unlike a tlbie."),
+    Boot("arm64/64k/semantics", "microvm-arm64-64k",
+         ("toggles", "munmap_semantics", "madvise_semantics", "spf_semantics", "walk_semantics"),
+         mem=4096, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
+         reason="Page tables of three levels with 8192 entries, huge pages of 512 MiB."),
+    Boot("arm64/64k/races", "microvm-arm64-64k", ("munmap_race", "madvise_race", "walk_race",
+                                                  "spf_race"),
+         mem=4096, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
+         reason="The races with them.  No page tables are shared."),
+    Boot("arm64/debug/semantics", "microvm-arm64-debug", (*ARM64, "spf_semantics", "spf_hold"),
+         mem=4096, timeout=2700, append=NUMA, env=("FAULTLINE_COUNT=100",),
+         reason="arm64/kernel/semantics under KASAN, lockdep and mm's own checks."),
+    Boot("arm64/debug/races", "microvm-arm64-debug", RACES,
+         mem=4096, timeout=2700, append=NUMA, preempt="full",
+         env=("FAULTLINE_COUNT=100", "FAULTLINE_PLAYGROUND=20"),
+         reason="The races under the same, preempted at any place, also with wider windows."),
 )}
 
 

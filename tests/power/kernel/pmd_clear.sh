@@ -10,41 +10,11 @@ set -euo pipefail
 # shellcheck source=../../lib/vm.sh
 . tests/lib/vm.sh
 
+flavour=ppc64le
+# shellcheck source=../../lib/pmd_clear.sh
+. tests/lib/pmd_clear.sh
+# shellcheck disable=SC2034 # measure() runs it
 program=$(CFLAGS=-Werror tests/lab compile tests/bench/pmd_clear.c ppc64le)
-
-# measure MMU PARAMETER: sets $samples to the samples of all arms.
-measure() {
-	local mmu=$1
-	shift
-	samples=$(for arms in ppc64le:0,1,2 ppc64le-stock:stock; do
-		in_vm "${arms%:*}" "pmd_clear-${mmu,,}-${arms#*:}" --quiet --icount 4 --cpus 4 \
-			--mem 4096 --timeout 900 --append "$*" --file "$program:/test/pmd_clear" \
-			-- pmd_clear --arms "${arms#*:}" --rounds 2 --areas 16 collapse_busy zap
-	done)
-	grep -v vmstat <<<"$samples" | sed "s/^/# $mmu: /"
-}
-
-# always METRIC ARM VALUE: there are samples, and all have this value.
-always() {
-	local found
-	found=$(awk -v metric="$1" -v arm="$2" '$2 == metric && $4 == arm { print $5 }' <<<"$samples" |
-		sort -u)
-	[ "$found" = "$3" ] || {
-		echo "$1 $2: ${found//$'\n'/ }, not $3"
-		return 1
-	}
-}
-
-# nearly METRIC ARM VALUE: the same with some slack, as a thread of the process may
-# have been off its CPU.
-nearly() {
-	awk -v metric="$1" -v arm="$2" -v most="$3" '
-		$2 == metric && $4 == arm { n++; bad += $5 > most || $5 < most * 0.9 }
-		END { exit !n || bad }' <<<"$samples" || {
-		echo "$1 $2: $(grep "^sample $1 per_op $2 " <<<"$samples"), not about $3"
-		return 1
-	}
-}
 
 # same MMU: the checks that do not depend on the MMU.
 same() {
@@ -61,14 +31,14 @@ same() {
 	done
 }
 
-measure Radix
+measure Radix 0,1,2 '' collapse_busy zap
 same Radix
 check 'Radix, 1: a collapse interrupts no CPU' always collapse_busy_walkers 1 0
 for arm in stock 0 1 2; do
 	check "Radix, $arm: a collapse does not wait for hash_page()" always collapse_busy_serialize $arm 0
 done
 
-measure Hash disable_radix
+measure Hash 0,1,2 disable_radix collapse_busy zap
 same Hash
 check 'Hash, 1: a collapse interrupts all other CPUs' always collapse_busy_walkers 1 3
 for arm in stock 0 1 2; do
