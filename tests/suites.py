@@ -258,13 +258,18 @@ BOOTS = {boot.title: boot for boot in (
                                                   "spf_race"),
          mem=4096, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
          reason="The races with them.  No page tables are shared."),
-    Boot("arm64/debug/semantics", "microvm-arm64-debug", (*ARM64, "spf_semantics", "spf_hold"),
+    Boot("arm64/debug/semantics", "microvm-arm64-debug", ARM64,
          mem=4096, timeout=2700, append=NUMA, env=("FAULTLINE_COUNT=100",),
          reason="arm64/kernel/semantics under KASAN, lockdep and mm's own checks."),
-    Boot("arm64/debug/races", "microvm-arm64-debug", RACES,
-         mem=4096, timeout=2700, append=NUMA, preempt="full",
+    Boot("arm64/debug/races", "microvm-arm64-debug",
+         ("munmap_race", "madvise_race", "hugetlb_race", "hugetlb_zero_race", "walk_race"),
+         mem=4096, timeout=3000, append=NUMA, preempt="full",
          env=("FAULTLINE_COUNT=100", "FAULTLINE_PLAYGROUND=20"),
          reason="The races under the same, preempted at any place, also with wider windows."),
+    Boot("arm64/debug/spf", "microvm-arm64-debug",
+         ("spf_semantics", "spf_hold", "spf_race", "pmd_clear_race"),
+         mem=4096, timeout=2700, append=NUMA, preempt="full", env=("FAULTLINE_COUNT=100",),
+         reason="Speculative page faults, and tables that go away without IPIs, under the same."),
 )}
 
 
