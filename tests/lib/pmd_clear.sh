@@ -31,13 +31,12 @@ always() {
 	}
 }
 
-# nearly METRIC ARM VALUE: the same with some slack, as a thread of the process may
-# have been off its CPU.
-nearly() {
-	awk -v metric="$1" -v arm="$2" -v most="$3" '
-		$2 == metric && $4 == arm { n++; bad += $5 > most || $5 < most * 0.9 }
+# between METRIC ARM LEAST MOST: there are samples, and all are within these values.
+between() {
+	awk -v metric="$1" -v arm="$2" -v least="$3" -v most="$4" '
+		$2 == metric && $4 == arm { n++; bad += $5 > most || $5 < least }
 		END { exit !n || bad }' <<<"$samples" || {
-		echo "$1 $2: $(grep "^sample $1 per_op $2 " <<<"$samples"), not about $3"
+		echo "$1 $2: $(grep "^sample $1 per_op $2 " <<<"$samples"), not from $3 to $4"
 		return 1
 	}
 }
