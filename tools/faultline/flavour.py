@@ -201,6 +201,9 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     Flavour("microvm-arm64-debug", (*ARM64_GUEST, *ARM64_TESTS, "faultline-hugetlb.config",
                                     "debug.config"), "-arm64-debug", arch=ARM64),
     Flavour("microvm-arm64-stock", ARM64_GUEST, "-arm64-stock", stock=True, arch=ARM64),
+    # As microvm for amd64: hosts install its packages and boot it from their disks.
+    Flavour("microvm-arm64-host", (*ARM64_GUEST, "host.config", *FAULTLINE), ".microvm",
+            arch=ARM64, package="microvm"),
 )}
 
 
