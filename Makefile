@@ -206,9 +206,10 @@ test-ppc64le: tree ## boot and test the ppc64le kernel, radix and hash MMU
 	@tests/run power/kernel
 
 .PHONY: test-arm64
-test-arm64: tree ## boot and test kernels for arm64, 4 and 64 KiB pages, KASAN; sign another one
-	@$(DEPS) vm package arm64
+test-arm64: tree ## boot and test kernels for arm64, also with KASAN; sign one; install packages in VMs
+	@$(DEPS) build vm package image arm64
 	@tests/run arm64/kernel arm64/64k arm64/debug arm64/signing
+	@tests/run --limit 7200 arm64/packages
 
 .PHONY: test-signing
 test-signing: deps tree ## sign kernels; boot them with Secure Boot, load modules in them

@@ -41,6 +41,8 @@ BUILD = (FL, "build", "microvm")
 SELFTESTS = ("tests/lib/selftests.sh", "microvm")
 # The flavour whose packages are installed in VMs; the package suite tests microvm.
 FLAVOUR = os.environ.get("FLAVOUR") or "microvm"
+# The one for arm64.
+ARM64_HOST = "microvm-arm64-host"
 
 # In the order in which they run: suites that fail fast come first.
 SUITES = {suite.name: suite for suite in (
@@ -80,6 +82,7 @@ SUITES = {suite.name: suite for suite in (
                           ("tests/lib/selftests.sh", "microvm-arm64")), opt_in=True),
     Suite("arm64/signing", ((FL, "stage", "tiny-arm64"), (FL, "vm", "busybox", "aarch64")),
           opt_in=True),
+    Suite("arm64/packages", ((LAB, "hosts", "packages", ARM64_HOST),), jobs=2, opt_in=True),
     # A kernel of Debian's configuration, cross-compiled, and a Debian userland for it.
     Suite("power/packages", ((FL, "stage", "powerpc64le"), (FL, "vm", "busybox", "ppc64le")),
           opt_in=True),
@@ -473,6 +476,12 @@ CALLS = {
     "hosts/failures/loaders-12": (LAB, "hosts", "test", "deb", "loaders-12"),
     # A host builds a module with DKMS, reads BTF, takes and opens a dump, and boots with dracut.
     "hosts/release/deb": (LAB, "hosts", "test", "deb", "release"),
+    # The same on hosts for arm64, which have UEFI as well.
+    "arm64/packages/deb-lifecycle": (LAB, "hosts", "test", "--flavour", ARM64_HOST,
+                                     "deb", "lifecycle"),
+    "arm64/packages/rpm-lifecycle": (LAB, "hosts", "test", "--flavour", ARM64_HOST,
+                                     "rpm", "lifecycle"),
+    "arm64/packages/loaders": (LAB, "hosts", "test", "--flavour", ARM64_HOST, "deb", "loaders"),
     # Upstream's tests give the same results as on stock.
     "upstream/mm": (LAB, "upstream", "mm"),
     "upstream/stress-ng": (LAB, "upstream", "stress-ng"),

@@ -23,8 +23,16 @@ from faultline.vm.arch import Arch
 from faultline.vm.qemu import Machine, channel_options
 
 # Debian's and Fedora's names; without Secure Boot, which tests/hosts/signing/secureboot.sh tests.
-FIRMWARE = (("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
-            ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd"))
+FIRMWARE = {
+    "x86_64": (("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd"),
+               ("/usr/share/edk2/ovmf/OVMF_CODE.fd", "/usr/share/edk2/ovmf/OVMF_VARS.fd")),
+    "aarch64": (("/usr/share/AAVMF/AAVMF_CODE.fd", "/usr/share/AAVMF/AAVMF_VARS.fd"),
+                ("/usr/share/edk2/aarch64/QEMU_EFI-pflash.raw",
+                 "/usr/share/edk2/aarch64/vars-template-pflash.raw")),
+}
+FIRMWARE_PACKAGE = {"x86_64": "ovmf", "aarch64": "qemu-efi-aarch64"}
+# No legacy disks and keyboard: the guest would load drivers for them.
+MACHINE = {"x86_64": ",sata=off,i8042=off"}
 
 UNIT_NAME = "faultline-test.service"
 # Kernel parameters of every boot.  On a busy machine, a disk or a service may need more than the
@@ -32,6 +40,7 @@ UNIT_NAME = "faultline-test.service"
 PARAMETERS = (f"systemd.wants={UNIT_NAME}", "printk.time=1", "oops=panic", "sysrq_always_enabled",
               "systemd.default_device_timeout_sec=infinity",
               "systemd.default_timeout_start_sec=900")
+# OUTPUT and RECORDS stand for serial ports, STEPS for the file with the script.
 UNIT = """\
 [Unit]
 Description=Steps of a test
@@ -43,17 +52,23 @@ FailureAction=poweroff-force
 [Service]
 Type=oneshot
 ImportCredential=faultline.*
-StandardOutput=file:/dev/ttyS1
+StandardOutput=file:OUTPUT
 StandardError=inherit
-ExecStartPre=/bin/sh -c 'echo "start $$(uname -r)" >/dev/ttyS2'
-ExecStart=/bin/bash ${CREDENTIALS_DIRECTORY}/faultline.steps
+ExecStartPre=/bin/sh -c 'echo "start $$(uname -r)" >RECORDS'
+ExecStart=/bin/bash STEPS
 ExecStopPost=/bin/sh -c 'read -r t </proc/sys/kernel/tainted; \
-    echo "taint $$t" >/dev/ttyS2; echo "exit $EXIT_CODE $EXIT_STATUS" >/dev/ttyS2'
+    echo "taint $$t" >RECORDS; echo "exit $EXIT_CODE $EXIT_STATUS" >RECORDS'
 """
-# The unit in the image of an older systemd.
 STEPS_DISK = "/dev/disk/by-id/nvme-QEMU_NVMe_Ctrl_steps"
-DISK_UNIT = UNIT.replace("ImportCredential=faultline.*\n", "").replace(
-    "${CREDENTIALS_DIRECTORY}/faultline.steps", STEPS_DISK)
+
+
+def unit(arch: Arch, *, on_disk: bool = False) -> str:
+    """The unit; with `on_disk`, for the image of an older systemd."""
+    _, output, records, _ = arch.ports
+    text = UNIT.replace("OUTPUT", f"/dev/{output}").replace("RECORDS", f"/dev/{records}")
+    if on_disk:
+        return text.replace("ImportCredential=faultline.*\n", "").replace("STEPS", STEPS_DISK)
+    return text.replace("STEPS", "${CREDENTIALS_DIRECTORY}/faultline.steps")
 
 
 def children_cpu() -> float:
@@ -90,8 +105,7 @@ class HostMachine:
         """QEMU's arguments."""
         command = [
             binary, "-nodefaults", "-no-user-config", "-display", "none",
-            # No legacy disks and keyboard: the guest would load drivers for them.
-            "-machine", f"{self.arch.machine},sata=off,i8042=off",
+            "-machine", self.arch.machine + MACHINE.get(self.arch.name, ""),
             "-smp", str(self.cpus), "-m", str(self.mem),
             # One thread: several are slower here, and with several, QEMU 7.2 may hit a
             # breakpoint that the kernel has already removed when it flips a static key.
@@ -145,7 +159,7 @@ class Host:
 
     def __init__(self, folder: Path, image: Path, kernel: Path, kvm_cache: Path, *,
                  has_unit: bool = False) -> None:
-        """A host in `folder` that starts from `image`, which has DISK_UNIT if `has_unit`."""
+        """A host in `folder` that starts from `image`, which has the unit if `has_unit`."""
         self.has_unit = has_unit
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -154,11 +168,11 @@ class Host:
         trial = Machine(kernel)
         self.arch = trial.arch
         self.accel = accel.choose("auto", trial, kvm_cache)
-        for code, variables in FIRMWARE:
+        for code, variables in FIRMWARE[self.arch.name]:
             if Path(code).exists():
                 break
         else:
-            raise Fail("no UEFI firmware found: install ovmf")
+            raise Fail(f"no UEFI firmware found: install {FIRMWARE_PACKAGE[self.arch.name]}")
         self.firmware = Path(code)
         self.disk = image
         self.disk_format = "raw"
@@ -206,7 +220,8 @@ class Host:
         script = steps.encode()
         (folder / "steps").write_bytes(script + b"\n" * (-len(script) % 512))
         credentials = ({} if self.has_unit else
-                       {f"systemd.extra-unit.{UNIT_NAME}": UNIT, "faultline.steps": steps})
+                       {f"systemd.extra-unit.{UNIT_NAME}": unit(self.arch),
+                        "faultline.steps": steps})
         machine = self.machine(folder, credentials, [*PARAMETERS])
         machine.steps = folder / "steps" if self.has_unit else None
         machine.cpus, machine.mem, machine.reboots, machine.bmc = cpus, mem, reboots, bmc

@@ -19,6 +19,7 @@ from faultline.common import ROOT, Paths, lock, say, shown, write_atomic
 from faultline.flavour import Flavour, find, read_config
 from faultline.package import deb, make_repo, rpm
 from faultline.stage import inputs_file, make_stage
+from faultline.stage_env import read_env
 
 # Folders whose files are in the packages, besides the stage, or make them.
 INPUTS = ("packaging", "sysctl", "rollout", "tools/faultline/package")
@@ -63,12 +64,14 @@ def copy_stage(second: Path, third: Path) -> Path:
             shutil.copytree(second / name, third / name, copy_function=os.link, symlinks=True)
         else:
             os.link(second / name, third / name)
+    perf = read_env(second)["PERF"] == "yes"
     for name in ("tools/faultline-perf", "tools/faultline-perf.1", "selftests/run", "bench/micro",
-                 "bench/munmap", "bench/survey", "stalls/faultline-stalls"):
+                 "bench/munmap", "bench/survey", *(["stalls/faultline-stalls"] if perf else [])):
         (third / name).parent.mkdir(exist_ok=True)
         os.link(second / name, third / name)
-    # A static program: nothing here needs perf.
-    os.link(second / "selftests/toggles", third / "tools/perf")
+    if perf:
+        # A static program: nothing here needs perf.
+        os.link(second / "selftests/toggles", third / "tools/perf")
     env = (second / "stage.env").read_text(encoding="utf-8")
     env = re.sub(r"(?m)^(KVER=.*|RELEASE=\d+)\.2\b", r"\1.3", env)
     # Nobody debugs it.

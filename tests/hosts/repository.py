@@ -20,10 +20,10 @@ import threading
 from pathlib import Path
 
 from faultline.common import Fail
+from faultline.flavour import ARM64, X86, Arch
 
 # The address of the QEMU host as seen by the guest.
 GATEWAY = "10.0.2.2"
-FOREIGN = {"deb": "arm64", "rpm": "aarch64"}
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
@@ -75,9 +75,10 @@ def _flip(path: Path) -> None:
     _replace(path, bytes(data))
 
 
-def prepare(good: Path, third: Path, package_format: str, image: str, folder: Path) -> None:
+def prepare(good: Path, third: Path, package_format: str, image: str, arch: Arch,
+            folder: Path) -> None:
     """Lay out the served folder of one format; third has the third kernel's RPM packages,
-    image is the glob of the kernel's package."""
+    image is the glob of the kernel's package, which is for `arch`."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for kind in ("good", "unsigned", "forged", "poisoned"):
@@ -105,15 +106,17 @@ def prepare(good: Path, third: Path, package_format: str, image: str, folder: Pa
     for path in changed:
         _flip(path)
     (folder / "foreign").mkdir()
-    _foreign(package_format, next((folder / "good").rglob(image)), folder / "foreign")
+    _foreign(package_format, next((folder / "good").rglob(image)), arch, folder / "foreign")
 
 
-def _foreign(package_format: str, package: Path, target: Path) -> None:
+def _foreign(package_format: str, package: Path, arch: Arch, target: Path) -> None:
     """Make our package for a wrong architecture."""
+    wrong = ARM64 if arch == X86 else X86
     if package_format == "deb":
         tree = target / "tree"
         subprocess.run(["dpkg-deb", "-R", package, tree], check=True)
-        _change(tree / "DEBIAN/control", b"Architecture: amd64", b"Architecture: arm64")
+        _change(tree / "DEBIAN/control", f"Architecture: {arch.debian}".encode(),
+                f"Architecture: {wrong.debian}".encode())
         subprocess.run(["dpkg-deb", "-Znone", "-b", tree, target / "foreign.deb"], check=True,
                        stdout=subprocess.DEVNULL)
         shutil.rmtree(tree)
@@ -125,7 +128,7 @@ def _foreign(package_format: str, package: Path, target: Path) -> None:
     spec.write_text(f"Name: {name}\nVersion: {version}\nRelease: {release}\n"
                     "Summary: For another machine\nLicense: GPL-2.0-only\n"
                     "%description\nFor another machine.\n%files\n")
-    subprocess.run(["rpmbuild", "-bb", "--quiet", "--target", FOREIGN["rpm"],
+    subprocess.run(["rpmbuild", "-bb", "--quiet", "--target", wrong.rpm,
                     "--define", f"_topdir {target}", "--define", f"_rpmdir {target}",
                     "--define", "_rpmfilename foreign.rpm", spec], check=True,
                    env={**os.environ, "HOME": str(target)}, capture_output=True)

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from faultline.common import ROOT, Fail, Paths, flag
-from faultline.flavour import meta_suffix
+from faultline.flavour import find, meta_suffix
 from faultline.stage_env import read_env
 
 from . import repository
 from .host import Host
-from .image import FORMATS, RELEASES, Images
+from .image import DISKS, FORMATS, RELEASE, Images, suffix
 
 GUEST = ROOT / "tests/hosts/guest"
 # The glob of the package that contains the kernel.
@@ -26,7 +26,7 @@ KERNEL_PACKAGE = {"deb": "linux-image-*-faultline*_*.deb", "rpm": "kernel-faultl
 
 
 def builds(paths: Paths, names: tuple[str, ...], flavour: str) -> dict[str, str]:
-    """The variables KVER1, VERSION1, ... of the builds, from the stage.env of each."""
+    """The variables KVER1, VERSION1, ... of the builds, and PERF, from the stage.env of each."""
     found = {}
     for number, name in enumerate(names, 1):
         folder = paths.build / "stage" / name
@@ -35,6 +35,7 @@ def builds(paths: Paths, names: tuple[str, ...], flavour: str) -> dict[str, str]
         env = read_env(folder)
         found[f"KVER{number}"] = env["KVER"]
         found[f"VERSION{number}"] = f"{env['UPSTREAM']}-{env['RELEASE']}"
+        found["PERF"] = env["PERF"]
     if len(names) == 2:
         # The third kernel is a copy of the second.
         found["KVER3"] = re.sub(r"\.2(?=\.[a-z]+$)", ".3", found["KVER2"])
@@ -49,27 +50,33 @@ class Scenario:
                  only_first: bool = False, mem: int = 1536, timeout: float = 1800) -> None:
         """Prepare the host: `disk` names another disk than that of the format, `only_first`
         leaves out the second build; each boot has `mem` MiB and `timeout` seconds.  The steps
-        of NAME-12, on Debian 12, are those of NAME."""
+        of NAME-12, on Debian 12, are those of NAME.  The flavour is FLAVOUR, and the host is
+        of its architecture."""
         self.package_format = package_format
         steps = name.partition("-")[0]
         self.mem, self.timeout = mem, timeout
         self.full = flag("FULL")
         paths = Paths.from_env()
         flavour = os.environ.get("FLAVOUR") or "microvm"
+        arch, packaged = find(flavour, "").arch, find(flavour, "").packaged
         known = builds(paths, (flavour,) if only_first else (flavour, f"{flavour}.2"), flavour)
         images = Images(paths)
-        work = images.folder / "run" / f"{package_format}-{name}"
-        self.host = Host(work, images.build(disk or package_format), images.kernel(),
-                         paths.build / "vm/kvm-probe.json", has_unit=disk in RELEASES)
+        disk = "-".join((disk or package_format, *suffix(arch)))
+        if disk not in DISKS:
+            raise Fail(f"there is no host for {name} on {arch.debian}")
+        work = images.folder / "run" / "-".join((package_format, name, *suffix(arch)))
+        self.host = Host(work, images.build(disk), images.kernel(arch),
+                         paths.build / "vm/kvm-probe.json",
+                         has_unit=DISKS[disk].release != RELEASE)
         served = work / "served"
         repository.prepare(
             Path(os.environ.get("REPOSITORY") or images.folder / "repo" / flavour),
             images.folder / "packages" / flavour / "next", package_format,
-            KERNEL_PACKAGE[package_format], served)
+            KERNEL_PACKAGE[package_format], arch, served)
         self.server = repository.Server(served)
         self._steps = "\n".join([
             *(f"{key}={shlex.quote(value)}" for key, value in {
-                **known, "FLAVOUR": flavour, "META": meta_suffix(flavour),
+                **known, "FLAVOUR": packaged, "META": meta_suffix(packaged),
                 "URL": self.server.url, "FULL": "yes" if self.full else "",
                 "SCENARIO": steps,
             }.items()),
@@ -226,7 +233,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Test our packages on a test host; prints TAP.")
     parser.add_argument("format", choices=FORMATS)
     parser.add_argument("scenario", choices=sorted(SCENARIOS))
+    parser.add_argument("--flavour", help="default: FLAVOUR, or else microvm")
     args = parser.parse_args()
+    if args.flavour:
+        os.environ["FLAVOUR"] = args.flavour
     if args.format != "deb" and args.scenario in DEB_ONLY:
         raise Fail(f"the scenario {args.scenario} needs a DEB host: say deb")
     if os.geteuid() != 0:

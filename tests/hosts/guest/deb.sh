@@ -4,7 +4,14 @@
 # The package manager of a DEB host.
 
 image=linux-image-faultline$META
-packages=("$image" "linux-tools-faultline$META" faultline-profiles)
+packages=("$image" faultline-profiles)
+# Patterns for remove_all; each has to match a package of the repository.
+ours=('linux-image-*faultline*' 'linux-headers-*faultline*' 'linux-selftests-*faultline*' faultline-perf
+	faultline-profiles)
+if [ "$PERF" = yes ]; then
+	packages+=("linux-tools-faultline$META")
+	ours+=('linux-tools-*faultline*')
+fi
 
 # Add the repository to apt's sources.
 repository_add() {
@@ -132,8 +139,8 @@ autoremove_keeps() {
 		dpkg-query -s "linux-image-$KVER1" |
 			sed "s/$KVER1/$upstream-faultline$release/g; s/^Version: .*/Version: $upstream-$release/"
 		echo
-		printf 'Package: linux-image-%s\nArchitecture: amd64\nAuto-Installed: 1\n\n' \
-			"$upstream-faultline$release" >>$folder/extended_states
+		printf 'Package: linux-image-%s\nArchitecture: %s\nAuto-Installed: 1\n\n' \
+			"$upstream-faultline$release" "$(dpkg --print-architecture)" >>$folder/extended_states
 	done >>$folder/status
 	apt-get -s -o Dir::State=$folder -o Dir::State::status=$folder/status autoremove >$folder/log || return 1
 	removed=$(sed -n 's/^Remv linux-image-\([^ ]*\) .*/\1/p' $folder/log)
@@ -182,8 +189,7 @@ refuse_removal() {
 }
 
 remove_all() {
-	FAULTLINE_REMOVE_RUNNING=1 apt-get -y purge 'linux-image-*faultline*' 'linux-headers-*faultline*' 'linux-tools-*faultline*' \
-		'linux-selftests-*faultline*' faultline-perf faultline-profiles
+	FAULTLINE_REMOVE_RUNNING=1 apt-get -y purge "${ours[@]}"
 }
 
 after_install() {

@@ -3,8 +3,8 @@
 #
 # Common functions for the steps of a test. They run as root on the host under test; the test
 # program concatenates this file, the one of the package format and the steps, and sets KVER1
-# KVER2 KVER3 (uname -r of the builds), VERSION1 VERSION2 VERSION3 (of their packages), URL, SCENARIO, and
-# FULL if nothing is to be left out.
+# KVER2 KVER3 (uname -r of the builds), VERSION1 VERSION2 VERSION3 (of their packages), PERF (yes if
+# they have perf), URL, SCENARIO, and FULL if nothing is to be left out.
 
 set -u
 umask 022

@@ -32,8 +32,10 @@ step_use() {
 	done
 	check 'the selftests are installed' install_selftests
 	check 'the feature selftests pass' selftests "$KVER1"
-	check 'perf runs' faultline-perf version
-	check 'perf counts speculative page faults' perf_counts faultline-perf
+	if [ "$PERF" = yes ]; then
+		check 'perf runs' faultline-perf version
+		check 'perf counts speculative page faults' perf_counts faultline-perf
+	fi
 	for name in $(switches); do
 		echo "$name = $(on_value "$name")" >>/etc/sysctl.d/90-test.conf
 	done

@@ -204,8 +204,8 @@ step_convert() {
 	# The image has the kernel only where systemd-boot looks for it.
 	[ -e "/boot/vmlinuz-$stock" ] || cp "/efi/$token/$stock/linux" "/boot/vmlinuz-$stock"
 	printf '%s\n' GRUB_DEFAULT=0 GRUB_TIMEOUT=0 "GRUB_CMDLINE_LINUX='$(cat /proc/cmdline)'" >/etc/default/grub
-	check 'GRUB replaces systemd-boot' grub-install --target=x86_64-efi --efi-directory=/efi \
-		--removable --no-nvram
+	check 'GRUB replaces systemd-boot' grub-install --target="$(uname -m | sed s/aarch64/arm64/)-efi" \
+		--efi-directory=/efi --removable --no-nvram
 	check 'the menu of GRUB is written' update-grub
 	sync
 }
