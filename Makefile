@@ -66,8 +66,8 @@ endif
 ifneq ($(filter microvm-arm64%,$(FLAVOUR)),)
 CROSS := $(DEPS) arm64 && tools/fl vm busybox aarch64
 endif
-ifneq ($(filter powerpc64le generic-arm64,$(FLAVOUR)),)
-DEPS_CROSS := $(if $(filter %-arm64,$(FLAVOUR)),arm64,ppc64le)
+ifneq ($(filter powerpc64le generic-arm64 microvm-arm64-host,$(FLAVOUR)),)
+DEPS_CROSS := $(if $(findstring arm64,$(FLAVOUR)),arm64,ppc64le)
 CROSS := $(DEPS) $(DEPS_CROSS)
 endif
 
