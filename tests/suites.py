@@ -253,14 +253,17 @@ BOOTS = {boot.title: boot for boot in (
          mem=3072, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
          reason="Speculative page faults, also with wider windows and with flips.  One host thread "
          "per CPU: QEMU completes a broadcast TLBI when all CPUs have flushed, unlike a tlbie."),
-    Boot("arm64/64k/semantics", "microvm-arm64-64k",
-         ("toggles", "munmap_semantics", "madvise_semantics", "spf_semantics", "walk_semantics"),
-         mem=4096, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
-         reason="Page tables of three levels with 8192 entries, huge pages of 512 MiB."),
-    Boot("arm64/64k/races", "microvm-arm64-64k", ("munmap_race", "madvise_race", "walk_race",
-                                                  "spf_race"),
-         mem=4096, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
-         reason="The races with them.  No page tables are shared."),
+    Boot("arm64/64k/spf", "microvm-arm64-64k",
+         ("spf_semantics -T kernel_writes", "spf_race" + "".join(
+             f" -r spf_race.wide.{test}" for test in (
+                 "keep_mremap", "keep_mprotect", "keep_split_merge", "keep_fork", "keep_swap",
+                 "keep_mlock", "keep_pin", "keep_ksm", "stop_replace", "stop_munmap",
+                 "stop_mprotect", "stop_userfaultfd", "stop_shared", "stop_notifier",
+                 "fork_order"))),
+         mem=6144, timeout=1500,
+         reason="Speculative page faults with page tables of three levels, 8192 entries each, and "
+         "huge pages of 512 MiB: no test that needs many of them, nor those of the section "
+         "switches, whose memory is one section there."),
     Boot("arm64/debug/semantics", "microvm-arm64-debug", ARM64,
          mem=4096, timeout=2700, append=NUMA, env=("FAULTLINE_COUNT=100",),
          reason="arm64/kernel/semantics under KASAN, lockdep and mm's own checks."),
