@@ -2,10 +2,11 @@
 # shellcheck shell=bash
 #
 # Counts of vm.pmd_clear_ipi_free on another architecture, of our kernel and of stock.
-# Source it after tap.sh, vm.sh and flavour=FLAVOUR; there is a FLAVOUR-stock, too.
+# Source it after tap.sh, vm.sh, flavour=FLAVOUR and program=FILE, tests/bench/pmd_clear.c
+# compiled for it; there is a FLAVOUR-stock, too.
 # The counts are exact because the CPUs take turns on one host thread.
 
-: "${flavour:?}"
+: "${flavour:?}" "${program:?}"
 
 # measure NAME VALUES PARAMETERS WORD...: sets $samples to the samples of all arms: our kernel
 # with these values of the switch, and stock.  WORD... are options and scenes of the program.

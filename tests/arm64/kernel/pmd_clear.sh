@@ -10,10 +10,9 @@ set -euo pipefail
 . tests/lib/vm.sh
 
 flavour=microvm-arm64
+program=$(CFLAGS=-Werror tests/lab compile tests/bench/pmd_clear.c $flavour)
 # shellcheck source=../../lib/pmd_clear.sh
 . tests/lib/pmd_clear.sh
-# shellcheck disable=SC2034 # measure() runs it
-program=$(CFLAGS=-Werror tests/lab compile tests/bench/pmd_clear.c microvm-arm64)
 
 measure All 0,1 '' collapse collapse_busy zap unshare
 for arm in stock 0; do

@@ -11,10 +11,9 @@ set -euo pipefail
 . tests/lib/vm.sh
 
 flavour=ppc64le
+program=$(CFLAGS=-Werror tests/lab compile tests/bench/pmd_clear.c $flavour)
 # shellcheck source=../../lib/pmd_clear.sh
 . tests/lib/pmd_clear.sh
-# shellcheck disable=SC2034 # measure() runs it
-program=$(CFLAGS=-Werror tests/lab compile tests/bench/pmd_clear.c ppc64le)
 
 # same MMU: the checks that do not depend on the MMU.
 same() {
