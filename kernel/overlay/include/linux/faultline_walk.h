@@ -279,7 +279,9 @@ static inline unsigned long walk_numa_next(unsigned long now,
 					   unsigned long next,
 					   unsigned long done, unsigned long mib)
 {
-	unsigned long all = WALK_NUMA_UPDATE * (mib << (20 - PAGE_SHIFT));
+	/* The setting can have become 0 meanwhile. */
+	unsigned long all = WALK_NUMA_UPDATE *
+			    (max(mib, 1UL) << (20 - PAGE_SHIFT));
 
 	return now + max(1UL, (next - now) * min(done, all) / all);
 }
