@@ -7,6 +7,8 @@
 
 #include <linux/align.h>
 #include <linux/jump_label.h>
+#include <linux/math.h>
+#include <linux/minmax.h>
 #include <linux/mmap_lock.h>
 #include <linux/mm_types.h>
 #include <linux/pagewalk.h>
@@ -265,25 +267,26 @@ static inline bool walk_numa_stop(struct mm_struct *mm, unsigned long *done,
 
 /**
  * walk_numa_next - when the next scan is due, after one that was stopped
- * @now:  When this one has begun, in jiffies.
- * @next: When the next would be due if this one had done all.
- * @done: The work that it has done, from walk_numa_stop().
- * @mib:  MiB that a scan changes, if it is not stopped.
+ * @now:       When this one has begun, in jiffies.
+ * @next:      When the next would be due if this one had done all.
+ * @pages:     Pages that it has left of those that a scan changes.
+ * @virtpages: Pages that it has left of those that a scan passes over, eight times as many.
+ * @mib:       MiB that a scan changes.
  *
- * Pages are scanned as often as if scans were not stopped, as long as one thread or
- * another comes by: task_tick_numa() limits each one.
+ * Memory is scanned as often as if scans were not stopped, as long as one thread or
+ * another comes by, task_tick_numa() limits each one, and finds the lock free.
  *
  * Return: the time in jiffies.
  */
 static inline unsigned long walk_numa_next(unsigned long now,
-					   unsigned long next,
-					   unsigned long done, unsigned long mib)
+					   unsigned long next, long pages,
+					   long virtpages, unsigned int mib)
 {
-	/* The setting can have become 0 meanwhile. */
-	unsigned long all = WALK_NUMA_UPDATE *
-			    (max(mib, 1UL) << (20 - PAGE_SHIFT));
+	/* In eighths of a page; the setting can have changed since the scan began. */
+	unsigned long all = max(mib, 1U) * 8UL << (20 - PAGE_SHIFT);
+	unsigned long left = min3(pages * 8UL, (unsigned long)virtpages, all - 1);
 
-	return now + max(1UL, (next - now) * min(done, all) / all);
+	return now + DIV_ROUND_UP((next - now) * (all - left), all);
 }
 
 void __walk_scan_begin(struct walk_scan *part, struct mm_struct *mm,
@@ -424,7 +427,7 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 #define walk_uffd_release(mm, ctx)		do { } while (0)
 #define walk_numa_end(start, end)		(end)
 #define walk_numa_stop(mm, done, size, updates)	((void)(done), (void)(size), false)
-#define walk_numa_next(now, next, done, mib)	(next)
+#define walk_numa_next(now, next, pages, virtpages, mib)	(next)
 /* @end is read where upstream reads it. */
 #define walk_scan_begin(part, mm, start, arg)	do { } while (0)
 #define walk_scan_until(part, end)		(end)

@@ -1640,7 +1640,6 @@ static void missing_racer(struct race *r, int id)
 	while (!atomic_load(&r->done)) {
 		char *p = r->start + random_next(&seed) % (npages() / 64) * 64 *
 				     page_size();
-
 		__u64 word = word_read(p);
 
 		if (word && word != page_word(r->tag, (p - r->start) / page_size()))

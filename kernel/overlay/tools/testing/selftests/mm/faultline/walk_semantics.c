@@ -1456,14 +1456,14 @@ TEST_F_TIMEOUT(walk, numa_scan, TIMEOUT)
 	long updates = vmstat_read("numa_pte_updates"), scanned;
 	long rounds = scan_rounds(), more;
 	size_t len = 4 * BIG;
-	char *p = map_filled(len, TAG);
+	char *p = have_nodes() ? map_lockable(len) : NULL;
 	__u64 began = now_ns();
 	/* It uses little time, so the other thread scans, and finds the lock free. */
 	struct waiter w = { .pause = 500 };
 
-	ASSERT_NE(NULL, p);
 	if (!have_nodes() || updates < 0 || rounds < 0 || !scan_start("256"))
 		SKIP(return, "there is no NUMA balancing here");
+	ASSERT_NE(NULL, p);
 	waiter_start(_metadata, &w);
 	do {
 		EXPECT_EQ(0, bad_pages(p, len, TAG));
@@ -1492,7 +1492,7 @@ TEST_F_TIMEOUT(walk, numa_scan, TIMEOUT)
 TEST_F_TIMEOUT(walk, numa_scan_small, TIMEOUT)
 {
 	size_t i, len = 2 * SCAN_SMALL * page_size();
-	char *p = map_filled(len, TAG);
+	char *p = map_lockable(len);
 	long rounds = scan_rounds(), more;
 	__u64 began = now_ns();
 	struct waiter w = { .pause = 50 };
