@@ -262,8 +262,8 @@ BOOTS = {boot.title: boot for boot in (
                  "fork_order"))),
          mem=6144, timeout=1500,
          reason="Speculative page faults with page tables of three levels, 8192 entries each, and "
-         "huge pages of 512 MiB: no test that needs many of them, nor those of the section "
-         "switches, whose memory is one section there."),
+         "huge pages of 512 MiB.  Left out are the tests that need many huge pages, and those of "
+         "the section switches, whose memory is a single section there."),
     Boot("arm64/debug/semantics", "microvm-arm64-debug", ARM64,
          mem=4096, timeout=2700, append=NUMA, env=("FAULTLINE_COUNT=100",),
          reason="arm64/kernel/semantics under KASAN, lockdep and mm's own checks."),

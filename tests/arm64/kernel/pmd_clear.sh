@@ -3,7 +3,7 @@
 #
 # vm.pmd_clear_ipi_free on arm64, in three arms: the unchanged upstream kernel, and ours
 # with 0 and 1.  TLB flushes are broadcasts without interrupts there; what interrupts all
-# CPUs is a collapse, and unsharing a hugetlb page table.  CPU 3 is isolated in the end.
+# CPUs is a collapse, and unsharing a hugetlb page table.  The last measurement isolates CPU 3.
 set -euo pipefail
 . "$(dirname "$0")/../../lib/tap.sh"
 # shellcheck source=../../lib/vm.sh

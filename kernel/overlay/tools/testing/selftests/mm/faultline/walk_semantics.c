@@ -55,8 +55,8 @@ static void scan_stop(void)
 }
 
 /*
- * Scans of so many MiB.  The kernel scans no more than 2560 MiB in a second.  The teardown
- * calls scan_stop().  False if this kernel has no NUMA balancing.
+ * Each scan covers @mib MiB; the kernel scans no more than 2560 MiB in a second.  The
+ * teardown calls scan_stop().  False if this kernel has no NUMA balancing.
  */
 static bool scan_start(const char *mib)
 {
@@ -1456,13 +1456,14 @@ TEST_F_TIMEOUT(walk, numa_scan, TIMEOUT)
 	long updates = vmstat_read("numa_pte_updates"), scanned;
 	long rounds = scan_rounds(), more;
 	size_t len = 4 * BIG;
-	char *p = have_nodes() ? map_lockable(len) : NULL;
 	__u64 began = now_ns();
 	/* It uses little time, so the other thread scans, and finds the lock free. */
 	struct waiter w = { .pause = 500 };
+	char *p;
 
 	if (!have_nodes() || updates < 0 || rounds < 0 || !scan_start("256"))
 		SKIP(return, "there is no NUMA balancing here");
+	p = map_lockable(len);
 	ASSERT_NE(NULL, p);
 	waiter_start(_metadata, &w);
 	do {
