@@ -124,7 +124,7 @@ FILES = {"mmu.sh": TESTS / "power/kernel/guest/mmu.sh",
 
 # Tests that patch kernel text run on one host thread: QEMU's multi-threaded TCG cannot patch code
 # that other CPUs are running, with any kernel ("Oops: int3" in the patched code).  Text is patched
-# by trace events, perf events, and a switch that goes from or to 0.
+# by trace events, perf events, the first and last cpuset, and a switch that goes from or to 0.
 IN_TURN = 4
 # Flips go through 0; without it the switch only changes between nonzero values.
 FLIP_OFF = "FAULTLINE_FLIP_OFF=1"
@@ -210,7 +210,7 @@ BOOTS = {boot.title: boot for boot in (
          "EACH=200 and a longer timeout."),
     Boot("kernel/debug/flip", "microvm-debug",
          ("pmd_clear_semantics", "pmd_clear_race -v flip", "spf_race -v flip",
-          "hugetlb_zero_race -v flip"),
+          "hugetlb_zero_race -v flip", "walk_race -r race.flip.cpuset"),
          2, mem=4096, timeout=1700, append=f"{NUMA} {RCU_TABLES}", seconds=2,
          env=(FLIP_OFF,),
          reason="kernel/flip under KASAN, lockdep and mm's own checks, also with wider race "
