@@ -185,11 +185,12 @@ shell: tree ## a shell in a VM with the kernel of FLAVOUR
 .PHONY: bench
 bench: tree ## measure BENCH=munmap, hugetlb(_zero), pmd_clear, spf, micro, survey, workloads; PEER=1
 	@$(DEPS) vm $(filter workloads,$(BENCH))
-	@tools/fl build microvm-stock
-	@tools/fl build microvm
+	@$(CROSS)
+	@tools/fl build $(SMALL)-stock
+	@tools/fl build $(SMALL)
 	@$(if $(PEER),tools/fl build microvm-peer)
 	@$(if $(filter workloads,$(BENCH)),tools/fl build microvm-trace)
-	@tests/lab bench $(BENCH) $(if $(PEER),--peer)
+	@tests/lab bench $(BENCH) --flavour $(SMALL) $(if $(PEER),--peer)
 
 # --- Tests
 

@@ -120,6 +120,7 @@ class Boot:
 
 
 FILES = {"mmu.sh": TESTS / "power/kernel/guest/mmu.sh",
+         "mthp.sh": TESTS / "arm64/kernel/guest/mthp.sh",
          "kept.sh": TESTS / "kernel/debug/guest/kept.sh"}
 
 # Tests that patch kernel text run on one host thread: QEMU's multi-threaded TCG cannot patch code
@@ -131,6 +132,8 @@ FLIP_OFF = "FAULTLINE_FLIP_OFF=1"
 NUMA = "numa=fake=2"
 # Page tables are freed by RCU, as in a guest whose hypervisor flushes TLBs.
 RCU_TABLES = "pmd_clear_guest"
+# 2 MiB as without the parameter.
+MTHP = "thp_anon=64K:always;2M:inherit"
 # Where time is counted in instructions, a sleeping thread may otherwise not be woken for half a
 # minute while others spin, even with the switch off.  The loop starts no programs, whose page
 # faults would be counted.
@@ -253,6 +256,13 @@ BOOTS = {boot.title: boot for boot in (
          mem=3072, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
          reason="Speculative page faults, also with wider windows and with flips.  One host thread "
          "per CPU: QEMU completes a broadcast TLBI when all CPUs have flushed, unlike a tlbie."),
+    Boot("arm64/kernel/contpte", "microvm-arm64",
+         ("munmap_semantics", "munmap_fault", "madvise_semantics", "walk_semantics",
+          "spf_semantics", "spf_hold", "spf_race -v on", "spf_race -v wide", "munmap_race -V off",
+          "madvise_race -V off", "walk_race -V off", "pmd_clear_race -V stock", "mthp.sh"),
+         mem=3072, timeout=2400, append=f"{NUMA} {MTHP}", env=("FAULTLINE_COUNT=200",),
+         reason="Page faults map 64 KiB at once where they can, in 16 contiguous entries; a "
+         "section that ends among them, or takes their table away, finds them so."),
     Boot("arm64/64k/spf", "microvm-arm64-64k",
          ("spf_semantics -T kernel_writes", "spf_race" + "".join(
              f" -r spf_race.wide.{test}" for test in (

@@ -10,16 +10,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from faultline.flavour import FLAVOURS
+from faultline.flavour import FLAVOURS, find
+from faultline.vm.arch import identify
 from . import hugetlb, hugetlb_zero, micro, munmap, pmd_clear, spf, survey, workloads
 from .guest import BUILD, BenchError, Kernels
 from .report import Report
 
 _ABOUT = """\
 Measure a feature in VMs and print a table. The numbers also go to
-build/bench/NAME.json (--quick: NAME-quick.json; --scenes: NAME-SCENE.json), and
-pictures to .svg files beside it. A missed aim is marked in the table, but is not an
-error.
+build/bench/NAME.json (--quick: NAME-quick.json; --scenes: NAME-SCENE.json;
+--flavour: NAME-FLAVOUR.json), and pictures to .svg files beside it. A missed aim is
+marked in the table, but is not an error.
 """
 
 _MORE = """\
@@ -70,6 +71,7 @@ examples:
   lab bench hugetlb --procs 16 --mem 12288
   lab bench hugetlb --quick
   lab bench pmd_clear
+  lab bench pmd_clear --flavour microvm-arm64
   lab bench spf --ms 8000
   lab bench spf --scenes cost
   lab bench micro --rounds 6
@@ -86,6 +88,9 @@ examples:
 _BENCHMARKS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (munmap, hugetlb, hugetlb_zero, pmd_clear, spf, micro, survey, workloads)}
+
+# The flavour of our kernel.
+_FLAVOUR = "microvm"
 
 # Fields of a Plan that the command line can change.
 _SIZES = {
@@ -119,11 +124,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(description=_ABOUT, epilog=_MORE,
                      formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("benchmark", choices=list(_BENCHMARKS))
+    parser.add_argument("--flavour", default=_FLAVOUR, metavar="FLAVOUR",
+                        help="of our kernel (default: %(default)s), for whose architecture the "
+                        "programs are compiled; microvm-arm64 is another one")
     parser.add_argument("--kernel", metavar="IMAGE", type=Path,
-                        default=FLAVOURS["microvm"].image, help="our kernel (default: microvm)")
+                        help="our kernel, instead of the flavour's")
     parser.add_argument("--stock", metavar="IMAGE", type=Path,
                         help="the same configuration of upstream's tree (default: "
-                        "microvm-stock, if it is built)")
+                        "FLAVOUR-stock, if it is built)")
     parser.add_argument("--peer", metavar="IMAGE", nargs="?", type=Path,
                         const=FLAVOURS["microvm-peer"].image,
                         help="the newest upstream kernel as another arm (without IMAGE: "
@@ -150,19 +158,24 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _kernels(options: argparse.Namespace) -> Kernels:
+    flavour = find(options.flavour)
+    kernel = options.kernel or flavour.image
     stock = options.stock
     if stock is None and not options.quick:
-        built = FLAVOURS["microvm-stock"].image
-        stock = built if built.exists() else None
+        built = FLAVOURS.get(f"{flavour.name}-stock")
+        stock = built.image if built and built.image.exists() else None
         if stock is None:
             print("# no stock kernel (--stock): comparisons with it are left out",
                   file=sys.stderr)
-    for kernel in (options.kernel, stock, options.peer):
-        if kernel is not None and not kernel.is_file():
-            raise BenchError(f"no kernel {kernel}; build it with make kernel, or name another one")
+    for image in (kernel, stock, options.peer):
+        if image is not None and not image.is_file():
+            raise BenchError(f"no kernel {image}; build it with make kernel, or name another one")
+        if image is not None and identify(image)[0].elf_machine != flavour.arch.elf_machine:
+            raise BenchError(f"{image} is not a kernel for {flavour.arch.rpm}, as the flavour "
+                             f"{flavour.name} is; name another --flavour or another image")
     traced = FLAVOURS["microvm-trace"].image
-    return Kernels(options.kernel, stock, options.peer,
-                   traced if traced.exists() and not options.quick else None)
+    return Kernels(kernel, stock, options.peer,
+                   traced if traced.exists() and not options.quick else None, flavour.arch)
 
 
 def _resize(plan: Any, options: argparse.Namespace) -> None:
@@ -226,7 +239,9 @@ def main() -> None:
     if options.quick:
         # One small round does not allow a verdict.
         report.aims.clear()
-    name = "-".join([options.benchmark, *(plan.scenes if options.scenes else ()),
+    name = "-".join([options.benchmark,
+                     *([options.flavour] if options.flavour != _FLAVOUR else []),
+                     *(plan.scenes if options.scenes else ()),
                      *(["virtual"] if options.virtual_time else []),
                      *(["allocations"] if options.allocations else []),
                      *(["quick"] if options.quick else [])])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -47,6 +48,8 @@ class Kernels:
     peer: Path | None = None
     # Ours, which counts allocations as well.
     traced: Path | None = None
+    # Their architecture.
+    arch: Arch = X86
 
     def others(self) -> list[tuple[str, Path]]:
         """Arm and image of the kernels without our switches that are there."""
@@ -168,14 +171,17 @@ def boot(machine: Machine, program: Path, commands: list[list[str]], name: str) 
     """Boot a machine, run COMMANDS one after another, return all samples."""
     script = " && ".join(shlex.join(command) for command in [["sh", SWITCHED.name], *commands])
     output = _Output()
-    files = [str(path) for path in (program, SWITCHED, TABLE)]
+    # The name of a program for another architecture says so on the host.
+    files = [f"{program}:{commands[0][0]}", str(SWITCHED), str(TABLE)]
     report = run(machine, Job(["sh", "-c", script], files), name, SECONDS, output)
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    samples = parse_samples(output.getvalue().decode(errors="replace"))
+    text = output.getvalue().decode(errors="replace")
+    samples = parse_samples(text)
     if not samples:
         raise BenchError(f"{name}: the guest program printed no samples; logs are in {report.out}")
-    return Boot(samples, report.machine.release, report.choice.accel)
+    release = re.search(r"^release (.+)$", text, re.M)
+    return Boot(samples, release[1] if release else "", report.choice.accel)
 
 
 OFF, ON = "off", "on"

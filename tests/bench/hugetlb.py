@@ -125,7 +125,7 @@ def _cost(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Sampl
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
-    program = guest.compile_program(_SOURCE)
+    program = guest.compile_program(_SOURCE, kernels.arch)
     boots = _fast_scenes(kernels, program, plan)
     samples = guest.samples_of(boots)
     for metric in ("shared_touches", "unshared_touches"):

@@ -71,7 +71,7 @@ def _cost(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest.Boot]
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
-    program = guest.compile_program(_SOURCE)
+    program = guest.compile_program(_SOURCE, kernels.arch)
     boots: list[guest.Boot] = []
     for scene in plan.scenes:
         if scene == "cost":

@@ -57,7 +57,7 @@ def _cost(arm: str, kernel: Path, program: Path, plan: Plan) -> guest.Boot:
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
-    program = guest.compile_program(_SOURCE)
+    program = guest.compile_program(_SOURCE, kernels.arch)
     turns = [*kernels.others(), (OFF, kernels.ours), (ON, kernels.ours)]
     boots: list[tuple[str, guest.Boot]] = []
     for number in range(plan.rounds if THROUGHPUT in plan.scenes else 0):

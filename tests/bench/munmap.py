@@ -67,7 +67,7 @@ def _cost(arms: str, plan: Plan, **options: str) -> list[str]:
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
-    program = guest.compile_program(_SOURCE)
+    program = guest.compile_program(_SOURCE, kernels.arch)
 
     def race(kernel: Path, commands: list[list[str]], name: str) -> guest.Boot:
         return guest.boot(Machine(kernel, cpus=plan.cpus, mem=plan.mem), program, commands, name)

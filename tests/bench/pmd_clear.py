@@ -62,7 +62,7 @@ def _broadcasts(kernels: guest.Kernels, program: Path, plan: Plan) -> list[guest
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
-    program = guest.compile_program(_SOURCE)
+    program = guest.compile_program(_SOURCE, kernels.arch)
 
     def booted(kernel: Path, arms: str, end: str) -> guest.Boot:
         return guest.boot(guest.counting(kernel, 1024), program,

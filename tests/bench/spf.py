@@ -160,7 +160,7 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
     if "throughput" in plan.scenes:
         throughput_threads(plan)
-    program = guest.compile_program(_SOURCE)
+    program = guest.compile_program(_SOURCE, kernels.arch)
     boots: list[guest.Boot] = []
     for scene in SCENES:
         if scene not in plan.scenes:

@@ -210,7 +210,7 @@ def report_of(boots: list[guest.Boot], plan: Plan) -> Survey:
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
-    program = guest.compile_program(_SOURCE)
+    program = guest.compile_program(_SOURCE, kernels.arch)
 
     def boot(kernel: Path, arms: str, end: str, group: tuple[int, str]) -> guest.Boot:
         mib, kind = group

@@ -2,7 +2,7 @@
 # shellcheck shell=sh
 #
 # In the guest: fails if a switch is not as on the kernel command line, as the kernel only
-# logs that.
+# logs that.  Prints the release of the kernel, which an image for arm64 does not carry.
 # shellcheck disable=SC2013 # words
 for word in $(cat /proc/cmdline); do
 	setting=${word#sysctl.vm.}
@@ -11,3 +11,4 @@ for word in $(cat /proc/cmdline); do
 		exit 1
 	fi
 done
+echo "release $(cat /proc/sys/kernel/osrelease)"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from faultline.common import ROOT, Fail, shown
+from faultline.flavour import X86
 from faultline.vm.guest import Job
 from faultline.vm.qemu import Machine
 from . import allocations, guest, rootfs
@@ -327,6 +328,9 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     if plan.allocations and not kernels.traced:
         raise BenchError("--allocations needs the kernel microvm-trace: tools/fl build "
                          "microvm-trace")
+    if kernels.arch != X86:
+        raise BenchError("workloads takes its programs from the host's Debian, which is for "
+                         "another architecture than the kernel")
     disks = {name: rootfs.image((*_COMMON, *PACKAGES[name])) for name in programs(plan.scenes)}
     made = {name: [_MADE[name]()] if name in _MADE else [] for name in programs(plan.scenes)}
     samples: list[Sample] = []

@@ -343,17 +343,23 @@ def bench(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return run_main("lab bench", cli.main)
 
 
+def bzimage(path: Path) -> Path:
+    """Write a file that looks like a kernel for x86."""
+    path.write_bytes(bytes(0x202) + b"HdrS" + bytes(0x100))
+    return path
+
+
 def test_peer_is_booted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                         capsys: pytest.CaptureFixture[str]) -> None:
     """With --peer, each round boots it; its figures are in the table and in the JSON file."""
     booted = fake_vms(tmp_path, monkeypatch)
     for name in ("ours", "stock"):
-        (tmp_path / name).touch()
+        bzimage(tmp_path / name)
     words = ["workloads", "--scenes", "arrays_freed", "--rounds", "2", "--kernel",
              f"{tmp_path}/ours", "--stock", f"{tmp_path}/stock", "--peer", f"{tmp_path}/peer"]
     assert bench(monkeypatch, *words) == 1
     assert "no kernel" in capsys.readouterr().err
-    (tmp_path / "peer").touch()
+    bzimage(tmp_path / "peer")
     assert bench(monkeypatch, *words) == 0
     order = [("stock", "stock"), ("peer", "peer"), ("ours", "off"), ("ours", "on")]
     assert [(machine.kernel.name, command[-3]) for machine, command in booted] == \
@@ -398,7 +404,7 @@ def test_only_allocations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     """One boot a round, with huge pages for everybody; other scenes are left out."""
     booted = fake_vms(tmp_path, monkeypatch)
     image = tmp_path / "traced"
-    (tmp_path / "ours").touch()
+    bzimage(tmp_path / "ours")
     monkeypatch.setattr(guest, "compile_program", lambda source: tmp_path / "client")
     monkeypatch.setattr(cli, "FLAVOURS", {
         name: mock.Mock(image=image) for name in FLAVOURS})
@@ -406,7 +412,7 @@ def test_only_allocations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
              "--scenes", "redis_flush,arrays_freed"]
     assert bench(monkeypatch, *words) == 1
     assert "needs the kernel microvm-trace" in capsys.readouterr().err
-    image.touch()
+    bzimage(image)
     assert bench(monkeypatch, *words) == 0
     assert [(machine.kernel.name, command[-5], command[-1]) for machine, command in booted] == \
         [("traced", "redis_flush", "traced")] * 2
@@ -414,6 +420,18 @@ def test_only_allocations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert "redis_flush_allocated_lock_free" in capsys.readouterr().out
     assert bench(monkeypatch, *words[:2], *words[4:-1], "arrays_freed") == 1
     assert "--allocations is for redis_flush" in capsys.readouterr().err
+
+
+def test_other_architecture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                            capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernels are for the architecture of the flavour, and Debian's programs for the host's."""
+    fake_vms(tmp_path, monkeypatch)
+    words = ("workloads", "--quick", "--flavour", "microvm-arm64", "--kernel")
+    assert bench(monkeypatch, *words, str(bzimage(tmp_path / "ours"))) == 1
+    assert "ours is not a kernel for aarch64" in capsys.readouterr().err
+    (tmp_path / "arm64").write_bytes(bytes(0x38) + b"ARM\x64")
+    assert bench(monkeypatch, *words, f"{tmp_path}/arm64") == 1
+    assert "another architecture than the kernel" in capsys.readouterr().err
 
 
 def test_failed_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,8 +448,7 @@ def test_failed_vm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_download(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
                      tmp_path: Path, words: tuple[str, ...], error: str) -> None:
     """A failed download is one error; an unknown scene is refused before it."""
-    kernel = tmp_path / "kernel"
-    kernel.touch()
+    kernel = bzimage(tmp_path / "kernel")
 
     def image(packages: tuple[str, ...]) -> Path:
         raise Fail(f"no {packages[0]}")
@@ -560,7 +577,7 @@ def test_virtual_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                       capsys: pytest.CaptureFixture[str]) -> None:
     """One CPU that counts instructions; the report and its file say so."""
     booted = fake_vms(tmp_path, monkeypatch)
-    (tmp_path / "ours").touch()
+    bzimage(tmp_path / "ours")
     words = ["workloads", "--kernel", f"{tmp_path}/ours", "--scenes", "arrays_freed",
              "--rounds", "1", "--virtual-time"]
     assert bench(monkeypatch, *words) == 0
