@@ -254,11 +254,12 @@ BOOTS = {boot.title: boot for boot in (
          reason="kernel/races and kernel/flip with 4 KiB pages."),
     Boot("arm64/kernel/spf", "microvm-arm64", ("spf_semantics", "spf_hold", "spf_race"),
          mem=3072, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
-         reason="Speculative page faults, also with wider windows and with flips.  One host thread "
-         "per CPU: QEMU completes a broadcast TLBI when all CPUs have flushed, unlike a tlbie."),
+         reason="Speculative page faults, also with flips; wider windows are in arm64/debug/spf.  "
+         "One host thread per CPU: QEMU completes a broadcast TLBI when all CPUs have flushed, "
+         "unlike a tlbie."),
     Boot("arm64/kernel/contpte", "microvm-arm64",
          ("munmap_semantics", "munmap_fault", "madvise_semantics", "walk_semantics",
-          "spf_semantics", "spf_hold", "spf_race -v on", "spf_race -v wide", "munmap_race -V off",
+          "spf_semantics", "spf_hold", "spf_race -v on", "munmap_race -V off",
           "madvise_race -V off", "walk_race -V off", "pmd_clear_race -V stock", "mthp.sh"),
          mem=3072, timeout=2400, append=f"{NUMA} {MTHP}", env=("FAULTLINE_COUNT=200",),
          reason="Page faults map 64 KiB at once where they can, in 16 contiguous entries; a "
@@ -272,8 +273,13 @@ BOOTS = {boot.title: boot for boot in (
                  "fork_order"))),
          mem=6144, timeout=1500,
          reason="Speculative page faults with page tables of three levels, 8192 entries each, and "
-         "huge pages of 512 MiB.  Left out are the tests that need many huge pages, and those of "
-         "the section switches, whose memory is a single section there."),
+         "huge pages of 512 MiB.  Left out are the tests that need many huge pages."),
+    Boot("arm64/64k/semantics", "microvm-arm64-64k",
+         ("munmap_semantics", "madvise_semantics -F vector",
+          "walk_semantics -T pin -T mbind_large -T scan_hole"),
+         mem=8192, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
+         reason="The section switches there.  Ranges have four sections, 2 GiB: io_uring pins at "
+         "most half of that, and a node of the VM has not twice as much, as vectors need."),
     Boot("arm64/debug/semantics", "microvm-arm64-debug", ARM64,
          mem=4096, timeout=2700, append=NUMA, env=("FAULTLINE_COUNT=100",),
          reason="arm64/kernel/semantics under KASAN, lockdep and mm's own checks."),

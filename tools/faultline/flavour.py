@@ -193,8 +193,7 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     Flavour("ppc64le", (*PPC64LE_GUEST, "faultline.config", "faultline-ppc64le.config",
                         "kunit.config"), "-ppc64le", arch=PPC64LE),
     Flavour("ppc64le-stock", PPC64LE_GUEST, "-ppc64le-stock", stock=True, arch=PPC64LE),
-    Flavour("microvm-arm64", (*ARM64_GUEST, *ARM64_TESTS, "faultline-hugetlb.config"),
-            "-arm64", arch=ARM64),
+    Flavour("microvm-arm64", (*ARM64_GUEST, *FAULTLINE, "kunit.config"), "-arm64", arch=ARM64),
     # No page tables are shared there.
     Flavour("microvm-arm64-64k", (*ARM64_GUEST, "arm64-64k.config", *ARM64_TESTS),
             "-arm64-64k", arch=ARM64),

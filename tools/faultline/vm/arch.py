@@ -37,6 +37,8 @@ class Arch:
     cmdline: tuple[str, ...]
     # QEMU arguments for the port of the console, if it differs from the others.
     console: tuple[str, ...] = ()
+    # Added to cpu_tcg: a clock with a tick for each instruction.
+    cpu_icount: str = ""
 
 
 ARCHITECTURES = {
@@ -101,6 +103,8 @@ ARCHITECTURES = {
         cmdline=("earlycon=pl011,0x9000000", "console=ttyAMA0"),
         # The board's only port, which works before there is PCI.
         console=("-serial", "chardev:{chardev}"),
+        # In Hz; by default a tick takes 16 ns.
+        cpu_icount=",cntfrq=1000000000",
     ),
 }
 

@@ -136,7 +136,7 @@ class Machine:
             # One host thread and a clock that counts instructions: runs with
             # the same input are identical, unless an idle CPU sleeps.
             command += [
-                "-accel", "tcg,thread=single", "-cpu", self.arch.cpu_tcg,
+                "-accel", "tcg,thread=single", "-cpu", self.arch.cpu_tcg + self.arch.cpu_icount,
                 "-icount", f"shift={self.icount},sleep={'on' if self.icount_sleep else 'off'}",
                 "-rtc", "base=2025-01-01T00:00:00,clock=vm", "-seed", "1",
             ]

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/param.h>
 #include <sys/shm.h>
 
 #include "../../kselftest_harness.h"
@@ -18,7 +19,7 @@
 
 #define TAG		0x77616c6b73656d61ULL
 /* Several page tables, whose size depends on the machine. */
-#define BIG		(8 * pmd_size() > 32 * MIB ? 8 * pmd_size() : 32 * MIB)
+#define BIG		MAX(32 * MIB, 4 * pmd_size())
 #define TIMEOUT		300
 
 /* The state of a test; FIXTURE() only wraps it. */
