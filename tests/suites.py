@@ -254,12 +254,11 @@ BOOTS = {boot.title: boot for boot in (
          reason="kernel/races and kernel/flip with 4 KiB pages."),
     Boot("arm64/kernel/spf", "microvm-arm64", ("spf_semantics", "spf_hold", "spf_race"),
          mem=3072, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
-         reason="Speculative page faults, also with flips; wider windows are in arm64/debug/spf.  "
-         "One host thread per CPU: QEMU completes a broadcast TLBI when all CPUs have flushed, "
-         "unlike a tlbie."),
+         reason="Speculative page faults, also with wider windows and with flips.  One host thread "
+         "per CPU: QEMU completes a broadcast TLBI when all CPUs have flushed, unlike a tlbie."),
     Boot("arm64/kernel/contpte", "microvm-arm64",
          ("munmap_semantics", "munmap_fault", "madvise_semantics", "walk_semantics",
-          "spf_semantics", "spf_hold", "spf_race -v on", "munmap_race -V off",
+          "spf_semantics", "spf_hold", "spf_race -v on", "spf_race -v wide", "munmap_race -V off",
           "madvise_race -V off", "walk_race -V off", "pmd_clear_race -V stock", "mthp.sh"),
          mem=3072, timeout=2400, append=f"{NUMA} {MTHP}", env=("FAULTLINE_COUNT=200",),
          reason="Page faults map 64 KiB at once where they can, in 16 contiguous entries; a "

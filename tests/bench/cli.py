@@ -71,7 +71,7 @@ examples:
   lab bench hugetlb --procs 16 --mem 12288
   lab bench hugetlb --quick
   lab bench pmd_clear
-  lab bench pmd_clear --flavour microvm-arm64
+  lab bench pmd_clear --flavour microvm-arm64-bench
   lab bench spf --ms 8000
   lab bench spf --scenes cost
   lab bench micro --rounds 6
@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("benchmark", choices=list(_BENCHMARKS))
     parser.add_argument("--flavour", default=_FLAVOUR, metavar="FLAVOUR",
                         help="of our kernel (default: %(default)s), for whose architecture the "
-                        "programs are compiled; microvm-arm64 is another one")
+                        "programs are compiled; microvm-arm64-bench is another one")
     parser.add_argument("--kernel", metavar="IMAGE", type=Path,
                         help="our kernel, instead of the flavour's")
     parser.add_argument("--stock", metavar="IMAGE", type=Path,

@@ -193,16 +193,22 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     Flavour("ppc64le", (*PPC64LE_GUEST, "faultline.config", "faultline-ppc64le.config",
                         "kunit.config"), "-ppc64le", arch=PPC64LE),
     Flavour("ppc64le-stock", PPC64LE_GUEST, "-ppc64le-stock", stock=True, arch=PPC64LE),
-    Flavour("microvm-arm64", (*ARM64_GUEST, *FAULTLINE, "kunit.config"), "-arm64", arch=ARM64),
+    Flavour("microvm-arm64", (*ARM64_GUEST, *ARM64_TESTS, "faultline-hugetlb.config"),
+            "-arm64", arch=ARM64),
     # No page tables are shared there.
     Flavour("microvm-arm64-64k", (*ARM64_GUEST, "arm64-64k.config", *ARM64_TESTS),
             "-arm64-64k", arch=ARM64),
     Flavour("microvm-arm64-debug", (*ARM64_GUEST, *ARM64_TESTS, "faultline-hugetlb.config",
                                     "debug.config"), "-arm64-debug", arch=ARM64),
     Flavour("microvm-arm64-stock", ARM64_GUEST, "-arm64-stock", stock=True, arch=ARM64),
+    # For benchmarks: without the checks and the test options.
+    Flavour("microvm-arm64-bench", (*ARM64_GUEST, "unchecked.config", *FAULTLINE),
+            "-arm64-bench", arch=ARM64),
+    Flavour("microvm-arm64-bench-stock", (*ARM64_GUEST, "unchecked.config"),
+            "-arm64-bench-stock", stock=True, arch=ARM64),
     # As microvm for amd64: hosts install its packages and boot it from their disks.
-    Flavour("microvm-arm64-host", (*ARM64_GUEST, "host.config", *FAULTLINE), ".microvm",
-            arch=ARM64, package="microvm"),
+    Flavour("microvm-arm64-host", (*ARM64_GUEST, "unchecked.config", "host.config", *FAULTLINE),
+            ".microvm", arch=ARM64, package="microvm"),
 )}
 
 
