@@ -132,7 +132,7 @@ FLIP_OFF = "FAULTLINE_FLIP_OFF=1"
 NUMA = "numa=fake=2"
 # Page tables are freed by RCU, as in a guest whose hypervisor flushes TLBs.
 RCU_TABLES = "pmd_clear_guest"
-# 2 MiB as without the parameter.
+# Page faults take folios of 64 KiB; those of 2 MiB are as without the parameter.
 MTHP = "thp_anon=64K:always;2M:inherit"
 # Where time is counted in instructions, a sleeping thread may otherwise not be woken for half a
 # minute while others spin, even with the switch off.  The loop starts no programs, whose page
@@ -261,8 +261,8 @@ BOOTS = {boot.title: boot for boot in (
           "spf_semantics", "spf_hold", "spf_race -v on", "spf_race -v wide", "munmap_race -V off",
           "madvise_race -V off", "walk_race -V off", "pmd_clear_race -V stock", "mthp.sh"),
          mem=3072, timeout=2400, append=f"{NUMA} {MTHP}", env=("FAULTLINE_COUNT=200",),
-         reason="Page faults map 64 KiB at once where they can, in 16 contiguous entries; a "
-         "section that ends among them, or takes their table away, finds them so."),
+         reason="Page faults map 64 KiB at once where they can, with 16 contiguous entries, "
+         "which the switches then find in the page tables."),
     Boot("arm64/64k/spf", "microvm-arm64-64k",
          ("spf_semantics -T kernel_writes", "spf_race" + "".join(
              f" -r spf_race.wide.{test}" for test in (
@@ -277,8 +277,9 @@ BOOTS = {boot.title: boot for boot in (
          ("munmap_semantics", "madvise_semantics -F vector",
           "walk_semantics -T pin -T mbind_large -T scan_hole"),
          mem=8192, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
-         reason="The section switches there.  Ranges have four sections, 2 GiB: io_uring pins at "
-         "most half of that, and a node of the VM has not twice as much, as vectors need."),
+         reason="The section switches there.  A range of four sections is 2 GiB, too much for the "
+         "tests that are left out: io_uring pins 1 GiB, scan_hole has 3 GiB for two ranges, and "
+         "mbind_large and the vectors need more memory than a node has."),
     Boot("arm64/debug/semantics", "microvm-arm64-debug", ARM64,
          mem=4096, timeout=2700, append=NUMA, env=("FAULTLINE_COUNT=100",),
          reason="arm64/kernel/semantics under KASAN, lockdep and mm's own checks."),

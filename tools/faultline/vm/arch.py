@@ -37,7 +37,7 @@ class Arch:
     cmdline: tuple[str, ...]
     # QEMU arguments for the port of the console, if it differs from the others.
     console: tuple[str, ...] = ()
-    # Added to cpu_tcg: a clock with a tick for each instruction.
+    # Added to cpu_tcg where instructions are counted: a clock that ticks each nanosecond.
     cpu_icount: str = ""
 
 

@@ -605,6 +605,13 @@ void swap_stop(void)
 	swap_started = false;
 }
 
+long swappable_kb(size_t len)
+{
+	long wanted = len / KIB, swap = meminfo_kb("SwapTotal");
+
+	return wanted < swap ? wanted : swap;
+}
+
 long vmstat_read(const char *name)
 {
 	return proc_value("/proc/vmstat", name, ' ');

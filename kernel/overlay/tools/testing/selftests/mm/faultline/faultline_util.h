@@ -220,6 +220,8 @@ int map_count(void);
 bool swap_start(void);
 /* Ends what swap_start() has begun. */
 void swap_stop(void);
+/* How much of @len bytes fits into the swap that there is now, in KiB. */
+long swappable_kb(size_t len);
 
 /*
  * The counters of one feature: the lines of /proc/vmstat with a prefix, such as

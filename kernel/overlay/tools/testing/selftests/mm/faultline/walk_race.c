@@ -1742,8 +1742,8 @@ TEST_F_TIMEOUT(race, cpuset, TIMEOUT)
 	if (!have_nodes())
 		SKIP(return, "this machine has one node");
 	/*
-	 * The first cpuset flips static keys of the page allocator, and so does
-	 * the end of the last, which is after the test: a worker does it.
+	 * The first cpuset flips static keys of the page allocator.  A worker
+	 * flips them back when the last one has gone, after the test.
 	 */
 	if (!static_keys_flip())
 		SKIP(return, "static keys are not flipped on this emulated CPU");
