@@ -163,11 +163,7 @@ spf_publish_notifiers(struct mm_struct *mm,
 	       __spf_publish_notifiers(mm, subscriptions);
 }
 
-/*
- * mm/memory.c: helpers that both kinds of page faults share.  The compiler
- * inlines a function with one caller; __spf_inline keeps that with two.
- */
-#define __spf_inline		__always_inline
+/* mm/memory.c: helpers that both kinds of page faults share. */
 bool spf_can_reuse(struct folio *folio, struct vm_area_struct *vma);
 void spf_account_fault(struct mm_struct *mm, struct pt_regs *regs,
 		       unsigned long address, unsigned int flags,
@@ -188,7 +184,6 @@ spf_fault(unsigned long address, unsigned int flags, struct pt_regs *regs,
 }
 
 #define spf_write_barrier()	do { } while (0)
-#define __spf_inline
 
 /* Macros: this is included before the page table types are known. */
 #define spf_drain_pmd(mm, pmdp)	((void)(mm), (void)(pmdp))
