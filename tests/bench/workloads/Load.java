@@ -10,7 +10,7 @@ import java.util.Arrays;
 
 /**
  * Two clients of a server with a thread per request, beside a batch that grows the heap by MIB,
- * drops that and lets the JVM give it back.
+ * drops that and lets the JVM give it back; with MIB 0 there is no batch.
  *
  * <p>Load OUT MS MIB. The latency is that of a request: a thread starts, allocates objects of
  * 256 KiB in all that live until the answer, and ends. A JVM's thread protects pages of its stack
@@ -138,11 +138,14 @@ public final class Load {
         String out = args[0];
         long ms = Long.parseLong(args[1]);
         Thread.setDefaultUncaughtExceptionHandler((thread, error) -> failure = error);
-        Batch batch = new Batch(Integer.parseInt(args[2]));
+        int mib = Integer.parseInt(args[2]);
+        Batch batch = new Batch(mib);
         counters(out, "before");
         long start = System.nanoTime();
         Client[] clients = new Client[CLIENTS];
-        batch.start();
+        if (mib > 0) {
+            batch.start();
+        }
         for (int number = 0; number < CLIENTS; number++) {
             clients[number] = new Client(start + ms * 1_000_000);
             clients[number].start();

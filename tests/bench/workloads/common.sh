@@ -30,6 +30,15 @@ wait_for() # LOG COMMAND...
 	done
 }
 
+# Measures the memory that a process uses, as cAdvisor does with referenced_reset_interval: each
+# second it reads what was referenced, and resets that.  Ends with the process.
+watch_memory() # PID
+{
+	while sleep 1 && cat "/proc/$1/smaps" && echo 1 >"/proc/$1/clear_refs"; do
+		:
+	done >/dev/null 2>&1
+}
+
 # --- Redis, whose values have REDIS_SIZE bytes; its keys are "key:0" and so on.
 REDIS_SIZE=2000
 REDIS_SOCKET=/tmp/redis.sock

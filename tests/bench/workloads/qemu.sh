@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-2.0-only
 #
-# QEMU, which gives memory of its guest back beside reads of a disk: see teardown.py.
+# QEMU, which changes the memory of its guest beside reads of a disk: see vm_memory.py.
 # shellcheck disable=SC1091,SC2154
 . /bench/workloads/common.sh
 
-PIECES=2
+CHANGES=2
 
 export PYTHONDONTWRITEBYTECODE=1
-[ "$variant" != hugetlb ] || huge_pages $((PIECES * ((mib + 1) / 2)))
-python3 /bench/workloads/teardown.py "$variant" "$out" "$ms" "$mib" $PIECES
+[ "$variant" != hugetlb ] || huge_pages $((CHANGES * ((mib + 1) / 2)))
+python3 /bench/workloads/vm_memory.py "$variant" "$out" "$ms" "$mib" $CHANGES
 huge_pages 0

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""QEMU as a host of VMs: memory is taken away from it beside reads of a disk that it exports.
+"""QEMU as a host of VMs: the memory of a guest changes beside reads of a disk that it exports.
 
 A client reads blocks of the disk over NBD, a few at a time; an iothread of QEMU serves them, and
-maps a buffer for each.  The latency is that of a read.  Meanwhile the monitor deletes PIECES of
-memory of MIB each, as after the removal of a DIMM, and another thread of QEMU unmaps them.
+maps a buffer for each.  The latency is that of a read.  Meanwhile the monitor is told CHANGES
+times to change memory of MIB.
 
 A second connection to the monitor asks for the status; the longest wait for it is a fact.  QEMU's
-big lock is held during the munmap, so that the status waits for it whatever the kernel does.
+big lock is held during a munmap or while memory is populated, so that the status waits for it
+whatever the kernel does.
 
-shared: the memory is a memfd, as for vhost-user or virtiofs.  private: it is in huge pages.
-hugetlb: it is a memfd of 2 MiB pages from the pool, as for DPDK.
+shared, private, hugetlb: memory is deleted, as after the removal of a DIMM, and another thread of
+QEMU unmaps it.  It is a memfd, as for vhost-user or virtiofs; in huge pages; or a memfd of 2 MiB
+pages from the pool, as for DPDK.
 
-plugged is for a test, not for the benchmark: private memory is added beside the reads, as when a
-DIMM is plugged in, and QEMU populates it.
+plugged: private memory is added, as when a DIMM is plugged in, and QEMU populates it.
+
+snapshot: the guest's memory is saved while the guest could go on: QEMU write-protects all of it by
+userfaultfd, and takes that away as it saves it.
 """
 
 import itertools
@@ -27,6 +31,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from timing import save, save_counters
 
@@ -37,6 +42,7 @@ BACKENDS: dict[str, dict[str, object]] = {
     "hugetlb": {"qom-type": "memory-backend-memfd", "hugetlb": True, "hugetlbsize": 2 << 20},
     "plugged": {"qom-type": "memory-backend-ram"},
 }
+SNAPSHOT = "snapshot"
 # Reads in flight, and their size.
 DEPTH = 2
 SIZE = 256 << 10
@@ -136,12 +142,28 @@ def add(monitor: Monitor, number: int, variant: str, mib: int) -> None:
                  **BACKENDS[variant])
 
 
-def start(folder: Path) -> tuple[subprocess.Popen[bytes], Monitor, Monitor]:
+def save_guest(monitor: Monitor) -> None:
+    """Take a snapshot, and wait for its end."""
+    monitor.call("migrate", uri="exec:cat >/dev/null")
+    while (found := cast(dict[str, str], monitor.call("query-migrate")))["status"] != "completed":
+        if found["status"] in ("failed", "cancelled"):
+            raise SystemExit(f"QEMU: the snapshot has {found['status']}: "
+                             f"{found.get('error-desc', 'no reason is given')}")
+        time.sleep(PAUSE)
+
+
+def guest_memory(mib: int) -> list[str]:
+    """Options for a guest with memory that is in use."""
+    return ["-object", f"memory-backend-ram,id=memory,size={mib}M,prealloc=on",
+            "-m", f"{mib}M", "-machine", "none,memory-backend=memory"]
+
+
+def start(folder: Path, machine: list[str]) -> tuple[subprocess.Popen[bytes], Monitor, Monitor]:
     """Start QEMU with an exported disk; its files are in FOLDER."""
     (folder / "disk").write_bytes(os.urandom(1 << 20) * DISK_MIB)
     process = subprocess.Popen(
-        ["qemu-system-x86_64", "-machine", "none", "-accel", "tcg", "-nodefaults",
-         "-display", "none", "-object", "iothread,id=io",
+        ["qemu-system-x86_64", *machine, "-accel", "tcg", "-nodefaults", "-display", "none",
+         "-object", "iothread,id=io",
          "-blockdev", f"driver=file,filename={folder}/disk,node-name=disk,read-only=on",
          *(word for name in ("first", "second")
            for word in ("-qmp", f"unix:{folder}/{name},server=on,wait=off"))],
@@ -181,25 +203,36 @@ class Tasks:
             raise SystemExit(self.errors[0])
 
 
-def measure(folder: Path, variant: str, out: str, ms: int, mib: int, pieces: int) -> None:
+def measure(folder: Path, variant: str, out: str, ms: int, mib: int, changes: int) -> None:
     """Run QEMU and write the results."""
-    process, monitor, second = start(folder)
-    plugged = variant == "plugged"
-    if not plugged:
-        for number in range(pieces):
-            add(monitor, number, variant, mib)
+    process, monitor, second = start(
+        folder, guest_memory(mib) if variant == SNAPSHOT else ["-machine", "none"])
+
+    def delete(number: int) -> None:
+        monitor.call("object-del", id=f"memory{number}")
+
+    def plug(number: int) -> None:
+        add(monitor, number, variant, mib)
+
+    if variant == SNAPSHOT:
+        monitor.call("migrate-set-capabilities",
+                     capabilities=[{"capability": "background-snapshot", "state": True}])
+        fact, change = "snapshots", lambda _: save_guest(monitor)
+    elif variant == "plugged":
+        fact, change = "memory_added", plug
+    else:
+        fact, change = "memory_deleted", delete
+        for number in range(changes):
+            plug(number)
     disk = Disk(connect(folder / "nbd", process), b"disk")
     tasks = Tasks()
     status: list[float] = []
     changed: list[int] = []
 
-    def change() -> None:
-        for number in range(pieces):
-            tasks.stop.wait(ms / 1000 / (pieces + 1))
-            if plugged:
-                add(monitor, number, variant, mib)
-            else:
-                monitor.call("object-del", id=f"memory{number}")
+    def change_all() -> None:
+        for number in range(changes):
+            tasks.stop.wait(ms / 1000 / (changes + 1))
+            change(number)
             changed.append(number)
 
     def ask_status() -> None:
@@ -211,7 +244,7 @@ def measure(folder: Path, variant: str, out: str, ms: int, mib: int, pieces: int
     latency: list[float] = []
     save_counters(out, "before")
     begin = now = time.monotonic()
-    tasks.start(change)
+    tasks.start(change_all)
     tasks.start(ask_status)
     for _ in range(DEPTH):
         disk.ask()
@@ -225,18 +258,17 @@ def measure(folder: Path, variant: str, out: str, ms: int, mib: int, pieces: int
     # QEMU 7.2 aborts when the client of an iothread leaves.
     process.kill()
     process.wait()
-    save(out, latency, now - begin, status_max_us=round(max(status) * 1e6),
-         **{"memory_added" if plugged else "memory_deleted": done})
+    save(out, latency, now - begin, status_max_us=round(max(status) * 1e6), **{fact: done})
 
 
 def main() -> None:
     """Run it with a folder for QEMU's files."""
     variant, out = sys.argv[1:3]
-    ms, mib, pieces = map(int, sys.argv[3:])
-    if variant not in BACKENDS:
+    ms, mib, changes = map(int, sys.argv[3:])
+    if variant not in (*BACKENDS, SNAPSHOT):
         raise SystemExit(f"qemu: no variant {variant}")
     with tempfile.TemporaryDirectory() as folder:
-        measure(Path(folder), variant, out, ms, mib, pieces)
+        measure(Path(folder), variant, out, ms, mib, changes)
 
 
 main()
