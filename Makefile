@@ -56,19 +56,12 @@ help: ## this list
 # The other targets install only the groups that they need.
 DEPS := packaging/build-deps/install
 
-# The packages that a flavour for another architecture needs.
-CROSS := true
-DEPS_CROSS :=
+# The group of packages that a flavour for another architecture needs, and BusyBox for its VMs.
 SMALL := $(or $(FLAVOUR),microvm)
-ifneq ($(filter ppc64le%,$(FLAVOUR)),)
-CROSS := $(DEPS) ppc64le && tools/fl vm busybox ppc64le
-endif
-ifneq ($(filter microvm-arm64%,$(FLAVOUR)),)
-CROSS := $(DEPS) arm64 && tools/fl vm busybox aarch64
-endif
-ifneq ($(filter powerpc64le generic-arm64 microvm-arm64-host,$(FLAVOUR)),)
-DEPS_CROSS := $(if $(findstring arm64,$(FLAVOUR)),arm64,ppc64le)
-CROSS := $(DEPS) $(DEPS_CROSS)
+DEPS_CROSS := $(if $(findstring arm64,$(SMALL)),arm64,$(if $(filter ppc64le% powerpc64le,$(SMALL)),ppc64le))
+CROSS := $(if $(DEPS_CROSS),$(DEPS) $(DEPS_CROSS),true)
+ifneq ($(filter ppc64le% microvm-arm64%,$(SMALL)),)
+CROSS += && tools/fl vm busybox $(if $(findstring arm64,$(SMALL)),aarch64,ppc64le)
 endif
 
 .PHONY: deps
@@ -184,6 +177,8 @@ shell: tree ## a shell in a VM with the kernel of FLAVOUR
 
 .PHONY: bench
 bench: tree ## measure BENCH=munmap, hugetlb(_zero), pmd_clear, spf, micro, survey, workloads; PEER=1
+	$(if $(and $(DEPS_CROSS),$(PEER)$(filter workloads,$(BENCH))),\
+		$(error PEER=1 and BENCH=workloads are for x86: leave out FLAVOUR=$(FLAVOUR)))
 	@$(DEPS) vm $(filter workloads,$(BENCH))
 	@$(CROSS)
 	@tools/fl build $(SMALL)-stock

@@ -3,14 +3,15 @@
  * Names of calls, and the switch that removes what they cause.
  */
 #include <linux/mman.h>
+#include <linux/userfaultfd.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
 #include "report.h"
 
-/* _IOWR(0xAA, 0x06, struct uffdio_writeprotect), _IOWR('f', 16, ...) */
-#define IOCTL_WRITEPROTECT	0xc018aa06
+/* _IOWR('f', 16, struct pm_scan_arg), of Linux 6.7 */
 #define IOCTL_PAGEMAP_SCAN	0xc0606610
 
 static const struct {
@@ -63,7 +64,7 @@ static const char * const walked[] = {
 /* A function on the stack of a holder tells more than its system call. */
 enum place { PLACE_NONE, PLACE_NUMA, PLACE_FAULT, PLACE_COLLAPSE, PLACE_FORK,
 	     PLACE_EXIT, PLACE_EXEC, PLACE_POPULATE, PLACE_PIN, PLACE_REMOTE,
-	     PLACE_KSM };
+	     PLACE_KSM, PLACE_UFFD };
 
 static const struct {
 	const char *symbol;
@@ -92,6 +93,7 @@ static const struct {
 	{ "access_remote_vm", PLACE_REMOTE },
 	{ "get_user_pages_remote", PLACE_REMOTE },
 	{ "pin_user_pages_remote", PLACE_REMOTE },
+	{ "userfaultfd_release", PLACE_UFFD },
 	{ "ksm_do_scan", PLACE_KSM },
 	{ "scan_get_next_rmap_item", PLACE_KSM },
 };
@@ -245,8 +247,11 @@ static void name_syscall(struct row *row, const struct cause *cause,
 		call_is(row, "fork", NULL);
 		return;
 	case SYS_ioctl:
-		if (cause->arg == IOCTL_WRITEPROTECT)
+		if (cause->arg == UFFDIO_WRITEPROTECT)
 			call_is(row, "ioctl(UFFDIO_WRITEPROTECT)",
+				if_sections(cause));
+		else if (cause->arg == UFFDIO_UNREGISTER)
+			call_is(row, "ioctl(UFFDIO_UNREGISTER)",
 				if_sections(cause));
 		else if (cause->arg == IOCTL_PAGEMAP_SCAN)
 			call_is(row, "ioctl(PAGEMAP_SCAN)", NULL);
@@ -278,7 +283,7 @@ static void name_mmap(struct row *row, const struct cause *cause, int lock,
 {
 	switch (place) {
 	case PLACE_NUMA:
-		call_is(row, "NUMA balancing", NULL);
+		call_is(row, "NUMA balancing", "vm.walk_section_kbytes");
 		return;
 	case PLACE_FAULT:
 		name_fault(row, cause, lock);
@@ -298,6 +303,10 @@ static void name_mmap(struct row *row, const struct cause *cause, int lock,
 		return;
 	case PLACE_KSM:
 		call_is(row, "KSM", NULL);
+		return;
+	/* An exit may close it as well. */
+	case PLACE_UFFD:
+		call_is(row, "close of a userfaultfd", if_sections(cause));
 		return;
 	case PLACE_PIN:
 		call_is(row, "pinning of memory", if_sections(cause));

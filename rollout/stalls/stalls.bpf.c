@@ -192,6 +192,7 @@ struct vma_lock {
 
 #define NR_READ		0
 #define NR_WRITE	1
+#define NR_CLOSE	3
 #define NR_MMAP		9
 #define NR_MUNMAP	11
 #define NR_MREMAP	25
@@ -412,6 +413,8 @@ static __always_inline void describe(struct cause *cause,
 		if (*cause->file)
 			work = mapped_bytes(mm);
 		break;
+	/* A userfaultfd may be registered for any of it. */
+	case NR_CLOSE:
 	case NR_MLOCKALL:
 	case NR_MUNLOCKALL:
 	case NR_IO_URING_REGISTER:

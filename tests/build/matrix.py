@@ -156,8 +156,8 @@ ROWS = (
     Row(PPC64LE, ALL + SPF + "FAULTLINE_SPF_TORTURE=y", title="all features"),
     # Not for x86, which selects it.
     Row(PPC64LE, "PERF_EVENTS=n"),
-    # Without VMA locks, most features are not available.
-    Row(X86, "SMP=n"),
+    # Without VMA locks, most features are not available; their hooks have to compile.
+    Row(X86, "SMP=n USERFAULTFD=n"),
     *(mixed(target, words) for target, words in MIXED if words),
 )
 

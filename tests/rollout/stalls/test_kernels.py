@@ -33,7 +33,8 @@ CAUSES = {
     "mprotect_r": ("mprotect", None), "fixed_none": ("mmap(MAP_FIXED)", MUNMAP),
     "fork": ("fork", None), "smaps": ("read smaps", WALK),
     "smaps_rollup": ("read smaps_rollup", WALK), "numa_maps": ("read numa_maps", WALK),
-    "clear_refs": ("write clear_refs", WALK), "uffd_wp": ("ioctl(UFFDIO_WRITEPROTECT)", WALK)}
+    "clear_refs": ("write clear_refs", WALK), "soft_dirty": ("write clear_refs", WALK),
+    "uffd_wp": ("ioctl(UFFDIO_WRITEPROTECT)", WALK), "uffd_close": ("close of a userfaultfd", WALK)}
 
 # The scenes of holders.c: the holder, how its call begins, the locks, and the switch.
 SHARING = "vm.hugetlb_pmd_sharing"
@@ -48,7 +49,7 @@ HOLDERS = {
     "hugetlb-mutex": ("hugetlb-mutex", "page fault (hugetlb", {"hugetlb-fault"}, None),
     "hugetlb-unmap": ("hugetlb-unmap", "munmap", {"hugetlb-file"}, SHARING),
     "huge-pages": ("khugepaged", "collapse", {"mmap_lock", "vma"}, None),
-    "numa-scan": ("numa-scan", "NUMA balancing", {"mmap_lock"}, None),
+    "numa-scan": ("numa-scan", "NUMA balancing", {"mmap_lock"}, WALK),
     "emptied": ("remote", "process_vm_readv", {"mmap_lock"}, None)}
 
 
