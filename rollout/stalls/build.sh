@@ -18,6 +18,7 @@ multiarch=$($CC -print-multiarch 2>/dev/null || true)
 # Rows of sysctl/switches, and names of system calls, as C.
 awk '/^vm\./ { printf "\t{ \"%s\", %s, %s },\n", $1, $4, $5 }' \
 	"$here/../../sysctl/switches" >"$out/switches.inc"
+nr_switches=$(wc -l <"$out/switches.inc")
 echo '#include <sys/syscall.h>' | $CC -E -dM -x c - |
 	sed -n 's/^#define __NR_\([a-z0-9_]*\) [0-9].*/\t{ __NR_\1, "\1" },/p' |
 	LC_ALL=C sort >"$out/syscalls.inc"
@@ -37,7 +38,7 @@ bpftool gen object "$out/stalls.bpf.o" "$out/stalls.bpf.full.o"
 bpftool gen skeleton "$out/stalls.bpf.o" name stalls_bpf >"$out/stalls.skel.h"
 
 # shellcheck disable=SC2086 # words
-$CC ${CFLAGS:--O2 -Wall} ${BOUNDS:-} -D_GNU_SOURCE "-ffile-prefix-map=$here=." \
+$CC ${CFLAGS:--O2 -Wall} ${BOUNDS:-} -D_GNU_SOURCE "-DNR_SWITCHES=$nr_switches" "-ffile-prefix-map=$here=." \
 	"-ffile-prefix-map=$out=." "-I$out" "-I$here" -o "$out/faultline-stalls" \
 	"$here"/main.c "$here"/watch.c "$here"/report.c "$here"/causes.c "$here"/record.c \
 	"$here"/output.c ${LDFLAGS:-} -lbpf

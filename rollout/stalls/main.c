@@ -30,18 +30,6 @@ static const char usage[] =
 	"  --anonymous      numbers for the names of programs\n"
 	"  --verbose        what libbpf says\n";
 
-void fail(const char *format, ...)
-{
-	va_list arguments;
-
-	fputs(PROGRAM ": error: ", stderr);
-	va_start(arguments, format);
-	vfprintf(stderr, format, arguments);
-	va_end(arguments);
-	fputc('\n', stderr);
-	exit(1);
-}
-
 static void __attribute__((noreturn)) wrong_usage(const char *format, ...)
 {
 	va_list arguments;

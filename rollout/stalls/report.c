@@ -2,6 +2,7 @@
 /*
  * Rows of a report: find, add, sort, sum up.
  */
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +37,18 @@ const char * const lock_names[LOCK_KINDS] = {
 	[LOCK_HUGE_FAULT] = "hugetlb-fault",
 	[LOCK_EXIT]	= "exit",
 };
+
+void fail(const char *format, ...)
+{
+	va_list arguments;
+
+	fputs(PROGRAM ": error: ", stderr);
+	va_start(arguments, format);
+	vfprintf(stderr, format, arguments);
+	va_end(arguments);
+	fputc('\n', stderr);
+	exit(1);
+}
 
 void *grow(void *array, size_t nr, size_t size)
 {

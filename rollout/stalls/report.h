@@ -14,10 +14,9 @@
 #define PROGRAM "faultline-stalls"
 #define NAME_LEN 24
 #define CALL_LEN 64
-#define NR_SWITCHES 7
 #define MAX_NOTES 8
 
-/* A row of sysctl/switches. */
+/* A row of sysctl/switches; build.sh counts NR_SWITCHES of them. */
 struct a_switch {
 	const char *name;
 	long stock;
@@ -86,11 +85,10 @@ struct summary {
 	size_t nr_rows;
 };
 
+/* report.c */
 void fail(const char *format, ...)
 	__attribute__((format(printf, 1, 2), noreturn));
 void *grow(void *array, size_t nr, size_t size);
-
-/* report.c */
 bool add_row(struct report *report, const struct row *row);
 void add_slots(struct row *to, const struct row *from);
 void merge_threads(struct report *report);
@@ -115,15 +113,15 @@ void name_cause(struct row *row, const struct cause *cause, int lock,
 void write_record(const struct report *report, const char *path);
 void read_record(struct report *report, const char *path);
 
-/* output.c */
-void print_table(const struct report *report, FILE *out);
-void print_json(const struct report *report, FILE *out);
-void write_textfile(const struct report *report, const char *path);
-
 /* A file that is there as a whole or not at all. */
 FILE *begin_file(const char *path, char **temporary);
 void finish_file(FILE *file, const char *path, char *temporary);
 void cancel_file(FILE *file, char *temporary);
+
+/* output.c */
+void print_table(const struct report *report, FILE *out);
+void print_json(const struct report *report, FILE *out);
+void write_textfile(const struct report *report, const char *path);
 
 /* watch.c */
 struct wish {

@@ -193,7 +193,7 @@ class Report:
 
     def write(self, path: Path) -> list[Path]:
         """Write the JSON file, the page and the pictures, each atomically; return their paths."""
-        files = {path: json.dumps(asdict(self), indent=1) + "\n"}
+        files = {path: _json(asdict(self))}
         if self.page():
             files[path.with_suffix(".md")] = self.page()
         for end, text in self.pictures().items():
@@ -204,6 +204,17 @@ class Report:
             new.write_text(text, encoding="utf-8")
             new.rename(file)
         return list(files)
+
+
+def _json(found: dict[str, object]) -> str:
+    """JSON with a line for each row, so that a change of one is a change of a line."""
+    fields = []
+    for key, value in found.items():
+        text = json.dumps(value)
+        if isinstance(value, list):
+            text = "[\n" + ",\n".join(f" {json.dumps(row)}" for row in value) + "\n]"
+        fields.append(f"{json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(fields) + "\n}\n"
 
 
 def _aim_value(aim: Aim) -> str:

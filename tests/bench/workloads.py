@@ -25,6 +25,7 @@ from faultline.common import ROOT, Fail, shown
 from faultline.flavour import X86
 from faultline.vm.guest import Job
 from faultline.vm.qemu import Machine
+from lib import counters
 from . import allocations, guest, rootfs
 from .guest import OFF, ON, PEER, STOCK, BenchError, Sample
 from .report import EVENTS, Report
@@ -89,9 +90,6 @@ PERCENTILES = {"p50": (0.5, 2), "p99": (0.99, 100), "p99.9": (0.999, 1000)}
 # In virtual time, an instruction takes a nanosecond.
 _VIRTUAL_SLOWER = 10
 
-# The kernel's counters that belong to a switch.
-_COUNTERS = ("munmap_section_", "madvise_section_", "hugetlb_pmd_", "pmd_clear_", "spf_",
-             "walk_section_")
 # Page faults that took no lock; the others that were tried are spf_abort_*.
 _LOCK_FREE = ("spf_zero", "spf_anon", "spf_cow", "spf_reuse", "spf_access", "spf_raced",
               "spf_hwpoison")
@@ -190,7 +188,7 @@ def counts_in(text: str, what: str) -> dict[str, int]:
 def grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     """Increments of the switches' counters and of pgfault."""
     return {name: value - before.get(name, 0) for name, value in after.items()
-            if name == "pgfault" or name.startswith(_COUNTERS)}
+            if name == "pgfault" or name in counters.names()}
 
 
 def with_locks(counts: dict[str, int]) -> dict[str, int]:

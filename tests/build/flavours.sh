@@ -38,7 +38,7 @@ for flavour in generic cloud powerpc64le generic-arm64; do
 		not_ok "$flavour is configured" <"$tmp/$flavour"
 	fi
 	check_empty "$flavour has the features" "$(builtin $flavour FAULTLINE FAULTLINE_MUNMAP \
-		FAULTLINE_MADVISE FAULTLINE_WALK)"
+		FAULTLINE_MADVISE FAULTLINE_WALK FAULTLINE_PMD_CLEAR FAULTLINE_SPF)"
 	check_empty "$flavour has nothing that is for tests" "$(
 		grep -E '^CONFIG_(FAULTLINE_\w*(TORTURE|KUNIT)\w*|KASAN|PROVE_LOCKING|DEBUG_VM|KUNIT)=y' "$BUILD/$flavour/.config")"
 	check_empty "$flavour has type information, and can dump" "$(builtin $flavour \
@@ -49,10 +49,6 @@ for flavour in generic cloud powerpc64le generic-arm64; do
 		grep -E '^CONFIG_(MODULE_SIG_ALL=y|(MODULE_SIG_KEY|SYSTEM_TRUSTED_KEYS)="[^"])' "$BUILD/$flavour/.config")"
 	check_empty "$flavour finds virtual disks and network cards" "$(has $flavour BLK_DEV_NVME \
 		VIRTIO_BLK VIRTIO_NET SCSI_VIRTIO MLX5_CORE)"
-done
-for flavour in generic cloud powerpc64le; do
-	check_empty "$flavour has the features that are not on arm64" "$(builtin $flavour \
-		FAULTLINE_PMD_CLEAR FAULTLINE_SPF)"
 done
 for flavour in generic cloud generic-arm64; do
 	check_empty "$flavour has control of hugetlb" "$(builtin $flavour FAULTLINE_HUGETLB \

@@ -60,6 +60,14 @@ ROWS += tuple(("spf.rst", rf"{words} (?P<stock>.*?\)) (?P<on>.*?\))", "spf.md", 
                   ("p99 of a writer, huge pages cleared, us", "cleared, writer, p99")))
 ROWS += tuple(("spf.rst", rf"instructions: {row} 1.000 (?P<on>[\d.]+)", "spf.md", row)
               for row in ("first touch of a table", "huge page", "first write of a mapping"))
+ROWS += tuple(("spf.rst", rf"instructions per fault: {row} 1.000 (?P<on>[\d.]+)", "spf.md", row)
+              for row in ("zero page", "new memory", "copy on write", "page reused"))
+ROWS += tuple(("README.md", rf"copy on write, reuse \| 1 \| (?:[\d.]+, ){{{number}}}(?P<on>[\d.]+)",
+               "spf.md", row)
+              for number, row in enumerate(("zero page", "new memory", "copy on write",
+                                            "page reused")))
+ROWS += (("spf.rst", r"instructions per fault: in the kernel 1.000 (?P<on>[\d.]+)", "spf.md",
+          "new memory, in the kernel"),)
 ROWS += tuple(("spf.rst", rf"allocations with a lock: {words} 1.000 (?P<on>.*?\))",
                "workloads.md", rf"{row} \| \d")
               for words, row in (("QEMU", "QEMU, private"), (r"JVM \(G1\)", "JVM, G1"),
@@ -79,9 +87,11 @@ ROWS += tuple(("hugetlb_zero.rst",
 # The same for the largest figure of all such rows; "%" is the excess over 1.
 LARGEST = (
     ("README.md", r"at most (?P<off>[\d.]+); at most (?P<on>[\d.]+)", "micro.md", ""),
-    ("README.md", r"fall back, 1 to (?P<on>[\d.]+ %) more", "micro.md", "page_fault3|brk1"),
+    ("README.md", r"1 to (?P<on>[\d.]+ %) for faults that fall back", "micro.md", "page_fault3|brk1"),
     ("objections.rst", r"takes more than (?P<on>[\d.]+ %)", "micro.md", "(?!page_fault3)"),
     ("objections.rst", r"shared file mapping: (?P<on>[\d.]+ %)", "micro.md", "page_fault3"),
+    ("symptoms.rst", r"and up to (?P<on>[\d.]+ %) where a fault falls back", "micro.md",
+     "page_fault3|brk1"),
     ("spf.rst", r"every switch off, take up to (?P<off>[\d.]+ %) more", "micro.md", ""),
     ("spf.rst", r"shared file, first touch 1.000 (?P<on>[\d.]+)", "micro.md", "page_fault3"),
     ("spf.rst", r"private file, first write 1.000 (?P<on>[\d.]+)", "micro.md", "page_fault2"),
@@ -96,8 +106,8 @@ WITHOUT_FILE = {
     "munmap.rst": (37, "make bench BENCH=munmap and survey, make run; and a limit"),
     "objections.rst": (23, "make bench BENCH=munmap, BENCH=hugetlb, BENCH=spf, BENCH=workloads"),
     "pmd_clear.rst": (1, "the entries of a page table"),
-    "spf.rst": (30, "make bench BENCH=spf"),
-    "symptoms.rst": (4, "from the pages of munmap, madvise and spf"),
+    "spf.rst": (20, "make bench BENCH=spf"),
+    "symptoms.rst": (5, "from the pages of munmap, madvise and spf"),
     "walk.rst": (14, "make bench BENCH=survey, and its program with --probe none"),
     "faultline-experiment.5": (1, "an example"),
     "faultline-stalls.8": (28, "a limit, an example, tests/rollout/stalls/test_estimate.py"),

@@ -55,12 +55,12 @@ if [ "$1" = off ]; then
 	exit
 fi
 
-flips munmap_section_kbytes 0 0 65536
-flips pmd_clear_ipi_free 0 1 0
-# The kernel logs ten changes in five seconds at most.
-sleep 6
-flips speculative_page_fault 0 0 1
-flips hugetlb_pmd_sharing 1 1 2
+while read -r switch _ _ stock on _; do
+	case $switch in vm.*) ;; *) continue ;; esac
+	flips "${switch#vm.}" "$stock" "$stock" "$on"
+	# The kernel logs ten changes in five seconds at most.
+	sleep 3
+done <$FAULTLINE_SWITCHES
 
 # 2 is only in kernels for comparisons, so this one refuses it with EINVAL.
 : >/tmp/said

@@ -61,6 +61,14 @@ def copy(tmp_path: Path) -> Copy:
     return Copy(tmp_path)
 
 
+def test_number_in_the_guide() -> None:
+    """The guide says how many places are listed."""
+    guide = ROOT / "kernel/overlay/Documentation/admin-guide/mm/faultline/objections.rst"
+    said = re.search(r"(\d+) places in the kernel", guide.read_text("utf-8"))
+    sites = (ROOT / "kernel/audit/spf.sites").read_text("utf-8").splitlines()
+    assert said and int(said[1]) == sum(bool(line) and line[0] != "#" for line in sites)
+
+
 def test_kernel() -> None:
     """kernel/audit/spf.sites matches the kernel in build/tree."""
     assert "sites, as in" in audit().good().out

@@ -24,12 +24,20 @@ functions=$BUILD/kcsan-functions
 		__mmu_notifier_register wp_can_reuse_anon_folio mm_account_fault \
 		do_user_addr_fault enqueue_hugetlb_folio \
 		dequeue_hugetlb_folio_node_exact dequeue_hugetlb_folio_nodemask \
-		remove_hugetlb_folio alloc_hugetlb_folio hugetlb_no_page
+		remove_hugetlb_folio alloc_hugetlb_folio hugetlb_no_page \
+		rwsem_wait_turn gup_fast_fallback __get_user_pages __get_user_pages_locked \
+		mlock_fixup mlock_pte_range mlock_vma_pages_range apply_vma_lock_flags \
+		apply_mlockall_flags clear_refs_write do_pagemap_scan pagemap_scan_pmd_entry \
+		pagemap_scan_pte_hole pagemap_scan_hugetlb_entry show_smap show_numa_map \
+		show_smaps_rollup smaps_sum_walked mwriteprotect_range uffd_wp_range \
+		userfaultfd_unregister userfaultfd_release userfaultfd_clear_vma \
+		do_mbind migrate_to_node queue_pages_range task_numa_work
 } | sort -u >"$functions"
 check 'our functions are known' test "$(wc -l <"$functions")" -ge 60
 
-programs=(munmap_race madvise_race hugetlb_race hugetlb_zero_race hugetlb_zero_hold pmd_clear_race
-	spf_race)
+readarray -t programs < <(PYTHONPATH=tools:tests python3 -B -c '
+import suites
+print(*suites.RACES, "hugetlb_zero_hold", sep="\n")')
 status=0
 out=$(in_vm microvm-kcsan kcsan \
 	--selftests "${programs[*]}" \

@@ -139,9 +139,12 @@
  *   abort_no_memory    memory is short
  * The order is that of enum spf_outcome in mm/faultline/spf.c.
  *
- * retry    further attempts, because of a writer
- * sleep    waits for memory, without any lock
- * skipped  not tried, because the mappings of the task change all the time
+ * retry        further attempts, because of a writer
+ * sleep        waits for memory, without any lock
+ * skipped      not tried, because the mappings of the task change all the time
+ * huge         of anon, those that mapped a huge page
+ * table        page tables that faults installed
+ * huge_unused  huge pages that were allocated and not mapped
  */
 #ifdef CONFIG_FAULTLINE_SPF
 #define FAULTLINE_SPF_EVENTS(E)						\

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Faultline: handle a large range in sections, one hold of the VMA lock each; for
- * munmap.c and madvise.c.
+ * Faultline: handle a large range in sections, one hold of the VMA lock each.
  *
  * The work of a range is estimated from its page tables, so that sections and
  * their steps take about the same time in dense, sparse and huge memory.

@@ -33,7 +33,8 @@ done <$table
 check 'the profile of the package is in range' sh -c \
 	'sysctl -e -p /usr/share/faultline/profiles/jvm.conf && sysctl -e -p /usr/lib/sysctl.d/60-faultline.conf'
 
-for test in toggles munmap_semantics madvise_semantics hugetlb_semantics spf_semantics; do
+for test in toggles munmap_semantics madvise_semantics hugetlb_semantics spf_semantics \
+	walk_semantics; do
 	check "selftest $test" env FAULTLINE_SECONDS=1 FAULTLINE_COUNT=100 "$tests/run" "$test"
 done
 

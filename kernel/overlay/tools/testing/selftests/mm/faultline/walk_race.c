@@ -118,6 +118,16 @@ static bool prepare_empty(struct race *r)
 	return r->start;
 }
 
+/* A race with memory of its own, by the members of struct race_ops. */
+#define WALK_RACE(name, ...)						\
+	TEST_F_TIMEOUT(race, name, TIMEOUT)				\
+	{								\
+		struct data d;						\
+									\
+		ASSERT_TRUE(data_init(&d));				\
+		RACE_TEST(&self->r, &d, __VA_ARGS__);			\
+	}
+
 static int populate(struct race *r)
 {
 	if (madvise(r->start, r->len, MADV_POPULATE_WRITE))
@@ -135,15 +145,8 @@ static bool has_yielded(struct race *r)
 	return counted(&r->run.before, "yields") > 0;
 }
 
-TEST_F_TIMEOUT(race, populate, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_empty,
-		  .racer = writer, .call = populate, .verify = all_resident,
-		  .enough = has_yielded);
-}
+WALK_RACE(populate, .racers = 2, .prepare = prepare_empty, .racer = writer,
+	  .call = populate, .verify = all_resident, .enough = has_yielded);
 
 /*
  * Each time that the lock was released, the thread that waited has had it.  That
@@ -199,15 +202,8 @@ static bool all_locked(struct race *r)
 	       smaps_kb(r->start, r->len, "Locked") == (long)(r->len / KIB);
 }
 
-TEST_F_TIMEOUT(race, mlock, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_empty,
-		  .racer = writer, .call = lock_memory, .verify = all_locked,
-		  .enough = has_yielded);
-}
+WALK_RACE(mlock, .racers = 2, .prepare = prepare_empty, .racer = writer,
+	  .call = lock_memory, .verify = all_locked, .enough = has_yielded);
 
 /* Unmaps and replaces parts of the range; what was replaced stays as it is. */
 static void replacer(struct race *r, int id)
@@ -410,15 +406,8 @@ static int kill_populating(struct race *r)
 }
 
 /* A damaged wait list is found by the kernel, or by a process that does not end. */
-TEST_F_TIMEOUT(race, killed, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 1, .prepare = prepare_empty,
-		  .racer = writer, .call = kill_populating,
-		  .verify = succeeded, .enough = has_yielded);
-}
+WALK_RACE(killed, .racers = 1, .prepare = prepare_empty, .racer = writer,
+	  .call = kill_populating, .verify = succeeded, .enough = has_yielded);
 
 /* --- memory that is looked at while its mappings are split and merged */
 
@@ -461,14 +450,8 @@ static int sum_up_file(struct race *r)
 	return -EIO;
 }
 
-TEST_F_TIMEOUT(race, sum, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_file,
-		  .racer = splitter, .call = sum_up_file, .verify = succeeded);
-}
+WALK_RACE(sum, .racers = 2, .prepare = prepare_file, .racer = splitter,
+	  .call = sum_up_file, .verify = succeeded);
 
 /*
  * Every record of smaps that lies in the range has all its pages, however often the
@@ -525,15 +508,9 @@ static void middle_splitter(struct race *r, int id)
 	}
 }
 
-TEST_F_TIMEOUT(race, records, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_file,
-		  .racer = middle_splitter, .call = check_records,
-		  .verify = succeeded, .enough = has_walked_records);
-}
+WALK_RACE(records, .racers = 2, .prepare = prepare_file,
+	  .racer = middle_splitter, .call = check_records, .verify = succeeded,
+	  .enough = has_walked_records);
 
 /* --- a reader that is killed */
 
@@ -552,15 +529,8 @@ static int kill_reader(struct race *r)
 }
 
 /* A lock that it has left behind stops the writer, or the process that ends. */
-TEST_F_TIMEOUT(race, killed_reader, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_file,
-		  .racer = middle_splitter, .call = kill_reader,
-		  .verify = succeeded);
-}
+WALK_RACE(killed_reader, .racers = 2, .prepare = prepare_file,
+	  .racer = middle_splitter, .call = kill_reader, .verify = succeeded);
 
 /* The bits of all pages are cleared, and nobody uses a page in between. */
 static bool all_forgotten(struct race *r)
@@ -568,14 +538,7 @@ static bool all_forgotten(struct race *r)
 	return !r->ret && !smaps_kb(r->start, r->len, "Referenced");
 }
 
-TEST_F_TIMEOUT(race, clear_refs, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 2, .racer = splitter,
-		  .verify = all_forgotten);
-}
+WALK_RACE(clear_refs, .racers = 2, .racer = splitter, .verify = all_forgotten);
 
 /* --- mappings that come and go */
 
@@ -639,15 +602,8 @@ static int sum_and_forget(struct race *r)
 	return ret ? ret : sum_up_file(r);
 }
 
-TEST_F_TIMEOUT(race, mapped_beside, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 3, .prepare = prepare_file,
-		  .racer = mapper, .call = sum_and_forget,
-		  .verify = succeeded);
-}
+WALK_RACE(mapped_beside, .racers = 3, .prepare = prepare_file, .racer = mapper,
+	  .call = sum_and_forget, .verify = succeeded);
 
 /* --- memory that userfaultfd write-protects */
 
@@ -912,13 +868,7 @@ static void forker(struct race *r, int id)
 	}
 }
 
-TEST_F_TIMEOUT(race, fork, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 1, .racer = forker);
-}
+WALK_RACE(fork, .racers = 1, .racer = forker);
 
 /* --- memory that is locked and unlocked */
 
@@ -963,15 +913,8 @@ static int lock_and_unlock(struct race *r)
 	return unlock_counted(r, all);
 }
 
-TEST_F_TIMEOUT(race, mlock_full, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 2, .racer = writer,
-		  .call = lock_and_unlock, .verify = succeeded,
-		  .enough = has_yielded);
-}
+WALK_RACE(mlock_full, .racers = 2, .racer = writer, .call = lock_and_unlock,
+	  .verify = succeeded, .enough = has_yielded);
 
 /*
  * Pages of the file are mapped by page faults beside the call.  One that is counted
@@ -1025,15 +968,9 @@ static int lock_half(struct race *r)
 	return unlock_counted(r, all);
 }
 
-TEST_F_TIMEOUT(race, mlock_faults, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 3, .prepare = prepare_half,
-		  .racer = fault_racer, .call = lock_half,
-		  .verify = succeeded, .enough = has_yielded);
-}
+WALK_RACE(mlock_faults, .racers = 3, .prepare = prepare_half,
+	  .racer = fault_racer, .call = lock_half, .verify = succeeded,
+	  .enough = has_yielded);
 
 /*
  * Whenever the mapping is in two pieces, both are written to for the first time.  They
@@ -1077,15 +1014,9 @@ static int lock_private(struct race *r)
 	return unlock_all(r);
 }
 
-TEST_F_TIMEOUT(race, mlock_pieces, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_private,
-		  .racer = piece_writer, .call = lock_private,
-		  .verify = succeeded, .enough = has_yielded);
-}
+WALK_RACE(mlock_pieces, .racers = 2, .prepare = prepare_private,
+	  .racer = piece_writer, .call = lock_private, .verify = succeeded,
+	  .enough = has_yielded);
 
 /* Reclaim and migration look at the pages, and split huge ones, meanwhile. */
 static void reclaim_racer(struct race *r, int id)
@@ -1200,15 +1131,8 @@ static bool charge_fits(struct race *r)
 	return !r->ret && nothing_locked();
 }
 
-TEST_F_TIMEOUT(race, mlock_replaced, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 2, .racer = replace_locked,
-		  .call = lock_replaced, .verify = charge_fits,
-		  .enough = has_yielded);
-}
+WALK_RACE(mlock_replaced, .racers = 2, .racer = replace_locked,
+	  .call = lock_replaced, .verify = charge_fits, .enough = has_yielded);
 
 /*
  * mlock() beside munlock() of the same range: they come one after the other, so all of
@@ -1267,15 +1191,8 @@ static int lock_beside(struct race *r)
 	return sum_up();
 }
 
-TEST_F_TIMEOUT(race, mlock_same, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_turns,
-		  .racer = unlocker, .call = lock_beside, .verify = succeeded,
-		  .enough = has_yielded);
-}
+WALK_RACE(mlock_same, .racers = 2, .prepare = prepare_turns, .racer = unlocker,
+	  .call = lock_beside, .verify = succeeded, .enough = has_yielded);
 
 /* Calls that want one mapping get it: mremap(), and fork() for the child. */
 static void whole_racer(struct race *r, int id)
@@ -1321,15 +1238,9 @@ static int lock_growing(struct race *r)
 	return sum_up();
 }
 
-TEST_F_TIMEOUT(race, mlock_whole, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 2, .prepare = prepare_growing,
-		  .racer = whole_racer, .call = lock_growing,
-		  .verify = succeeded, .enough = has_yielded);
-}
+WALK_RACE(mlock_whole, .racers = 2, .prepare = prepare_growing,
+	  .racer = whole_racer, .call = lock_growing, .verify = succeeded,
+	  .enough = has_yielded);
 
 /* The limit of a region and a half. */
 static void check_limit(struct race *r)
@@ -1465,15 +1376,8 @@ static int kill_locking(struct race *r)
 	return kill_after_yield(r, lock_forever);
 }
 
-TEST_F_TIMEOUT(race, mlock_killed, TIMEOUT)
-{
-	struct data d;
-
-	ASSERT_TRUE(data_init(&d));
-	RACE_TEST(&self->r, &d, .racers = 1, .prepare = prepare_empty,
-		  .racer = writer, .call = kill_locking,
-		  .verify = succeeded, .enough = has_yielded);
-}
+WALK_RACE(mlock_killed, .racers = 1, .prepare = prepare_empty, .racer = writer,
+	  .call = kill_locking, .verify = succeeded, .enough = has_yielded);
 
 /* --- memory that userfaultfd unregisters */
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""A row more in the table of switches: every program and file has it without another edit."""
+"""A row more in the table of switches: the programs that read it have it without another edit.
+
+Rules, panels and flags of rollout/monitoring name switches; test_monitoring.py compares them.
+"""
 from __future__ import annotations
 
 import os
@@ -14,12 +17,12 @@ from faultline.common import ROOT
 from faultline_rollout import design, switches
 from rollout import fleet_lab
 
-NAME = "vm.sixth_stall"
+NAME = "vm.new_stall"
 # Neither value is that of another switch.
 LOW, HIGH, STOCK, ON = 3, 9, 4, 7
-ROW = f"\n# The sixth stall: 4 as upstream, 7 not at all.\n{NAME} {LOW} {HIGH} {STOCK} {ON} KiB 9\n"
+ROW = f"\n# The new stall: 4 as upstream, 7 not at all.\n{NAME} {LOW} {HIGH} {STOCK} {ON} KiB 9\n"
 MICRO = f"""#!/bin/sh
-echo "sample sixth operations/s $2 $(cat "$FAULTLINE_SYSCTL/vm/{NAME.removeprefix('vm.')}")"
+echo "sample new operations/s $2 $(cat "$FAULTLINE_SYSCTL/vm/{NAME.removeprefix('vm.')}")"
 """
 
 
@@ -56,11 +59,11 @@ def run(*words: object, status: int = 0) -> str:
 def test_experiment(sysctl: Path) -> None:
     """faultline-rollout plans an experiment with it, and faultline-ab flips it."""
     with pytest.raises(Exception, match=f"{HIGH + 1} is out of range: {NAME} takes 3 to 9"):
-        fleet_lab.make_plan("sixth", switch=NAME, a=STOCK, b=HIGH + 1)
+        fleet_lab.make_plan("new", switch=NAME, a=STOCK, b=HIGH + 1)
     with pytest.raises(Exception, match="between 4 and 9 acts on new mappings only"):
-        fleet_lab.make_plan("sixth", switch=NAME, a=STOCK, b=9)
-    plan = fleet_lab.make_plan("sixth", switch=NAME, a=STOCK, b=ON)
-    path = sysctl.parent / "sixth.json"
+        fleet_lab.make_plan("new", switch=NAME, a=STOCK, b=9)
+    plan = fleet_lab.make_plan("new", switch=NAME, a=STOCK, b=ON)
+    path = sysctl.parent / "new.json"
     design.write(path, plan.text())
     assert design.read(path) == plan
 
@@ -72,7 +75,7 @@ def test_experiment(sysctl: Path) -> None:
     arms = plan.arms[host.name]
     for arm, wanted in (("b", ON), ("a", STOCK)):
         clock.write_text(f"{fleet_lab.START + arms.index(arm) * plan.experiment.slot}\n")
-        run(ROOT / "rollout/host/faultline-ab", "apply", "sixth")
+        run(ROOT / "rollout/host/faultline-ab", "apply", "new")
         assert value.read_text() == f"{wanted}\n"
     run(ROOT / "rollout/host/faultline-ab", "stop")
     assert value.read_text() == f"{STOCK}\n"
@@ -84,19 +87,19 @@ def test_bench(sysctl: Path) -> None:
     for name, text in (("micro", MICRO), ("munmap", "#!/bin/sh\n"), ("survey", "#!/bin/sh\n")):
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
-    said = run(ROOT / "rollout/bench/faultline-bench", "--programs", folder, "--tests", "sixth",
-               "--switches", "sixth_stall", "--rounds", 3, "--output", folder / "out.json")
+    said = run(ROOT / "rollout/bench/faultline-bench", "--programs", folder, "--tests", "new",
+               "--switches", "new_stall", "--rounds", 3, "--output", folder / "out.json")
     assert f"\non: {NAME}={ON}\n" in said
-    assert next(line for line in said.splitlines() if line.startswith("sixth ")).split()[1:4] \
+    assert next(line for line in said.splitlines() if line.startswith("new ")).split()[1:4] \
         == [str(STOCK), "operations/s", f"{ON / STOCK:.3f}"]
     assert "is a number from 3 to 9, not '10'" in run(
         ROOT / "rollout/bench/faultline-bench", "--programs", folder, "--switches",
-        "sixth_stall=10", status=1)
+        "new_stall=10", status=1)
     offered = run("bash", "-c", '. "$0"; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))\n'
                   "_faultline_bench; echo ${COMPREPLY[@]}",
                   ROOT / "rollout/bench/completion/faultline-bench",
                   "faultline-bench", "--switches", "s")
-    assert offered.split() == ["speculative_page_fault", "sixth_stall"]
+    assert offered.split() == ["speculative_page_fault", "new_stall"]
 
 
 def test_package(sysctl: Path) -> None:
@@ -107,7 +110,7 @@ def test_package(sysctl: Path) -> None:
     assert f"\n.It {NAME} Ta 3 to 9 KiB Ta 4 Ta 7\n.El\n" in (
         made / "usr/share/man/man7/faultline-profiles.7").read_text()
     assert (made / "usr/lib/sysctl.d/60-faultline.conf").read_text().endswith(
-        f"\n\n# The sixth stall: 4 as upstream, 7 not at all.\n#-{NAME} = 4\n")
+        f"\n\n# The new stall: 4 as upstream, 7 not at all.\n#-{NAME} = 4\n")
     changed = run("diff", "-rq", before, made, status=1).splitlines()
     assert sorted(Path(line.split()[1]).name for line in changed) == [
         "60-faultline.conf", "faultline-profiles.7", "switches"]
