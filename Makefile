@@ -237,6 +237,11 @@ test-upstream: deps tree ## compare upstream's mm selftests and stress-ng with s
 	@$(DEPS) upstream
 	@FULL=$(FULL) tests/run --limit 5400 upstream
 
+# make release runs it.
+.PHONY: test-full
+test-full: deps tree ## what `make test` leaves out: benchmarks in VMs, a second shell, more configurations
+	@FULL=1 tests/run kernel/bench rollout/ab rollout/boot build/matrix
+
 .PHONY: test-rollout
 test-rollout: deps tree ## experiments on a fleet, simulated and on VMs; faultline-stalls on Debian's kernels and ours
 	@tests/run rollout rollout/fleet rollout/stalls

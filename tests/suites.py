@@ -31,7 +31,9 @@ class Suite:
     alone: tuple[str, ...] = ()
     # Programs that nothing behind them in the list may run beside: they change what it uses.
     first: tuple[str, ...] = ()
-    # Run only on request: it is slow, or needs another kernel or more host packages.
+    # Programs that only a run of the suite, or of the program, has.
+    on_request: tuple[str, ...] = ()
+    # The same for all of it: it is slow, or needs another kernel or more host packages.
     opt_in: bool = False
 
 
@@ -58,7 +60,7 @@ SUITES = {suite.name: suite for suite in (
     # One virtual machine does not keep two CPUs busy.
     Suite("hosts/images", ((LAB, "hosts", "packages", FLAVOUR),), jobs=2),
     # A virtual machine on one host thread (icount) keeps one CPU busy.
-    Suite("kernel", (BUILD, SELFTESTS), jobs=2, alone=("demo", "races")),
+    Suite("kernel", (BUILD, SELFTESTS), jobs=2, alone=("demo", "races"), on_request=("bench",)),
     # VMs that share the CPUs with nothing else: changes of a switch have to be on time.
     Suite("rollout/fleet", (BUILD, (FL, "stage", "microvm")), opt_in=True),
     # Debian's kernels, and one of ours with BTF, which builds as long as all of microvm.

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # faultline-ab: slots, expiry, clocks that jump, two experiments, and what goes
-# wrong, on a host in a namespace, with dash and with busybox ash.
+# wrong, on a host in a namespace, with dash; with FULL=1, also with busybox ash.
 set -uo pipefail
 . "$(dirname "$0")/../lib/tap.sh"
 # shellcheck source=tests/rollout/lib.sh
@@ -925,7 +925,7 @@ no_systemd() {
 	refused 1 'timers of systemd run experiments' ab start "$pushed"
 }
 
-for shell in dash 'busybox ash'; do
+for shell in "${shells[@]}"; do
 	s="$shell: "
 	check "${s}the switch follows the plan, in every slot" follows_the_plan
 	check "${s}the value from before comes back, also if it is not upstream's" value_from_before

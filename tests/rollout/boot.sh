@@ -586,7 +586,7 @@ removed_without_loader() {
 	sd_next && rm -r "$efi" && package "$1" "$2" && grep -q "warning: $new is still on trial" "$said"
 }
 
-for shell in dash 'busybox ash'; do
+for shell in "${shells[@]}"; do
 	s="$shell: "
 	check "${s}systemd-boot: next" sd_next
 	check "${s}systemd-boot: back" sd_back

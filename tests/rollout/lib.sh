@@ -29,6 +29,11 @@ host=$TOP/rollout/host
 units=$work/units
 said=$work/said
 shell=dash
+shells=(dash)
+case ${FULL:-} in
+'' | 0 | n | no) ;;
+*) shells+=('busybox ash') ;;
+esac
 
 export FAULTLINE_LIB=$host FAULTLINE_SWITCHES=$TOP/sysctl/switches FAULTLINE_ROOT=$work/root FAULTLINE_SYSCTL=$work/sys \
 	FAULTLINE_CMDLINE=$work/cmdline FAULTLINE_UPTIME=$work/uptime FAULTLINE_CLOCK=$work/clock \

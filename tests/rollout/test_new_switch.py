@@ -17,7 +17,7 @@ from faultline.common import ROOT
 from faultline_rollout import design, switches
 from rollout import fleet_lab
 
-NAME = "vm.new_stall"
+NAME = "vm.some_stall"
 # Neither value is that of another switch.
 LOW, HIGH, STOCK, ON = 3, 9, 4, 7
 ROW = f"\n# The new stall: 4 as upstream, 7 not at all.\n{NAME} {LOW} {HIGH} {STOCK} {ON} KiB 9\n"
@@ -88,18 +88,18 @@ def test_bench(sysctl: Path) -> None:
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     said = run(ROOT / "rollout/bench/faultline-bench", "--programs", folder, "--tests", "new",
-               "--switches", "new_stall", "--rounds", 3, "--output", folder / "out.json")
+               "--switches", "some_stall", "--rounds", 3, "--output", folder / "out.json")
     assert f"\non: {NAME}={ON}\n" in said
     assert next(line for line in said.splitlines() if line.startswith("new ")).split()[1:4] \
         == [str(STOCK), "operations/s", f"{ON / STOCK:.3f}"]
     assert "is a number from 3 to 9, not '10'" in run(
         ROOT / "rollout/bench/faultline-bench", "--programs", folder, "--switches",
-        "new_stall=10", status=1)
+        "some_stall=10", status=1)
     offered = run("bash", "-c", '. "$0"; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))\n'
                   "_faultline_bench; echo ${COMPREPLY[@]}",
                   ROOT / "rollout/bench/completion/faultline-bench",
                   "faultline-bench", "--switches", "s")
-    assert offered.split() == ["speculative_page_fault", "new_stall"]
+    assert offered.split() == ["speculative_page_fault", "some_stall"]
 
 
 def test_package(sysctl: Path) -> None:

@@ -3,7 +3,7 @@
 
     rebase          the pins and patches move to the newest point release
     changelog       CHANGELOG gets an entry for the release
-    test            make test
+    test            make test, make test-full
     test-debug      make test-debug, the races of stock behaviour among them
     test-debian-13  make test-debian-13
 
@@ -49,7 +49,7 @@ class Step:
 CORRECT = f"correct what fails, commit, {AGAIN}"
 # Generic takes hours, so each part that can be kept is a step.
 STEPS = (
-    Step("test", (("make", "test"),), CORRECT),
+    Step("test", (("make", "test"), ("make", "test-full")), CORRECT),
     Step("test-debug", (("make", "test-debug"),), CORRECT),
     Step("test-debian-13", (("make", "test-debian-13"),), CORRECT),
     *(Step(f"{target}-{flavour}", (("make", target, f"FLAVOUR={flavour}"),), decide)
