@@ -33,10 +33,9 @@ from .report import EVENTS, Report
 # QEMU and arrays gain; redis is a control, and the JVM is what most users ask about.
 SCENES = ("redis_flush", "redis_purge", "redis_bgsave", "redis_watched", "arrays_mapped",
           "arrays_freed", "jvm_g1", "jvm_zgc", "jvm_watched", "qemu_shared", "qemu_private",
-          "qemu_hugetlb", "qemu_plugged", "qemu_snapshot")
+          "qemu_hugetlb", "qemu_plugged")
 # The most that the longest request may take, as a fraction of that on stock.
-LONGEST = {"redis_watched": 0.2, "jvm_watched": 0.2, "jvm_g1": 1 / 3, "qemu_plugged": 0.2,
-           "qemu_snapshot": 0.2}
+LONGEST = {"redis_watched": 0.2, "jvm_watched": 0.2, "jvm_g1": 1 / 3, "qemu_plugged": 0.2}
 # Those of programs to whose memory huge pages matter.
 TRACED = ("redis_flush", "jvm_g1", "jvm_zgc", "qemu_private")
 # The least share of their allocations that faults make without a lock.

@@ -290,7 +290,7 @@ def run_qemu(variant: str, out: Path, **environment: str) -> subprocess.Complete
 
 
 @pytest.mark.parametrize("variant, fact", [
-    ("shared", "memory_deleted"), ("plugged", "memory_added"), ("snapshot", "snapshots")])
+    ("shared", "memory_deleted"), ("private", "memory_deleted"), ("plugged", "memory_added")])
 def test_qemu_changes_memory_beside_reads(tmp_path: Path, variant: str, fact: str) -> None:
     """Its results are those that the benchmark reads; QEMU's files are gone."""
     scene = f"qemu_{variant}"
