@@ -253,7 +253,8 @@ def main() -> int:
     tap = Tap()
     if not sys.argv[1:]:
         missing = not_tested_together()
-        tap.result("each setting is on and off; with FULL=1, any two meet in all four ways", not missing, missing)
+        tap.result("each setting is on and off; with FULL=1, any two meet in all four ways",
+                   not missing, missing)
     cpus = os.cpu_count() or 1
     shutil.rmtree(WORK, ignore_errors=True)
     with concurrent.futures.ThreadPoolExecutor(cpus) as pool:

@@ -62,7 +62,7 @@ ROWS += tuple(("spf.rst", rf"instructions: {row} 1.000 (?P<on>[\d.]+)", "spf.md"
               for row in ("first touch of a table", "huge page", "first write of a mapping"))
 ROWS += tuple(("spf.rst", rf"instructions per fault: {row} 1.000 (?P<on>[\d.]+)", "spf.md", row)
               for row in ("zero page", "new memory", "copy on write", "page reused"))
-ROWS += tuple(("README.md", rf"copy on write, reuse \| 1 \| (?:[\d.]+, ){{{number}}}(?P<on>[\d.]+)",
+ROWS += tuple(("README.md", rf"write, reuse \| 1 \| (?:[\d.]+, ){{{number}}}(?P<on>[\d.]+)",
                "spf.md", row)
               for number, row in enumerate(("zero page", "new memory", "copy on write",
                                             "page reused")))
