@@ -87,7 +87,8 @@ ROWS += tuple(("hugetlb_zero.rst",
 # The same for the largest figure of all such rows; "%" is the excess over 1.
 LARGEST = (
     ("README.md", r"at most (?P<off>[\d.]+); at most (?P<on>[\d.]+)", "micro.md", ""),
-    ("README.md", r"1 to (?P<on>[\d.]+ %) for faults that fall back", "micro.md", "page_fault3|brk1"),
+    ("README.md", r"1 to (?P<on>[\d.]+ %) for faults that fall back", "micro.md",
+     "page_fault3|brk1"),
     ("objections.rst", r"takes more than (?P<on>[\d.]+ %)", "micro.md", "(?!page_fault3)"),
     ("objections.rst", r"shared file mapping: (?P<on>[\d.]+ %)", "micro.md", "page_fault3"),
     ("symptoms.rst", r"and up to (?P<on>[\d.]+ %) where a fault falls back", "micro.md",
