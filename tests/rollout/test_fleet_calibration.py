@@ -24,7 +24,8 @@ from rollout.fleet_lab import HOSTS, MINUTES, SLOT, START, Scenario
 import numpy as np
 from scipy import stats
 
-from faultline_rollout import design, estimate, noise, prometheus, sequential, verdict
+from faultline_rollout import (
+    design, estimate, measured, noise, prometheus, sequential, verdict)
 from faultline_rollout.types import Array
 
 AA_SETS = 300
@@ -216,7 +217,7 @@ def outcomes(server: str, effect: float) -> list[Outcome]:
     for number in range(AA_SETS if not effect else POWER_SETS[effect]):
         plan = fleet_lab.make_plan(name_of(effect, number))
         exp = plan.experiment
-        logs = verdict.logarithms(client.table(
+        logs = measured.logarithms(client.table(
             prometheus.with_slot(exp.primary.query, exp.window), plan.hosts, START + exp.slot,
             plan.slots, exp.slot))
         assert np.isfinite(logs).all()
@@ -307,14 +308,14 @@ def test_events_of_the_days_before(server: str) -> None:
     client = prometheus.Prometheus(server)
     # The first steps have no hour before them, nor has the host that alternates.
     for kind, host, count in (("reboots", 4, 1), ("oom_kills", 7, 2), ("vanished", 6, 1)):
-        rates = verdict.usual(client, plan, kind, START + 60 * MINUTES)
+        rates = measured.usual(client, plan, kind, START + 60 * MINUTES)
         assert np.isnan(rates[8]) and np.isfinite(np.delete(rates, 8)).all()
         # In steps of two slots.
         assert count / 24 <= rates[host] <= count / 14 and np.nansum(rates) == rates[host]
         # The days before belong to one kernel.
-        assert np.isnan(verdict.usual(client, plan_at(server, "kernels-differ"), kind,
-                                      START + 60 * MINUTES)).all()
-    found = verdict.Judge(plan, verdict.collect(plan, START, START + 86400)).events
+        assert np.isnan(measured.usual(client, plan_at(server, "kernels-differ"), kind,
+                                       START + 60 * MINUTES)).all()
+    found = verdict.Judge(plan, measured.collect(plan, START, START + 86400)).events
     assert [(event.kind, event.host, event.slot) for event in found] == [
         ("reboots", "host04", 16), ("reboots", "host08", 16),
         *(("oom_kills", "host07", slot) for slot in (17, 20))]

@@ -27,14 +27,14 @@ from rollout.prometheus_lab import answer_of, serving
 
 from faultline_rollout import (
     Error, canary, cli, command_start, command_status, config, design, experiment, hosts,
-    planning, run, terminal, verdict, watch, windows)
+    measured, outcome, planning, run, terminal, verdict, watch, windows)
 from faultline_rollout.hosts import Answer, Host, Transport
 from faultline_rollout.prometheus import Prometheus
 from faultline_rollout.types import Array
 
 
 # Exit statuses after which a watch is over.
-ENDS = sorted({*verdict.EXIT.values(), command_status.ASTRAY} - {0})
+ENDS = sorted({*outcome.EXIT.values(), command_status.ASTRAY} - {0})
 
 
 @dataclasses.dataclass
@@ -193,11 +193,11 @@ def test_missing_hosts_are_in_neither_arm() -> None:
     """Values of a host that was missing at the start do not count, in all measurements."""
     plan = fleet_lab.make_plan("out")
     count, slots = len(plan.hosts), 4
-    there = [field for field in dataclasses.fields(verdict.Data)]
+    there = [field for field in dataclasses.fields(measured.Data)]
     values: dict[str, Any] = {field.name: np.ones((count, slots)) for field in there}
     values |= {"start": 0.0, "guards": [np.ones((count, slots))], "before": np.ones(count),
                "kernels": [{"6.12": 0.0} for _ in range(count)]}
-    data = verdict.Data(**values)
+    data = measured.Data(**values)
     left = run.leave_out(plan, data, frozenset(["host03"]))
     assert np.isnan(left.primary[3]).all() and np.isfinite(left.primary).sum() == 15 * slots
     assert np.isnan(left.guards[0][3]).all() and left.kernels[3] == {} and left.kernels[4]
@@ -336,9 +336,9 @@ def test_crash_on_the_canary(fleet: Fleet) -> None:
     boots = np.full((3, 200), start - 5000.0)
     fleet.monkeypatch.setattr(Prometheus, "table", lambda *_: boots)
     fleet.monkeypatch.setattr(verdict, "usual", lambda *_: np.full(3, np.nan))
-    assert not verdict.crashed_in_b(stage, start, start + 200)
+    assert not measured.crashed_in_b(stage, start, start + 200)
     boots[1, 150:] = start + 140
-    assert verdict.crashed_in_b(stage, start, start + 200) == [stage.hosts[1].name]
+    assert measured.crashed_in_b(stage, start, start + 200) == [stage.hosts[1].name]
 
 
 def test_oom_kill_on_the_canary(fleet: Fleet) -> None:
@@ -354,12 +354,12 @@ def test_oom_kill_on_the_canary(fleet: Fleet) -> None:
     fleet.monkeypatch.setattr(Prometheus, "table", table)
     fleet.monkeypatch.setattr(verdict, "usual", lambda *_: rates)
     start = fleet_lab.START
-    assert verdict.oom_kills(stage, start, start + 90.5) == [stage.hosts[1].name]
+    assert measured.oom_kills(stage, start, start + 90.5) == [stage.hosts[1].name]
     assert asked == ['increase(node_vmstat_oom_kill{set="big"}[90s])']
     rates = np.full(3, 1.0)
-    assert not verdict.oom_kills(stage, start, start + 90)
+    assert not measured.oom_kills(stage, start, start + 90)
     kills, rates = np.zeros((3, 1)), np.full(3, np.nan)
-    assert not verdict.oom_kills(stage, start, start + 90)
+    assert not measured.oom_kills(stage, start, start + 90)
 
 
 # --- Blackouts
@@ -446,9 +446,9 @@ def test_look_that_sees_nothing(fleet: Fleet, value: float, blind: bool) -> None
     assert not command_status._look(plan, time.time() + 60, None, frozenset()).blind
 
 
-def result(name: str, final: bool, vetoes: tuple[str, ...] = ()) -> verdict.Result:
+def result(name: str, final: bool, vetoes: tuple[str, ...] = ()) -> outcome.Result:
     """A result with this verdict."""
-    return verdict.Result(name, [], final, 1, 2, None, None, [], {}, [], list(vetoes), 0, 0, None,
+    return outcome.Result(name, [], final, 1, 2, None, None, [], {}, [], list(vetoes), 0, 0, None,
                           [], [])
 
 

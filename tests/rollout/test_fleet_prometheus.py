@@ -11,7 +11,7 @@ import pytest
 from rollout import fleet_lab
 from rollout.prometheus_lab import answer_of, serving
 
-from faultline_rollout import Error, experiment, planning, verdict
+from faultline_rollout import Error, checks, experiment, measured, planning, verdict
 from faultline_rollout.design import Plan
 from faultline_rollout.prometheus import Prometheus
 from faultline_rollout.types import Array
@@ -95,8 +95,8 @@ def test_recent_crash(last: int, back: int, boot: int, arms: str, harm: bool) ->
     with serving(lambda number: (200, answer_of([] if number else [series]))) as url:
         there = dataclasses.replace(plan, experiment=dataclasses.replace(plan.experiment,
                                                                          prometheus=url))
-        assert verdict.crashed_in_b(there, start, start + 500) == ([host] if harm else [])
-        assert not verdict.crashed_in_b(there, start + 1000, start + 999)
+        assert measured.crashed_in_b(there, start, start + 500) == ([host] if harm else [])
+        assert not measured.crashed_in_b(there, start + 1000, start + 999)
 
 
 def history(seed: int = 1) -> Array:
@@ -114,8 +114,8 @@ def make(values: Array, monkeypatch: pytest.MonkeyPatch) -> Plan:
                          end=fleet_lab.START, seed="1")[0]
 
 
-@pytest.mark.parametrize("lost,enough", [(verdict.MAX_LOST - 0.01, True),
-                                         (verdict.MAX_LOST + 0.01, False)])
+@pytest.mark.parametrize("lost,enough", [(checks.MAX_LOST - 0.01, True),
+                                         (checks.MAX_LOST + 0.01, False)])
 def test_metric_that_is_often_zero(lost: float, enough: bool,
                                    monkeypatch: pytest.MonkeyPatch) -> None:
     """Zeros have no logarithm: a plan may lose a few slots to them, but not many."""

@@ -83,7 +83,7 @@ def test_cache_of_the_plot(home: bool, tmp_path: pathlib.Path,
     monkeypatch.setenv("HOME", str(tmp_path if home else tmp_path / "none"))
     before = set(tmp_path.iterdir())
     plan, nothing = fleet_lab.make_plan("cache"), cast(Any, None)
-    monkeypatch.setattr(report, "Judge", lambda *_: pytest.fail("enough"))
+    monkeypatch.setattr(report, "Sample", lambda *_: pytest.fail("enough"))
     with pytest.raises(pytest.fail.Exception, match="enough"):
         report.figure(plan, nothing, nothing)
     made = set(tmp_path.iterdir()) - before

@@ -17,8 +17,9 @@ import statsmodels.api as sm
 import statsmodels.stats.multitest
 from scipy import integrate, stats
 
-from faultline_rollout import (Error, design, estimate, experiment, noise, planning, report, run,
-                               sequential, switches, verdict)
+from faultline_rollout import (
+    Error, checks, design, estimate, experiment, measured, noise, outcome, planning, report, run,
+    sequential, switches, verdict)
 from faultline_rollout.types import Array, Flags
 
 RANDOM = np.random.default_rng
@@ -120,12 +121,12 @@ def test_signs_are_those_of_ranks(hosts: int) -> None:
 def test_checks_of_many_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """With hundreds of hosts, checks without redraws have the p-values of those with them."""
     plan, _ = fleet_of()
-    hosts = verdict.MANY + 20
+    hosts = checks.MANY + 20
     panel = panel_of(hosts, 6, 0.001, 26)
     judge = verdict.Judge(plan, fleet_of()[1])
-    fast = judge._test(panel)
-    monkeypatch.setattr(verdict, "MANY", hosts + 1)
-    slow = judge._test(panel)
+    fast = checks.difference(judge, panel)
+    monkeypatch.setattr(checks, "MANY", hosts + 1)
+    slow = checks.difference(judge, panel)
     assert fast[0] == pytest.approx(slow[0])
     assert 0.02 < fast[1] < 0.98 and fast[1] == pytest.approx(slow[1], abs=0.04)
 
@@ -237,20 +238,20 @@ def test_parallel_needs_enough_hosts(hosts: int, enough: bool) -> None:
         planning.make(experiment.parse(values, ""), values, fleet_lab.fleet(hosts), seconds=86400)
 
 
-def measured(plan: design.Plan, primary: Array, **changes: Any) -> verdict.Data:
+def healthy(plan: design.Plan, primary: Array, **changes: Any) -> measured.Data:
     """The data of a healthy fleet with 4 scrapes per slot; second 0 is the start of slot 0."""
     shape = primary.shape
     arm = np.where(plan.assigned == 1, plan.experiment.b, plan.experiment.a).astype(float)
     boot = np.full((shape[0], shape[1] + 1), -1e6)
     seen = np.broadcast_to(plan.experiment.slot * np.arange(shape[1] + 1) - 30.0, boot.shape)
     acting = plan.assigned == (plan.experiment.mechanism.arm == "b")
-    data = verdict.Data(0, primary, [], acting.astype(float), arm, arm, np.full(shape, 4.0),
-                        np.zeros(shape), np.zeros(shape), boot, boot.copy(), seen.copy(),
-                        [{"6.12": 0.0} for _ in range(shape[0])])
+    data = measured.Data(0, primary, [], acting.astype(float), arm, arm, np.full(shape, 4.0),
+                         np.zeros(shape), np.zeros(shape), boot, boot.copy(), seen.copy(),
+                         [{"6.12": 0.0} for _ in range(shape[0])])
     return dataclasses.replace(data, **changes)
 
 
-def until(data: verdict.Data, slots: int) -> verdict.Data:
+def until(data: measured.Data, slots: int) -> measured.Data:
     """The first slots only."""
     return dataclasses.replace(data, **{
         name: getattr(data, name)[:, :slots] for name in (
@@ -259,15 +260,15 @@ def until(data: verdict.Data, slots: int) -> verdict.Data:
         guards=[values[:, :slots] for values in data.guards])
 
 
-def fleet_of(effect: float = 0.0) -> tuple[design.Plan, verdict.Data]:
+def fleet_of(effect: float = 0.0) -> tuple[design.Plan, measured.Data]:
     """A switchback without guards, and its data."""
     plan = fleet_lab.make_plan("events", guard=[])
     random = RANDOM(14)
     shape = (fleet_lab.HOSTS, plan.slots)
-    return plan, measured(plan, np.exp(random.normal(0, 0.02, shape) + effect * plan.assigned))
+    return plan, healthy(plan, np.exp(random.normal(0, 0.02, shape) + effect * plan.assigned))
 
 
-def goes(data: verdict.Data, host: int, second: float) -> None:
+def goes(data: measured.Data, host: int, second: float) -> None:
     """Silence a host from this second of the experiment on."""
     slot = fleet_lab.SLOT * 60
     first = int(second // slot)
@@ -295,7 +296,7 @@ def test_crash_counts_for_the_arm_it_happened_in(second: int) -> None:
         goes(data, host, slots[-1] * fleet_lab.SLOT * 60 + second)
     judge = verdict.Judge(plan, data)
     assert [list(np.flatnonzero(row)) for row in fell(judge)[:8]] == [[slot] for slot in slots]
-    assert verdict.count_of(judge.events, "vanished") == {"a": 0, "b": 8}
+    assert outcome.count_of(judge.events, "vanished") == {"a": 0, "b": 8}
     assert verdict.judge(plan, data, 499).verdict == "WORSE"
 
 
@@ -319,7 +320,7 @@ def test_reboot_between_two_slots(down: int, back: int) -> None:
     assert verdict.judge(plan, data, 499).verdict != "INVALID"
 
 
-def reboots(data: verdict.Data, host: int, slot: int) -> None:
+def reboots(data: measured.Data, host: int, slot: int) -> None:
     """A host reboots in the middle of a slot; its scrapes go on."""
     data.last_boot[host, slot + 1:] = slot * 300 + 150
     data.first_boot[host, slot + 2:] = slot * 300 + 150
@@ -414,8 +415,8 @@ def test_vetoes_of_fleets_that_always_reboot() -> None:
     vetoed = 0
     for _ in range(fleets):
         in_a, in_b = (np.cumsum(random.poisson(0.001 * hosts, pairs)) for _ in "ab")
-        vetoed += any(verdict.exceeds((a, b), 0.5, rates, on, True) for a, b in zip(in_a, in_b))
-    assert 0 < vetoed <= stats.binom.ppf(0.99, fleets, verdict.USUAL_P)
+        vetoed += any(measured.exceeds((a, b), 0.5, rates, on, True) for a, b in zip(in_a, in_b))
+    assert 0 < vetoed <= stats.binom.ppf(0.99, fleets, measured.USUAL_P)
 
 
 @pytest.mark.parametrize("slot_of_step", [0, 7])
@@ -544,7 +545,7 @@ def test_clocks_and_kernels_of_all_hosts_are_checked() -> None:
     assert "kernels of 4 of 16 hosts cannot be checked, such as host12" in result.reasons[0]
 
 
-def guarded(effects: list[float]) -> verdict.Result:
+def guarded(effects: list[float]) -> outcome.Result:
     """A look after as many pairs, with these effects on the throughput."""
     plan = fleet_lab.make_plan("events")
     _, data = fleet_of()
@@ -566,7 +567,7 @@ def test_guard_stops_early_for_harm_only() -> None:
     assert result.guards[0].effect < math.log(0.98)
 
 
-def with_guard(kind: str = "ratio", **guard: Any) -> tuple[design.Plan, verdict.Data]:
+def with_guard(kind: str = "ratio", **guard: Any) -> tuple[design.Plan, measured.Data]:
     """A switchback that is BETTER, with a guard that has the primary's noise."""
     metric = {"query": "x[$slot]", "better": "lower", "margin": "2%", "name": "guarded",
               "kind": kind} | guard
@@ -720,7 +721,7 @@ def test_guards_of_the_file(changes: dict[str, Any], problem: str) -> None:
 
 # --- Whole strata
 
-def in_clusters(count: int, load: float = 0.0) -> tuple[design.Plan, verdict.Data]:
+def in_clusters(count: int, load: float = 0.0) -> tuple[design.Plan, measured.Data]:
     """Clusters of four hosts that alternate as a whole; each shares a noise of its own.
 
     Within a cluster, a load balancer gives hosts in arm b this much more work.
@@ -738,7 +739,7 @@ def in_clusters(count: int, load: float = 0.0) -> tuple[design.Plan, verdict.Dat
         + random.normal(0, 0.01, shape)
     on = plan.assigned.reshape(count, 4, plan.slots)
     balanced = (on - on.mean(axis=1, keepdims=True)).reshape(shape)
-    return plan, measured(plan, np.exp(logs - 0.03 * plan.assigned + load * balanced))
+    return plan, healthy(plan, np.exp(logs - 0.03 * plan.assigned + load * balanced))
 
 
 def test_whole_strata_alternate() -> None:
@@ -762,7 +763,7 @@ def test_power_cut_of_a_stratum_is_one_event() -> None:
     for host in range(4):
         goes(data, host, slot * 300 + 120)
     judge = verdict.Judge(plan, data)
-    assert judge._by_unit(judge.happened["vanished"]) == (1, 1)
+    assert judge.by_unit(judge.happened["vanished"]) == (1, 1)
     assert verdict.judge(plan, data, 499).verdict == "INCONCLUSIVE"
 
 
@@ -852,7 +853,7 @@ def test_parallel_verdict(effect: float, wanted: str) -> None:
     level = random.normal(0, 0.1, (fleet_lab.HOSTS, 1))
     primary = np.exp(level + random.normal(0, 0.01, shape) + effect * plan.assigned)
     arm = np.where(plan.assigned == 1, 0.0, 1.0)
-    data = measured(plan, primary, before=level[:, 0], lowest=arm, highest=arm)
+    data = healthy(plan, primary, before=level[:, 0], lowest=arm, highest=arm)
     result = verdict.judge(plan, data, 499)
     assert result.verdict == wanted, result.reasons
     assert result.estimate and result.estimate.low < effect < result.estimate.high

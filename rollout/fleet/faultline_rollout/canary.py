@@ -14,10 +14,10 @@ from .conditions import firing_now
 from .design import Plan
 from .experiment import in_words
 from .hosts import Transport, explain, names_of, with_file
+from .measured import crashed_in_b, oom_kills
 from .run import note_stop, read_run
 from .terminal import Progress, say, say_anyway
 from .watch import GOOD_STATES, host_states, seen
-from .verdict import crashed_in_b, oom_kills
 
 # From the push to the change of the switch.
 LEAD = 15

@@ -22,7 +22,9 @@ from .hosts import UNREACHABLE, Host, Transport, names_of
 from .run import (
     UNFINISHED, absent, leave_out, never_had, read_run, started, unfinished, until)
 from .terminal import local_time, say, say_anyway, say_aside
-from .verdict import EXIT, INVALID, WORSE, Result, collect, crashed_in_b, judge
+from .measured import collect, crashed_in_b
+from .outcome import EXIT, INVALID, WORSE, Result
+from .verdict import judge
 from .watch import GOOD_STATES, host_states, seen
 
 # Less than this share of the hosts in Prometheus is a look that sees nothing.

@@ -6,9 +6,10 @@ import argparse
 import json
 
 from . import Error, design, report
+from .measured import collect
 from .run import absent, leave_out, refuse_input, run_path, started, until
 from .terminal import say
-from .verdict import collect, judge
+from .verdict import judge
 
 
 def command_verdict(args: argparse.Namespace) -> int:

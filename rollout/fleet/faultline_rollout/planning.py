@@ -21,8 +21,9 @@ from .hosts import Host
 from .prometheus import Prometheus, with_slot
 from .switches import metric_of
 from .types import Array, Ints
-from .verdict import (
-    ALPHA, LOOKS, MAX_LOST, POWER, SETTLE, collect, logarithms, never_changes)
+from .checks import MAX_LOST
+from .measured import SETTLE, collect, logarithms, never_changes
+from .verdict import ALPHA, LOOKS, POWER
 
 REPLAYS = 200
 # Standard errors between 0 and an effect that is found with probability POWER.

@@ -18,8 +18,10 @@ from . import Error
 from .design import Plan, write
 from .estimate import mean_of_known
 from .experiment import in_words, relative
+from .measured import Data
+from .outcome import KINDS, Result, named
+from .sample import Sample
 from .types import Array
-from .verdict import KINDS, Data, Judge, Result, named
 
 COLOURS = {"a": "#4c566a", "b": "#d1690e", "band": "#d8dee9", "good": "#2e7d32",
            "bad": "#b71c1c", "grey": "#8a8f98"}
@@ -106,7 +108,7 @@ def figure(plan: Plan, data: Data, result: Result) -> Any:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
     exp = plan.experiment
-    judge = Judge(plan, data)
+    sample = Sample(plan, data)
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
                          "svg.hashsalt": plan.seed, "axes.titlesize": 10,
                          # Queries contain $slot: do not parse $...$ as TeX.
@@ -123,13 +125,13 @@ def figure(plan: Plan, data: Data, result: Result) -> Any:
     _draw_effect(effect, plan, result)
     _draw_events(arms, plan, result)
     hours = (np.arange(data.slots) + 0.5) * exp.slot / 3600
-    levels = judge.logs - mean_of_known(judge.logs, 1)[:, None]
+    levels = sample.logs - mean_of_known(sample.logs, 1)[:, None]
     for arm, number in (("a", 0), ("b", 1)):
         value = exp.a if arm == "a" else exp.b
-        arms.plot(hours, 100 * np.expm1(_per_slot(levels, judge.assigned, number)), "o-",
+        arms.plot(hours, 100 * np.expm1(_per_slot(levels, sample.assigned, number)), "o-",
                   color=COLOURS[arm], markersize=3, linewidth=1,
                   label=f"arm {arm}: {exp.switch}={value}")
-        mechanism.plot(hours, _per_slot(data.mechanism, judge.assigned, number), "o-",
+        mechanism.plot(hours, _per_slot(data.mechanism, sample.assigned, number), "o-",
                        color=COLOURS[arm], markersize=3, linewidth=1)
     arms.set_title(f"{exp.primary.name[:50]}: each arm, against the host's own mean, %")
     arms.legend(frameon=False, loc="best", fontsize=8)

@@ -16,8 +16,8 @@ import numpy as np
 
 from . import Error, design
 from .design import Plan
+from .measured import Data
 from .terminal import say_anyway
-from .verdict import Data
 
 LOCK_SECONDS = 15
 UNFINISHED = ("has not finished: if it does not run any more, use `faultline-rollout stop {}`, "
