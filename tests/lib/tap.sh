@@ -14,6 +14,10 @@ cd "$TOP" || exit 1
 
 tap_count=0
 tap_failed=0
+# The commands of the current check; a file without a name.
+tap_file=$(mktemp)
+exec {tap_trace}>>"$tap_file"
+rm "$tap_file"
 
 # ok NAME [REASON]: the test passes; with a REASON it is skipped.
 ok() {
@@ -29,14 +33,20 @@ not_ok() {
 	sed 's/^/# /'
 }
 
-# check NAME COMMAND...: the test passes if the command succeeds.
+# check NAME COMMAND...: the test passes if the command succeeds.  If not, the last commands
+# that it ran are shown as well: one of a chain of && has failed.
 check() {
-	local name=$1 out
+	local name=$1 out trace=/proc/self/fd/$tap_trace
 	shift
-	if out=$("$@" 2>&1); then
+	: >"$trace"
+	if out=$(BASH_XTRACEFD=$tap_trace && set -x && "$@" 2>&1); then
 		ok "$name"
 	else
-		not_ok "$name" <<<"$out"
+		not_ok "$name" < <(
+			[ -z "$out" ] || printf '%s\n' "$out"
+			printf 'the last commands:\n'
+			tail -n 4 "$trace"
+		)
 	fi
 }
 
