@@ -55,8 +55,10 @@ if [ "$1" = off ]; then
 	exit
 fi
 
-while read -r switch _ _ stock on _; do
+while read -r switch _ max stock on _ new; do
 	case $switch in vm.*) ;; *) continue ;; esac
+	# A value that acts on new mappings only cannot alternate.
+	[ "$on" != "$new" ] || on=$max
 	flips "${switch#vm.}" "$stock" "$stock" "$on"
 	# The kernel logs ten changes in five seconds at most.
 	sleep 3
