@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What Prometheus has measured: the values of an experiment, and its crashes and OOM kills."""
+"""The values that Prometheus has of an experiment, and its crashes and OOM kills."""
 from __future__ import annotations
 
 import dataclasses
