@@ -27,7 +27,7 @@ from rollout.prometheus_lab import answer_of, serving
 
 from faultline_rollout import (
     Error, canary, cli, command_start, command_status, config, design, experiment, hosts,
-    measured, outcome, planning, run, terminal, verdict, watch, windows)
+    measured, outcome, planning, run, terminal, watch, windows)
 from faultline_rollout.hosts import Answer, Host, Transport
 from faultline_rollout.prometheus import Prometheus
 from faultline_rollout.types import Array
@@ -335,7 +335,7 @@ def test_crash_on_the_canary(fleet: Fleet) -> None:
     start = fleet_lab.START
     boots = np.full((3, 200), start - 5000.0)
     fleet.monkeypatch.setattr(Prometheus, "table", lambda *_: boots)
-    fleet.monkeypatch.setattr(verdict, "usual", lambda *_: np.full(3, np.nan))
+    fleet.monkeypatch.setattr(measured, "usual", lambda *_: np.full(3, np.nan))
     assert not measured.crashed_in_b(stage, start, start + 200)
     boots[1, 150:] = start + 140
     assert measured.crashed_in_b(stage, start, start + 200) == [stage.hosts[1].name]
@@ -352,7 +352,7 @@ def test_oom_kill_on_the_canary(fleet: Fleet) -> None:
         return kills
 
     fleet.monkeypatch.setattr(Prometheus, "table", table)
-    fleet.monkeypatch.setattr(verdict, "usual", lambda *_: rates)
+    fleet.monkeypatch.setattr(measured, "usual", lambda *_: rates)
     start = fleet_lab.START
     assert measured.oom_kills(stage, start, start + 90.5) == [stage.hosts[1].name]
     assert asked == ['increase(node_vmstat_oom_kill{set="big"}[90s])']
