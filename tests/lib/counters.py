@@ -13,5 +13,5 @@ HEADER = ROOT / "kernel/overlay/include/linux/faultline_vmstat.h"
 @functools.cache
 def names() -> frozenset[str]:
     """Their names, of all architectures."""
-    return frozenset(re.findall(r'(?m)^\tE\([A-Z0-9_]+, "([a-z0-9_]+)"\)',
+    return frozenset(re.findall(r'(?m)^\s+E\([A-Z0-9_]+, "([a-z0-9_]+)"\)',
                                 HEADER.read_text("utf-8")))

@@ -45,7 +45,7 @@ check() {
 		not_ok "$name" < <(
 			[ -z "$out" ] || printf '%s\n' "$out"
 			printf 'the last commands:\n'
-			tail -n 4 "$trace"
+			tail -n 4 "$trace" | cut -c 1-200
 		)
 	fi
 }
