@@ -303,12 +303,15 @@ _done = threading.Event()
 
 
 _terminal: list[Any] = []
+# A line of another thread must not come between the name of a test and its result.
+_printing = threading.RLock()
 
 
 def tell(text: str) -> None:
     """Print lines of their own."""
-    for terminal in _terminal:
-        terminal.write_line(text)
+    with _printing:
+        for terminal in _terminal:
+            terminal.write_line(text)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -326,8 +329,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         start(show)
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Count results."""
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> Iterator[None]:
+    """Count results, and let pytest print them."""
     known: dict[str, Any] = dict(report.user_properties)
     if "results" in known and report.when == "call":
         _totals.add(Summary(**known["results"]))
@@ -336,6 +340,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     else:
         _totals.passed += report.when == "call" and report.passed
         _totals.skipped += report.skipped
+    with _printing:
+        yield
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

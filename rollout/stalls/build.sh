@@ -38,7 +38,7 @@ bpftool gen object "$out/stalls.bpf.o" "$out/stalls.bpf.full.o"
 bpftool gen skeleton "$out/stalls.bpf.o" name stalls_bpf >"$out/stalls.skel.h"
 
 # shellcheck disable=SC2086 # words
-$CC ${CFLAGS:--O2 -Wall} ${BOUNDS:-} -D_GNU_SOURCE "-DNR_SWITCHES=$nr_switches" "-ffile-prefix-map=$here=." \
-	"-ffile-prefix-map=$out=." "-I$out" "-I$here" -o "$out/faultline-stalls" \
+$CC ${CFLAGS:--O2 -Wall} ${BOUNDS:-} -D_GNU_SOURCE "-DNR_SWITCHES=$nr_switches" \
+	"-ffile-prefix-map=$here=." "-ffile-prefix-map=$out=." "-I$out" "-I$here" -o "$out/faultline-stalls" \
 	"$here"/main.c "$here"/watch.c "$here"/report.c "$here"/causes.c "$here"/record.c \
 	"$here"/output.c ${LDFLAGS:-} -lbpf

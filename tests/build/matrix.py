@@ -171,7 +171,7 @@ ROWS = (
 
 
 def not_tested_together() -> list[str]:
-    """The pairs of settings that no row has."""
+    """The settings that a default run does not have on and off, and the pairs that no row has."""
     words = (*SETTINGS, CLANG.name)
     rows = [{*text.split(), target.name} for target, text in MIXED + MIXED_FULL]
     missing = [f"a default run has no row with {word} and one without"

@@ -33,8 +33,8 @@ not_ok() {
 	sed 's/^/# /'
 }
 
-# check NAME COMMAND...: the test passes if the command succeeds.  If not, the last commands
-# that it ran are shown as well: one of a chain of && has failed.
+# check NAME COMMAND...: the test passes if the command succeeds.  If it fails, the last commands
+# that it ran are shown: they tell which link of a chain of && has failed.
 check() {
 	local name=$1 out trace=/proc/self/fd/$tap_trace
 	shift

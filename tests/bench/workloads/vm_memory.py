@@ -134,12 +134,6 @@ class Disk:
         return time.monotonic() - self._started.pop(number)
 
 
-def add(monitor: Monitor, number: int, variant: str, mib: int) -> None:
-    """Add a piece of memory."""
-    monitor.call("object-add", id=f"memory{number}", size=mib << 20, prealloc=True,
-                 **BACKENDS[variant])
-
-
 def start(folder: Path) -> tuple[subprocess.Popen[bytes], Monitor, Monitor]:
     """Start QEMU with an exported disk; its files are in FOLDER."""
     (folder / "disk").write_bytes(os.urandom(1 << 20) * DISK_MIB)
@@ -193,7 +187,8 @@ def measure(folder: Path, variant: str, out: str, ms: int, mib: int, changes: in
         monitor.call("object-del", id=f"memory{number}")
 
     def plug(number: int) -> None:
-        add(monitor, number, variant, mib)
+        monitor.call("object-add", id=f"memory{number}", size=mib << 20, prealloc=True,
+                     **BACKENDS[variant])
 
     if variant == "plugged":
         fact, change = "memory_added", plug
