@@ -102,6 +102,8 @@ class Slots:
 
     def __init__(self) -> None:
         self._free = suites.SLOTS
+        # Those that run and have left their slot to others.
+        self._without = 0
         # Those that wait: the place in the list, and whether it can run.
         self._waiting: dict[float, Callable[[], bool]] = {}
         # The place of one that is running, and that none after it may run beside.
@@ -117,16 +119,21 @@ class Slots:
     def acquire(self, place: float, count: int, hold: bool = False) -> bool:
         """Wait for so many slots; with `hold`, none after it gets one until they are released.
 
-        Return False when the run has ended.
+        With a count of 0, wait for a slot and leave it to the next one.  Return False when the
+        run has ended.
         """
+        def free() -> bool:
+            return self._free >= max(count, 1) and not (count == suites.SLOTS and self._without)
+
         def first() -> bool:
             return place == min(one for one, ready in self._waiting.items() if ready())
 
         with self._changed:
             self._changed.wait_for(lambda: self._closed or (
-                self._free >= count and place < self._held and self._waiting[place]() and first()))
+                free() and place < self._held and self._waiting[place]() and first()))
             del self._waiting[place]
             self._free -= count
+            self._without += not count
             if hold:
                 self._held = place
             self._changed.notify_all()
@@ -136,6 +143,7 @@ class Slots:
         """Give them back."""
         with self._changed:
             self._free += count
+            self._without -= not count
             if hold:
                 self._held = math.inf
             self._changed.notify_all()
@@ -148,8 +156,13 @@ class Slots:
 
 
 def slots_of(suite: suites.Suite) -> int:
-    """How many slots a test of the suite takes."""
+    """How many slots a program of the suite takes."""
     return suites.SLOTS // suite.jobs
+
+
+def slots_in_python(suite: suites.Suite) -> int:
+    """How many slots the tests in Python of the suite take."""
+    return 0 if suite.patient else slots_of(suite)
 
 
 _slots = Slots()
@@ -158,7 +171,7 @@ _started: list[Program] = []
 _needs: dict[tuple[str, ...], Future[bool]] = {}
 # A test in Python that is running, and since when.
 _running: list[tuple[str, float]] = []
-# The suite whose tests in Python have slots: they keep them, else a long program would take them
+# The suite whose tests in Python run: they keep their slots, else a long program would take them
 # between two tests.
 _holding: list[suites.Suite] = []
 
@@ -253,7 +266,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.fail(f"not run: {' '.join(need)} failed", pytrace=False)
     if not isinstance(item, ProgramItem):
         if not _holding:
-            _slots.acquire(item.session.items.index(item), slots_of(suite))
+            _slots.acquire(item.session.items.index(item), slots_in_python(suite))
             _holding.append(suite)
         _running.append((item.nodeid, time.monotonic()))
 
@@ -264,7 +277,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     _running.clear()
     if _holding and (not nextitem or isinstance(nextitem, ProgramItem)
                      or begins(nextitem, item)):
-        _slots.release(slots_of(_holding.pop()))
+        _slots.release(slots_in_python(_holding.pop()))
 
 
 def pytest_sessionfinish() -> None:

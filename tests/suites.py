@@ -27,6 +27,8 @@ class Suite:
     needs: tuple[tuple[str, ...], ...] = ()
     # How many of its tests run in parallel: 1, or SLOTS, which may be tests of other suites.
     jobs: int = 1
+    # Its tests in Python wait most of the time: a program can have their slot.
+    patient: bool = False
     # Programs that run alone because they measure time or need all CPUs.
     alone: tuple[str, ...] = ()
     # Programs that nothing behind them in the list may run beside: they change what it uses.
@@ -53,10 +55,10 @@ SUITES = {suite.name: suite for suite in (
     Suite("models", jobs=2),
     Suite("source", jobs=2),
     Suite("build", jobs=2),
-    Suite("runner", (BUILD,), jobs=2),
+    Suite("runner", (BUILD,), jobs=2, patient=True),
     # stage makes the stage anew that the others package.
     Suite("package", ((FL, "stage", "microvm"),), jobs=2, first=("stage",)),
-    Suite("rollout", (BUILD,), jobs=2),
+    Suite("rollout", (BUILD,), jobs=2, patient=True),
     # One virtual machine does not keep two CPUs busy.
     Suite("hosts/images", ((LAB, "hosts", "packages", FLAVOUR),), jobs=2),
     # A virtual machine on one host thread (icount) keeps one CPU busy.

@@ -117,7 +117,7 @@ stand_in sudo '[ "$1" != -n ] || shift; "$@"'
 run "$install" build
 check 'install uses a working sudo' grep -q '^sudo env .* apt-get -y .*install bison$' <<<"$calls"
 run "$install" nosuch
-check 'an unknown group gives one error' one_error "no group 'nosuch'; groups are: build package vm test image workloads ppc64le lint arm64 upstream"
+check 'an unknown group gives one error' one_error "no group 'nosuch'; groups are: build package vm image test workloads ppc64le lint arm64 upstream"
 
 check_empty 'each line of a list has package, group and reason' \
 	"$(awk -v groups=" ${groups[*]} " \

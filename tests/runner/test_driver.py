@@ -295,6 +295,27 @@ def test_it():
     repo.ends("2 passed, 0 failed, 0 skipped", "lint")
 
 
+def test_patient(repo: Repository) -> None:
+    """Tests in Python that wait leave both slots to programs, but for one that runs alone."""
+    repo.program(suites.FL, ":")
+    repo.program("tests/lib/selftests.sh", ":")
+    for name, other in (("one", "two"), ("two", "one")):
+        repo.program(f"tests/rollout/{name}", f"touch {name}; {WAIT % other}; "
+                     f"[ -e {other} ] && {PASS}")
+    repo.program("tests/kernel/demo", f"[ -e over ] && {PASS}")
+    repo.put("tests/rollout/test_it.py", """import pathlib, time
+def test_it():
+    end = time.monotonic() + 30
+    while not all(pathlib.Path(name).exists() for name in ("one", "two")):
+        assert time.monotonic() < end, "the programs do not run beside"
+        time.sleep(0.1)
+def test_after():
+    time.sleep(1.5)
+    pathlib.Path("over").touch()
+""")
+    repo.ends("5 passed, 0 failed, 0 skipped", "rollout", "kernel/demo")
+
+
 @pytest.mark.parametrize(("name", "error"), [
     ("nosuch", "no suite 'nosuch'; suites are: lint "),
     ("lint/nosuch", "no test lint/nosuch: see 'tests/run --list'"),

@@ -26,10 +26,8 @@ STAGE_PROFILE = f"pkg.{SOURCE}.stage"
 # compile cheap, then those that every Debian build environment has by policy.
 NOT_FOR_SOURCE = {"git", "debian-archive-keyring", "ccache",
                   "gcc", "make", "libc6-dev", "perl", "gzip"}
-# Members of the package group for perf, faultline-stalls and type information; the rest
-# handles finished packages.
-FOR_STAGE = {"pkg-config", "libtraceevent-dev", "libdw-dev", "dwarves", "clang", "bpftool",
-             "libbpf-dev"}
+# Members of the package group for perf and faultline-stalls; the rest handles finished packages.
+FOR_STAGE = {"pkg-config", "libtraceevent-dev", "libdw-dev", "clang", "bpftool", "libbpf-dev"}
 FIRST_RELEASE = """\
 # A first upload to Debian closes the bug that requests the package; this one is
 # not uploaded to Debian.
