@@ -1276,7 +1276,7 @@ static void section_merge(struct munmap_op *op, unsigned long start,
 			  unsigned long end)
 {
 	VMA_ITERATOR(vmi, op->mm, start);
-	struct vm_area_struct *vma, *prev;
+	struct vm_area_struct *vma, *prev, *last = NULL;
 
 	vma_find(&vmi, end);
 	prev = vma_prev(&vmi);
@@ -1293,11 +1293,15 @@ static void section_merge(struct munmap_op *op, unsigned long start,
 			/* Like a new mapping, which makes all of @prev dirty. */
 			vm_flags_set(vma, VM_SOFTDIRTY);
 			vma_set_page_prot(vma);
-			if (vma->vm_end >= end)
-				perf_event_mmap(vma);
+			/* The last one did not merge with this one. */
+			if (last && last != vma)
+				perf_event_mmap(last);
+			last = vma;
 		}
 		prev = vma;
 	}
+	if (last)
+		perf_event_mmap(last);
 }
 
 /* Step 3.  Takes mmap_lock, and keeps it. */

@@ -15,8 +15,9 @@
  *      entries as they were.  Others see what UFFDIO_UNREGISTER of a part leaves, and
  *      can do what they may do then.  As on upstream, page faults go on in the VMA that is
  *      being unregistered, and a UFFDIO_COPY at work there can still protect its page.
- *  U2. The call takes nothing across the place but the address.  It looks up and checks
- *      what is there, as a call for the rest would.  Addresses only go up.
+ *  U2. The call takes nothing across the place but the address.  It looks up what is
+ *      there, and checks each VMA before it changes it: a check of all that is left, in
+ *      each hold, would take longer than the work.  Addresses only go up.
  *  U3. A VMA is only cut if the pieces can merge again (M3), which needs no ->close() and
  *      the same anon_vma.  Pieces of a userfaultfd's memory may be seen by its calls: they
  *      fail on what is unregistered.
@@ -116,6 +117,34 @@ bool __walk_uffd_yield(struct mm_struct *mm, unsigned long start,
 	/* One that is being killed still has to do it all, as on upstream. */
 	walk_cut_yield(mm, start, end, 0);
 	return true;
+}
+
+/**
+ * walk_uffd_next - look up what UFFDIO_UNREGISTER has to do after walk_uffd_yield()
+ * @vmi:   The iterator of the call; mmap_lock is held for writing.
+ * @start: In: what is before is done.  Out: where the work goes on.
+ * @end:   End of the range of the call.
+ *
+ * Return: the VMA there, not checked; NULL if nothing is left; ERR_PTR(-EINVAL) if others
+ * have mapped huge pages meanwhile, and *@start is inside of one.
+ */
+struct vm_area_struct *walk_uffd_next(struct vma_iterator *vmi,
+				      unsigned long *start, unsigned long end)
+{
+	struct vm_area_struct *vma;
+
+	vma_iter_set(vmi, *start);
+	do {
+		vma = vma_find(vmi, end);
+	} while (vma && vma_munmap_dead(vma));
+	if (!vma)
+		return NULL;
+	/* The place is in a hole, or others have mapped huge pages over it. */
+	*start = max(*start, vma->vm_start);
+	if (is_vm_hugetlb_page(vma) &&
+	    !IS_ALIGNED(*start, vma_kernel_pagesize(vma)))
+		return ERR_PTR(-EINVAL);
+	return vma;
 }
 
 /* See walk_uffd_release(). */

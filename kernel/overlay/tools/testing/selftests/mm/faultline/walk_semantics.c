@@ -1445,6 +1445,59 @@ TEST_F_TIMEOUT(walk, uffd_unregister_hole, TIMEOUT)
 	expect_kept(_metadata, &self->s);
 }
 
+/*
+ * Huge pages behind a hole are unregistered, although the place that the call has reached
+ * is not a multiple of their size: no upstream call fails there.
+ */
+TEST_F_TIMEOUT(walk, uffd_unregister_huge_behind_hole, TIMEOUT)
+{
+	/* One part of the call, so that it lets others go first at the hole. */
+	const size_t small = 6 * MIB + page_size(), huge = pmd_size();
+	const size_t len = (small / huge + 2) * huge;
+	const char *pages = "/proc/sys/vm/nr_hugepages";
+	struct waiter w = { };
+	int fd = uffd_open_wp(), tries = 0;
+	char *p, *behind;
+
+	if (write_text(pages, "1"))
+		SKIP(return, "there are no huge pages");
+	p = mmap(NULL, len + huge, PROT_NONE,
+		 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	ASSERT_NE(MAP_FAILED, p);
+	p = (char *)(((uintptr_t)p + huge - 1) / huge * huge);
+	behind = p + len - huge;
+	ASSERT_EQ(p, mmap(p, small, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	if (mmap(behind, huge, PROT_READ | PROT_WRITE, MAP_PRIVATE |
+		 MAP_ANONYMOUS | MAP_HUGETLB | MAP_FIXED, -1, 0) != behind)
+		SKIP(goto out, "there are no huge pages");
+	madvise(p, small, MADV_NOHUGEPAGE);
+	fill_pages(p, small, TAG);
+	fill_pages(behind, huge, TAG);
+
+	waiter_start(_metadata, &w);
+	ASSERT_EQ(0, munmap(p + small, behind - p - small));
+	do {
+		if (uffd_register(fd, p, small, UFFDIO_REGISTER_MODE_WP) ||
+		    uffd_register(fd, behind, huge, UFFDIO_REGISTER_MODE_WP))
+			break;
+		ASSERT_EQ(0, uffd_protect(fd, p, small, true));
+		ASSERT_EQ(0, uffd_protect(fd, behind, huge, true));
+		ASSERT_EQ(0, uffd_unregister(fd, p, len));
+		expect_unregistered(_metadata, fd, p, small, 1);
+		expect_unregistered(_metadata, fd, behind, huge, 1);
+	} while (once_more(&self->s, ++tries) &&
+		 _metadata->exit_code == KSFT_PASS);
+	waiter_stop(&w);
+	if (!tries)
+		SKIP(goto out, "userfaultfd cannot write-protect huge pages");
+	expect_yields(_metadata, &self->s);
+out:
+	munmap(behind, huge);
+	close(fd);
+	write_text(pages, "0");
+}
+
 /* --- NUMA balancing */
 
 /*
