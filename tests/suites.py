@@ -55,7 +55,7 @@ SUITES = {suite.name: suite for suite in (
     Suite("models", jobs=2),
     Suite("source", jobs=2),
     Suite("build", jobs=2),
-    Suite("runner", (BUILD,), jobs=2, patient=True),
+    Suite("runner", (BUILD,), jobs=2),
     # stage makes the stage anew that the others package.
     Suite("package", ((FL, "stage", "microvm"),), jobs=2, first=("stage",)),
     Suite("rollout", (BUILD,), jobs=2, patient=True),
