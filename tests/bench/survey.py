@@ -21,7 +21,8 @@ WAIT, P99, RATIO = "_wait_max", "_wait_p99", "_wait_ratio"
 LONGEST = 0.02
 HELPED = ("munmap", "dontneed", "free", "cold", "map_populate", "populate_write", "populate_read",
           "mlock_empty", "fixed_none", "mlock", "munlock", "mlockall", "smaps", "smaps_rollup",
-          "numa_maps", "clear_refs", "uffd_wp")
+          "numa_maps", "clear_refs", "soft_dirty", "uffd_wp", "uffd_close", "pin", "mbind_move",
+          "munmap_small")
 # For people.
 CALLS = {
     "munmap": "munmap", "dontneed": "MADV_DONTNEED", "free": "MADV_FREE", "cold": "MADV_COLD",
@@ -202,9 +203,12 @@ def _samples(boots: Iterable[guest.Boot], plan: Plan) -> list[guest.Sample]:
 def report_of(boots: list[guest.Boot], plan: Plan) -> Survey:
     """The report of a run, and its aims; the first boot is one of our kernel."""
     report = Survey.of(boots[0], _samples(boots, plan), VIRTUAL if plan.virtual_time else "")
-    for mib in plan.mib:
-        for name in (name for name in HELPED if name in plan.scenes):
-            report.aim_value(f"{name}_{mib}m_{plan.kinds[0]}{RATIO}", ON, LONGEST)
+    helped = [name for name in HELPED if name in plan.scenes]
+    for end in (f"_{mib}m_{plan.kinds[0]}" for mib in plan.mib):
+        for name in (name for name in helped if name not in SMALL):
+            report.aim_value(f"{name}{end}{RATIO}", ON, LONGEST)
+    for name in (name for name in helped if name in SMALL):
+        report.aim_value(f"{name}{RATIO}", ON, LONGEST)
     return report
 
 

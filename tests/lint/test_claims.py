@@ -49,7 +49,10 @@ SURVEY = {
     r"``smaps``: the same": "smaps",
     r"``numa_maps``: the same": "numa_maps",
     r"``clear_refs`` \(1\): the same": "clear_refs, 1",
+    r"``clear_refs`` \(4\): the same": "clear_refs, 4",
     r"``UFFDIO_WRITEPROTECT``: the same": "UFFDIO_WRITEPROTECT",
+    r"close\(\) of a userfaultfd: the same": "close, userfaultfd",
+    r"mbind\(\) with ``MPOL_MF_MOVE``: the same": "mbind, MOVE",
 }
 ROWS += tuple(("walk.rst", rf"{words} (?P<stock>[\d.]+) (?P<on>[\d.]+)", "survey.md", rf"{call} \|")
               for words, call in SURVEY.items())
