@@ -197,8 +197,10 @@ static inline int walk_mlock_wait(struct mm_struct *mm, unsigned long start,
 
 bool __walk_uffd_yield(struct mm_struct *mm, unsigned long start,
 		       unsigned long end, unsigned long *done);
-struct vm_area_struct *walk_uffd_next(struct vma_iterator *vmi,
-				      unsigned long *start, unsigned long end);
+int walk_uffd_next(struct vma_iterator *vmi, struct vm_area_struct **prev,
+		   unsigned long start);
+/* A VMA that may have come since UFFDIO_UNREGISTER has checked all, and is not registered. */
+#define walk_uffd_passes(checked, vma)		(!(checked) && !(vma)->vm_userfaultfd_ctx.ctx)
 void __walk_uffd_release(struct mm_struct *mm, struct userfaultfd_ctx *ctx);
 
 #ifdef CONFIG_USERFAULTFD
@@ -426,7 +428,8 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 #define walk_mlockall_yield(vmi, prev, flags)	0
 #define walk_mlock_wait(mm, start, len)		0
 #define walk_uffd_yield(mm, start, end, done)	((void)(done), false)
-#define walk_uffd_next(vmi, start, end)		NULL
+#define walk_uffd_next(vmi, prev, start)	0
+#define walk_uffd_passes(checked, vma)		false
 #define walk_uffd_release(mm, ctx)		do { } while (0)
 #define walk_numa_end(start, end)		(end)
 #define walk_numa_stop(mm, done, size, updates)	((void)(done), (void)(size), false)

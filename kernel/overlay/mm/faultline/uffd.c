@@ -16,8 +16,9 @@
  *      can do what they may do then.  As on upstream, page faults go on in the VMA that is
  *      being unregistered, and a UFFDIO_COPY at work there can still protect its page.
  *  U2. The call takes nothing across the place but the address.  It looks up what is
- *      there, and checks each VMA before it changes it: a check of all that is left, in
- *      each hold, would take longer than the work.  Addresses only go up.
+ *      there.  A VMA that is not registered may have come after the check of all of them,
+ *      and is passed over: to check all that is left in each hold would take longer than
+ *      the work.  Addresses only go up.
  *  U3. A VMA is only cut if the pieces can merge again (M3), which needs no ->close() and
  *      the same anon_vma.  Pieces of a userfaultfd's memory may be seen by its calls: they
  *      fail on what is unregistered.
@@ -120,31 +121,29 @@ bool __walk_uffd_yield(struct mm_struct *mm, unsigned long start,
 }
 
 /**
- * walk_uffd_next - look up what UFFDIO_UNREGISTER has to do after walk_uffd_yield()
- * @vmi:   The iterator of the call; mmap_lock is held for writing.
- * @start: In: what is before is done.  Out: where the work goes on.
- * @end:   End of the range of the call.
+ * walk_uffd_next - look up where UFFDIO_UNREGISTER goes on after walk_uffd_yield()
+ * @vmi:   The iterator of the call.  Out: it finds the VMA at @start, or the next one.
+ * @prev:  Out: the VMA before that one; that VMA itself if @start is inside of it.
+ * @start: What is before is done; mmap_lock is held for writing.
  *
- * Return: the VMA there, not checked; NULL if nothing is left; ERR_PTR(-EINVAL) if others
- * have mapped huge pages meanwhile, and *@start is inside of one.
+ * Return: 0, or -EINVAL if others have registered huge pages, and @start is inside of one.
  */
-struct vm_area_struct *walk_uffd_next(struct vma_iterator *vmi,
-				      unsigned long *start, unsigned long end)
+int walk_uffd_next(struct vma_iterator *vmi, struct vm_area_struct **prev,
+		   unsigned long start)
 {
 	struct vm_area_struct *vma;
 
-	vma_iter_set(vmi, *start);
-	do {
-		vma = vma_find(vmi, end);
-	} while (vma && vma_munmap_dead(vma));
-	if (!vma)
-		return NULL;
-	/* The place is in a hole, or others have mapped huge pages over it. */
-	*start = max(*start, vma->vm_start);
-	if (is_vm_hugetlb_page(vma) &&
-	    !IS_ALIGNED(*start, vma_kernel_pagesize(vma)))
-		return ERR_PTR(-EINVAL);
-	return vma;
+	vma_iter_set(vmi, start);
+	vma = vma_iter_load(vmi);
+	vma_iter_set(vmi, start);
+	*prev = vma_prev(vmi);
+	if (!vma || vma->vm_start == start)
+		return 0;
+	*prev = vma;
+	if (!vma->vm_userfaultfd_ctx.ctx || vma_munmap_dead(vma))
+		return 0;
+	return is_vm_hugetlb_page(vma) &&
+	       !IS_ALIGNED(start, vma_kernel_pagesize(vma)) ? -EINVAL : 0;
 }
 
 /* See walk_uffd_release(). */
