@@ -16,9 +16,10 @@
  *      can do what they may do then.  As on upstream, page faults go on in the VMA that is
  *      being unregistered, and a UFFDIO_COPY at work there can still protect its page.
  *  U2. The call takes nothing across the place but the address.  It looks up what is
- *      there.  A VMA that is not registered may have come after the check of all of them,
- *      and is passed over: to check all that is left in each hold would take longer than
- *      the work.  Addresses only go up.
+ *      there.  Upstream checks all VMAs first; to check all that is left in each hold would
+ *      take longer than the work.  So a VMA at which that check would fail has come
+ *      meanwhile, registered with another userfaultfd or not at all, and is passed over.
+ *      Addresses only go up.
  *  U3. A VMA is only cut if the pieces can merge again (M3), which needs no ->close() and
  *      the same anon_vma.  Pieces of a userfaultfd's memory may be seen by its calls: they
  *      fail on what is unregistered.
