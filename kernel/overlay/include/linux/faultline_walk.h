@@ -199,9 +199,8 @@ bool __walk_uffd_yield(struct mm_struct *mm, unsigned long start,
 		       unsigned long end, unsigned long *done);
 int walk_uffd_next(struct vma_iterator *vmi, struct vm_area_struct **prev,
 		   unsigned long start);
-/* A VMA that UFFDIO_UNREGISTER would fail at has come since it has checked all. */
-#define walk_uffd_passes(checked, vma, wp_async)			\
-	(!(checked) && !vma_can_userfault(vma, (vma)->vm_flags, wp_async))
+/* Pass over a VMA that has come since UFFDIO_UNREGISTER has checked all? */
+#define walk_uffd_passes(checked, can_userfault) (!(checked) && !(can_userfault))
 void __walk_uffd_release(struct mm_struct *mm, struct userfaultfd_ctx *ctx);
 
 #ifdef CONFIG_USERFAULTFD
@@ -430,7 +429,7 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 #define walk_mlock_wait(mm, start, len)		0
 #define walk_uffd_yield(mm, start, end, done)	((void)(done), false)
 #define walk_uffd_next(vmi, prev, start)	0
-#define walk_uffd_passes(checked, vma, wp_async)	false
+#define walk_uffd_passes(checked, can_userfault) false
 #define walk_uffd_release(mm, ctx)		do { } while (0)
 #define walk_numa_end(start, end)		(end)
 #define walk_numa_stop(mm, done, size, updates)	((void)(done), (void)(size), false)
