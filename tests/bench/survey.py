@@ -203,12 +203,10 @@ def _samples(boots: Iterable[guest.Boot], plan: Plan) -> list[guest.Sample]:
 def report_of(boots: list[guest.Boot], plan: Plan) -> Survey:
     """The report of a run, and its aims; the first boot is one of our kernel."""
     report = Survey.of(boots[0], _samples(boots, plan), VIRTUAL if plan.virtual_time else "")
-    helped = [name for name in HELPED if name in plan.scenes]
-    for end in (f"_{mib}m_{plan.kinds[0]}" for mib in plan.mib):
-        for name in (name for name in helped if name not in SMALL):
-            report.aim_value(f"{name}{end}{RATIO}", ON, LONGEST)
-    for name in (name for name in helped if name in SMALL):
-        report.aim_value(f"{name}{RATIO}", ON, LONGEST)
+    for end in (*(f"_{mib}m_{plan.kinds[0]}" for mib in plan.mib), ""):
+        for name in HELPED:
+            if name in plan.scenes and (name in SMALL) == (not end):
+                report.aim_value(f"{name}{end}{RATIO}", ON, LONGEST)
     return report
 
 

@@ -199,7 +199,7 @@ bool __walk_uffd_yield(struct mm_struct *mm, unsigned long start,
 		       unsigned long end, unsigned long *done);
 int walk_uffd_next(struct vma_iterator *vmi, struct vm_area_struct **prev,
 		   unsigned long start);
-/* Pass over a VMA that has come since UFFDIO_UNREGISTER has checked all? */
+/* True for a VMA that has come since the check of UFFDIO_UNREGISTER, and would fail it. */
 #define walk_uffd_passes(checked, can_userfault) (!(checked) && !(can_userfault))
 void __walk_uffd_release(struct mm_struct *mm, struct userfaultfd_ctx *ctx);
 

@@ -1447,7 +1447,7 @@ TEST_F_TIMEOUT(walk, uffd_unregister_hole, TIMEOUT)
 
 /*
  * Huge pages behind a hole are unregistered, although the place that the call has reached
- * is not a multiple of their size: no upstream call fails there.
+ * is not a multiple of their size.  Upstream does not fail there.
  */
 TEST_F_TIMEOUT(walk, uffd_unregister_huge_behind_hole, TIMEOUT)
 {
