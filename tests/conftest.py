@@ -343,6 +343,20 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_logstart() -> Iterator[None]:
+    """Let pytest print the name of a test, and remember that it has, in one step."""
+    with _printing:
+        yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_logfinish() -> Iterator[None]:
+    """The same for the part of the tests that is done."""
+    with _printing:
+        yield
+
+
+@pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> Iterator[None]:
     """Count results, and let pytest print them."""
     known: dict[str, Any] = dict(report.user_properties)

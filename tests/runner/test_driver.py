@@ -204,6 +204,36 @@ def test_suites_beside_each_other(repo: Repository) -> None:
     assert said.index("tests/lint/it PASSED") < said.index("tests/rollout/it PASSED")
 
 
+# A thread that prints is slow between the end of the last line and its own, and the first test
+# begins just then.
+SLOW_THREAD = """import threading, time
+between = threading.Event()
+
+def pytest_collection_finish(session):
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    end_line = terminal.ensure_newline
+
+    def slowly():
+        end_line()
+        if threading.current_thread() is not threading.main_thread():
+            between.set()
+            time.sleep(1)
+
+    terminal.ensure_newline = slowly
+
+def pytest_runtestloop():
+    assert between.wait(60), "no thread has printed anything"
+"""
+
+
+def test_name_beside_result(repo: Repository) -> None:
+    """A line of another thread does not come between the name of a test and its result."""
+    repo.program(suites.FL, "echo built")
+    repo.put("tests/runner/conftest.py", SLOW_THREAD)
+    repo.program("tests/runner/it", PASS)
+    assert "tests/runner/it PASSED" in repo.ends("1 passed, 0 failed, 0 skipped", "runner")
+
+
 def test_python_goes_on(repo: Repository) -> None:
     """Long programs do not take the slot of the tests in Python between two of them."""
     for name in ("one", "two", "three"):
