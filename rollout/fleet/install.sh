@@ -14,7 +14,7 @@ fleet=$usr/share/faultline-rollout
 umask 022
 mkdir -p "$usr/bin" "$fleet/ansible"
 install -D -m 644 "$here"/faultline_rollout/*.py -t "$fleet/faultline_rollout"
-install -m 755 "$here/faultline-rollout" "$here/simulate" "$fleet"
+install -m 755 "$here/faultline-rollout" "$here/simulate.py" "$fleet"
 install -D -m 644 "$here"/../monitoring/* -t "$fleet/monitoring"
 cp -R --no-preserve=mode,ownership "$here"/../ansible/*.yml "$here/../ansible/roles" "$fleet/ansible"
 find "$fleet/ansible" -name __pycache__ -prune -exec rm -r {} +

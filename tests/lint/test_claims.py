@@ -103,8 +103,8 @@ LARGEST = (
 )
 # Figures without a result file: their number in a document, and the commands that measure them.
 WITHOUT_FILE = {
-    "README.md": (40, "make run, rollout/fleet/simulate, faultline-stalls in a VM; the guide has "
-                  "those of the tables"),
+    "README.md": (40, "make run, rollout/fleet/simulate.py, faultline-stalls in a VM; the guide "
+                  "has those of the tables"),
     "hugetlb_zero.rst": (2, "make bench BENCH=hugetlb_zero"),
     "madvise.rst": (26, "make bench BENCH=munmap"),
     "munmap.rst": (37, "make bench BENCH=munmap and survey, make run; and a limit"),

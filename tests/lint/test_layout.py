@@ -33,7 +33,7 @@ def test_names_no_test(folder: str) -> None:
 PLAIN = {
     ".ci/run", "packaging/build-deps/install", "tests/lab", "tests/run", "tools/fl",
     "packaging/share/faultline-perf", "packaging/share/run-selftests",
-    "rollout/bench/faultline-bench", "rollout/fleet/faultline-rollout", "rollout/fleet/simulate",
+    "rollout/bench/faultline-bench", "rollout/fleet/faultline-rollout",
     "rollout/host/faultline-ab", "rollout/host/faultline-boot",
     "rollout/host/faultline-trial-generator", "rollout/host/health.d/10-kernel",
     "rollout/host/health.d/20-units", "packaging/deb/debian/rules"}

@@ -168,7 +168,7 @@ declare -A allowed=(
 	[faultline-host]='usr/sbin/faultline-(ab|boot)|usr/lib/(faultline|systemd|tmpfiles\.d)/.*|usr/share/(bash-completion|man/man8)/.*faultline-(ab|boot).*'
 	[faultline-bench]='usr/sbin/faultline-bench|usr/libexec/faultline-bench/(micro|munmap|survey)|usr/share/bash-completion/completions/faultline-bench|usr/share/man/man8/faultline-bench\.8\.gz'
 	[faultline-stalls]='usr/sbin/faultline-stalls|usr/share/faultline-stalls/schema\.json|usr/share/bash-completion/completions/faultline-stalls|usr/share/man/man8/faultline-stalls\.8\.gz'
-	[faultline-rollout]='usr/bin/faultline-rollout|usr/share/faultline-rollout/(faultline-rollout|simulate|faultline_rollout/[a-z_]+\.py|monitoring/[A-Za-z_]+\.(args|json|md|yml)|ansible/(([a-z]+|roles/[a-z]+/[a-z]+/main)\.yml|roles/ab/filter_plugins/node_exporter\.py))|usr/share/bash-completion/completions/faultline-rollout|usr/share/man/man1/faultline-rollout\.1\.gz|usr/share/man/man5/faultline-experiment\.5\.gz'
+	[faultline-rollout]='usr/bin/faultline-rollout|usr/share/faultline-rollout/(faultline-rollout|simulate\.py|faultline_rollout/[a-z_]+\.py|monitoring/[A-Za-z_]+\.(args|json|md|yml)|ansible/(([a-z]+|roles/[a-z]+/[a-z]+/main)\.yml|roles/ab/filter_plugins/node_exporter\.py))|usr/share/bash-completion/completions/faultline-rollout|usr/share/man/man1/faultline-rollout\.1\.gz|usr/share/man/man5/faultline-experiment\.5\.gz'
 	[faultline-profiles]='usr/lib/sysctl\.d/60-faultline\.conf|usr/share/faultline/(switches|profiles/.*)|usr/lib/tuned/.*|usr/share/man/man7/faultline-profiles\.7\.gz'
 )
 

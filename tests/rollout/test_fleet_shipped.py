@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The man pages, the completion and the program simulate of faultline-rollout."""
+"""The man pages, the completion and the program simulate.py of faultline-rollout."""
 from __future__ import annotations
 
 import argparse
@@ -97,7 +97,7 @@ def test_cache_of_the_plot(home: bool, tmp_path: pathlib.Path,
 
 def simulate(*words: object) -> subprocess.CompletedProcess[str]:
     """Run the simulation."""
-    return subprocess.run([fleet_lab.FLEET / "simulate", *map(str, words)], capture_output=True,
+    return subprocess.run([fleet_lab.FLEET / "simulate.py", *map(str, words)], capture_output=True,
                           text=True, check=False)
 
 

@@ -223,16 +223,16 @@ def check(path: pathlib.Path) -> str:
     pattern = BEGIN.format(fleets=r"(\d+)", seed=r"(\d+)", sum="(.*)") + r"\n(.*)\n" + END
     match = re.search(pattern, path.read_text("utf-8"), re.DOTALL)
     if not match:
-        return f"{path} has no table: run simulate --write {path}"
+        return f"{path} has no table: run simulate.py --write {path}"
     if sum_of(match[4], int(match[2])) != match[3]:
         return (f"{path}: the table is not that of these methods, or was edited: run "
-                f"simulate --fleets {match[1]} --seed {match[2]} --write {path}")
+                f"simulate.py --fleets {match[1]} --seed {match[2]} --write {path}")
     return ""
 
 
 def main() -> int:
     """Run the simulation and print the table."""
-    parser = argparse.ArgumentParser(prog="simulate", description=__doc__, allow_abbrev=False,
+    parser = argparse.ArgumentParser(prog="simulate.py", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fleets", type=int, default=1000, help="fleets per effect")
     parser.add_argument("--seed", type=int, default=1)
@@ -243,7 +243,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.check:
         if problem := check(args.check):
-            print(f"simulate: error: {problem}", file=sys.stderr)
+            print(f"simulate.py: error: {problem}", file=sys.stderr)
             return 1
         return 0
     text = table(args.fleets, args.seed)
@@ -254,7 +254,7 @@ def main() -> int:
         new, count = re.subn("<!-- simulate --write.*" + END,
                              lambda _: f"{begin}\n{text}\n{END}", old, flags=re.DOTALL)
         if not count:
-            print(f"simulate: error: {args.write} has no place for the table: add the lines "
+            print(f"simulate.py: error: {args.write} has no place for the table: add the lines "
                   f"<!-- simulate --write --> and {END}", file=sys.stderr)
             return 1
         args.write.write_text(new, "utf-8")
