@@ -344,14 +344,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_logstart() -> Iterator[None]:
-    """Let pytest print the name of a test, and remember that it has, in one step."""
-    with _printing:
-        yield
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_logfinish() -> Iterator[None]:
-    """The same for the part of the tests that is done."""
+    """Keep other threads from printing while pytest prints the name of a test."""
     with _printing:
         yield
 

@@ -204,8 +204,8 @@ def test_suites_beside_each_other(repo: Repository) -> None:
     assert said.index("tests/lint/it PASSED") < said.index("tests/rollout/it PASSED")
 
 
-# A thread that prints is slow between the end of the last line and its own, and the first test
-# begins just then.
+# A thread that prints a line ends the last one first, then stops for a second.  The first test
+# begins meanwhile.
 SLOW_THREAD = """import threading, time
 between = threading.Event()
 
