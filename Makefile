@@ -237,10 +237,13 @@ test-upstream: deps tree ## compare upstream's mm selftests and stress-ng with s
 	@$(DEPS) upstream
 	@FULL=$(FULL) tests/run --limit 5400 upstream
 
+# The tests of faultline-ab and faultline-boot, which FULL=1 repeats with busybox ash.
+TWO_SHELLS = $(filter-out %-lib %-killed %-vm,$(basename $(wildcard tests/rollout/ab-*.sh tests/rollout/boot-*.sh)))
+
 # make release runs it.
 .PHONY: test-full
 test-full: deps tree ## what `make test` leaves out: benchmarks in VMs, a second shell, more configurations
-	@FULL=1 tests/run kernel/bench rollout/ab rollout/boot build/matrix
+	@FULL=1 tests/run kernel/bench $(TWO_SHELLS:tests/%=%) build/matrix
 
 .PHONY: test-rollout
 test-rollout: deps tree ## experiments on a fleet, simulated and on VMs; faultline-stalls on Debian's kernels and ours
