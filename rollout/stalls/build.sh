@@ -31,7 +31,7 @@ grep -q '__NR_munmap,' "$out/syscalls.inc" || {
 # v3 has atomic operations that return the old value; kernels since 5.12 know it.
 # shellcheck disable=SC2086 # words
 clang -g -O2 -Wall -Werror -mcpu=v3 -target bpf -D__TARGET_ARCH_x86 \
-	"-ffile-prefix-map=$here=." ${multiarch:+"-I/usr/include/$multiarch"} \
+	-fdebug-compilation-dir=. "-ffile-prefix-map=$here=." ${multiarch:+"-I/usr/include/$multiarch"} \
 	${BOUNDS:-} -c "$here/stalls.bpf.c" -o "$out/stalls.bpf.full.o"
 # Debug information beyond the types and relocations that libbpf reads.
 bpftool gen object "$out/stalls.bpf.o" "$out/stalls.bpf.full.o"

@@ -42,7 +42,7 @@ check 'the configuration enables the features' grep -qx CONFIG_FAULTLINE=y "$sta
 check_empty 'no output of depmod, no link to the build' \
 	"$(cd "$stage/modules" && find . -name 'modules.dep*' -o -name 'modules.alias*' -o -type l)"
 check_empty 'no file contains the path of the build folder' \
-	"$(grep -rlIF -e "$TOP" "$stage"; grep -rlF -e "$TOP" "$stage/modules" "$stage/tools" "$stage/selftests")"
+	"$(grep -rlIF -e "$TOP" "$stage"; grep -rlF -e "$TOP" "$stage"/{modules,tools,selftests,bench,stalls})"
 check_empty 'all files have the same date' "$(find "$stage" ! -newermt "@$((SOURCE_DATE_EPOCH - 1))" -o \
 	-newermt "@$SOURCE_DATE_EPOCH")"
 check_empty 'files have one of two modes' "$(find "$stage" ! -type l ! -perm 644 ! -perm 755)"
