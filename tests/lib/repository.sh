@@ -8,7 +8,9 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 export BUILD=$tmp/build HOME=$tmp/home LC_ALL=C.UTF-8
 unset GNUPGHOME SOURCE_DATE_EPOCH
-mkdir -p "$HOME"
+# Programs that a test kills leave their files there.
+export TMPDIR=$tmp/tmp
+mkdir -p "$HOME" "$TMPDIR"
 # Debian's rpm has its database below ~, also in an installroot.
 printf '%%_dbpath /var/lib/rpm\n' >"$HOME/.rpmmacros"
 # shellcheck disable=SC2034 # used by the tests

@@ -39,7 +39,9 @@ mkdir -p "$BUILD/package"
 exec 9>"$BUILD/package/.deb.lock"
 flock 9
 rm -rf "$work"
-mkdir -p "$work"
+# lintian leaves files there.
+export TMPDIR=$work/tmp
+mkdir -p "$TMPDIR"
 jobs_running=()
 clean_up() {
 	[ ${#jobs_running[@]} -eq 0 ] || kill "${jobs_running[@]}" 2>/dev/null
@@ -156,11 +158,12 @@ jobs_running=("$lintian" "$again")
 
 # --- Contents
 
+version=${kver//./[.]}
 declare -A allowed=(
-	[linux-image-$kver]="boot/(vmlinuz|config)-$kver|usr/lib/modules/$kver/(kernel/.*\.ko(\.(xz|zst|gz))?|modules\.(order|builtin|builtin\.modinfo)|System\.map)"
-	[linux-headers-$kver]="usr/src/linux-headers-$kver/.*|usr/lib/modules/$kver/build"
-	[linux-tools-$kver]="usr/lib/linux-tools/$kver/perf"
-	[linux-selftests-$kver]="usr/lib/linux-selftests/$kver/[a-z0-9_]+"
+	[linux-image-$kver]="boot/(vmlinuz|config)-$version|usr/lib/modules/$version/(kernel/.*\.ko(\.(xz|zst|gz))?|modules\.(order|builtin|builtin\.modinfo)|System\.map)"
+	[linux-headers-$kver]="usr/src/linux-headers-$version/.*|usr/lib/modules/$version/build"
+	[linux-tools-$kver]="usr/lib/linux-tools/$version/perf"
+	[linux-selftests-$kver]="usr/lib/linux-selftests/$version/[a-z0-9_]+"
 	[faultline-perf]='usr/bin/faultline-perf|usr/share/man/man1/faultline-perf.1.gz'
 	[linux-image-faultline-microvm]='-'
 	[linux-headers-faultline-microvm]='-'
@@ -178,7 +181,7 @@ files() { dpkg-deb --fsys-tarfile "$1" | tar -t | grep -v '/$' | sed 's|^\./||' 
 for package in "${!allowed[@]}"; do
 	files "$(deb "$package")" >"$work/$package.files"
 	check_empty "$package has only its own files" "$(grep -vE \
-		"^(${allowed[$package]//./\.}|usr/share/doc/$package/.*|usr/share/lintian/overrides/$package)$" \
+		"^(${allowed[$package]}|usr/share/doc/$package/.*|usr/share/lintian/overrides/$package)$" \
 		"$work/$package.files")"
 done
 
