@@ -100,6 +100,7 @@ def compile_program(source: Path, arch: Arch = X86) -> Path:
     made = program.with_suffix(f".{os.getpid()}")
     command = [*compiler.split(), "-D_GNU_SOURCE", "-O2", "-Wall", "-static", "-pthread",
                *os.environ.get("CFLAGS", "").split(), f"-I{SELFTESTS}", f"-I{_BENCH}",
+               "-idirafter", str(BUILD / "tree"),
                "-o", str(made), str(source), *map(str, _UTILS)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:

@@ -7,6 +7,7 @@
  * counts do not depend on how fast the machine is.
  */
 #include <fcntl.h>
+#include <mm/gup_test.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -339,20 +340,6 @@ static void isolated_turn(int arm, void *unused)
 
 /* --- cost of get_user_pages_fast(), in ticks (see bench_util.h) */
 
-/* From mm/gup_test.h. */
-struct gup_test {
-	__u64 get_delta_usec;
-	__u64 put_delta_usec;
-	__u64 addr;
-	__u64 size;
-	__u32 nr_pages_per_call;
-	__u32 gup_flags;
-	__u32 test_flags;
-	__u32 which_pages[8];
-};
-
-#define GUP_FAST_BENCHMARK	_IOWR('g', 1, struct gup_test)
-#define PIN_FAST_BENCHMARK	_IOWR('g', 2, struct gup_test)
 #define GUP_PAGES		512UL
 
 static void gup(int arm, int fd, const char *what, unsigned long cmd,

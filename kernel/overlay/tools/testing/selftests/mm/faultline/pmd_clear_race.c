@@ -23,6 +23,7 @@
  */
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <mm/gup_test.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
@@ -264,21 +265,7 @@ static long walk_own_vmsplice(struct walker *k, size_t index)
 	return 1;
 }
 
-/* From mm/gup_test.h: the kernel pins the pages itself and checks them. */
-struct gup_test {
-	__u64 get_delta_usec;
-	__u64 put_delta_usec;
-	__u64 addr;
-	__u64 size;
-	__u32 nr_pages_per_call;
-	__u32 gup_flags;
-	__u32 test_flags;
-	__u32 which_pages[8];
-};
-
-#define GUP_FAST_BENCHMARK	_IOWR('g', 1, struct gup_test)
-#define PIN_FAST_BENCHMARK	_IOWR('g', 2, struct gup_test)
-
+/* The kernel pins the pages itself and checks them. */
 static long walk_gup_test(struct walker *k, size_t index)
 {
 	static atomic_int fd = -1;
