@@ -34,8 +34,10 @@ from .report import EVENTS, Report
 SCENES = ("redis_flush", "redis_purge", "redis_bgsave", "redis_watched", "arrays_mapped",
           "arrays_freed", "jvm_g1", "jvm_zgc", "jvm_watched", "qemu_shared", "qemu_private",
           "qemu_hugetlb", "qemu_plugged")
-# The most that the longest request may take, as a fraction of that on stock.
-LONGEST = {"redis_watched": 0.2, "jvm_watched": 0.2, "jvm_g1": 1 / 3, "qemu_plugged": 0.2}
+# The most that the longest request may take, as a fraction of that on stock; unpaused: of those
+# that had no pause for garbage collection, which no kernel makes shorter.
+LONGEST = {"redis_watched": 0.2, "jvm_watched": 0.2, "jvm_watched_unpaused": 0.2,
+           "jvm_g1": 1 / 3, "jvm_g1_unpaused": 1 / 3, "qemu_plugged": 0.2}
 # Those of programs to whose memory huge pages matter.
 TRACED = ("redis_flush", "jvm_g1", "jvm_zgc", "qemu_private")
 # The least share of their allocations that faults make without a lock.
@@ -221,8 +223,9 @@ def fault_samples(scene: str, arm: str, rounds: list[dict[str, int]]) -> list[Sa
 def in_order(samples: list[Sample], scenes: tuple[str, ...]) -> list[Sample]:
     """By scene, figure and arm, though some arms may lack a percentile."""
     arms = (STOCK, PEER, OFF, ON)
-    figures = (*PERCENTILES, "max", "rate",
-               *(f"safepoint_{name}" for name in (*PERCENTILES, "max")))
+    percentiles = (*PERCENTILES, "max")
+    figures = (*percentiles, *(f"unpaused_{name}" for name in percentiles), "rate",
+               *(f"safepoint_{name}" for name in percentiles))
 
     def place(sample: Sample) -> tuple[int, int, int]:
         scene = next(scene for scene in scenes if sample.metric.startswith(scene))
@@ -290,6 +293,8 @@ def read_results(folder: Path, scene: str, arm: str) -> tuple[list[Sample], dict
     samples = [*latencies(scene, arm, texts["latency"]), rate(scene, arm, texts["work"])]
     growth = grown(*(counts_in(texts[when], f"{scene}.{arm}.{when}")
                      for when in ("before", "after")))
+    if (folder / f"{scene}.{arm}.unpaused").exists():
+        samples += latencies(f"{scene}_unpaused", arm, _read(folder, f"{scene}.{arm}.unpaused"))
     if (folder / f"{scene}.{arm}.safepoints").exists():
         samples += safepoints(scene, arm, _read(folder, f"{scene}.{arm}.safepoints"))
     name = f"{scene}.{arm}.facts"
@@ -360,8 +365,9 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     for scene in plan.scenes:
         if not plan.allocations:
             report.aim_least(f"{scene}_rate", ON, STOCK, LEAST_RATE)
-        if scene in LONGEST and not plan.allocations:
-            report.aim_ratio(f"{scene}_max", ON, STOCK, LONGEST[scene])
+        for requests in (scene, f"{scene}_unpaused"):
+            if requests in LONGEST and not plan.allocations:
+                report.aim_ratio(f"{requests}_max", ON, STOCK, LONGEST[requests])
         if scene in TRACED and kernels.traced:
             for end in ("", "_but_files"):
                 report.aim_best(f"{scene}_allocated_lock_free{end}", [ON], LOCK_FREE)

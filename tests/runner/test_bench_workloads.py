@@ -178,11 +178,14 @@ def test_safepoints_and_counts_are_read(tmp_path: Path) -> None:
     assert growth == {"pgfault": 10, "spf_anon": 6}
     (tmp_path / "jvm_g1.on.safepoints").write_text(SAFEPOINT.format(5000000), "ascii")
     (tmp_path / "jvm_g1.on.facts").write_text("batches 2\n", "ascii")
+    (tmp_path / "jvm_g1.on.unpaused").write_text("1000\n3000\n2000\n", "ascii")
     samples, growth = workloads.read_results(tmp_path, "jvm_g1", "on")
     assert value(samples, "jvm_g1_safepoint_max") == 5
+    assert value(samples, "jvm_g1_unpaused_max") == 3
     assert growth == {"pgfault": 10, "spf_anon": 6, "batches": 2}
     ordered = workloads.in_order(samples, ("jvm_g1",))
-    assert [sample.metric for sample in ordered[-2:]] == ["jvm_g1_rate", "jvm_g1_safepoint_max"]
+    assert [sample.metric for sample in ordered[-3:]] == [
+        "jvm_g1_unpaused_max", "jvm_g1_rate", "jvm_g1_safepoint_max"]
 
 
 FAULT = ("do_user_addr_fault", "exc_page_fault", "asm_exc_page_fault")

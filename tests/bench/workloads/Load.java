@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
 import java.io.IOException;
+import java.lang.management.GarbageCollectorMXBean;
 import java.lang.management.ManagementFactory;
 import java.lang.management.MemoryMXBean;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.util.Arrays;
+import java.util.List;
 
 /**
  * Two clients of a server with a thread per request, beside a batch that grows the heap by MIB,
@@ -14,7 +16,8 @@ import java.util.Arrays;
  *
  * <p>Load OUT MS MIB. The latency is that of a request: a thread starts, allocates objects of
  * 256 KiB in all that live until the answer, and ends. A JVM's thread protects pages of its stack
- * at its start and at its end.
+ * at its start and at its end. OUT.latency has the microseconds of each request, OUT.unpaused
+ * only of those during which no collection has ended: the others may have waited for a collector.
  */
 public final class Load {
     private static final int CLIENTS = 2;
@@ -28,11 +31,22 @@ public final class Load {
     private static final int IDLE_STEPS = 40;
     private static final int STEP_MS = 50;
 
+    private static final List<GarbageCollectorMXBean> COLLECTORS =
+            ManagementFactory.getGarbageCollectorMXBeans();
+
     private static volatile boolean stop;
     /** A thread that failed makes the results worthless. */
     private static volatile Throwable failure;
 
-    /** A client: the microseconds of its requests, one after another. */
+    private static long collections() {
+        long count = 0;
+        for (GarbageCollectorMXBean collector : COLLECTORS) {
+            count += collector.getCollectionCount();
+        }
+        return count;
+    }
+
+    /** A client: the microseconds of its requests; negative if a collection ended meanwhile. */
     private static final class Client extends Thread {
         private final long end;
         private int[] us = new int[1 << 16];
@@ -45,14 +59,18 @@ public final class Load {
         @Override
         public void run() {
             long before = System.nanoTime();
+            long collections = collections();
             while (before < end) {
                 serve(done);
                 long now = System.nanoTime();
+                long ended = collections();
                 if (done == us.length) {
                     us = Arrays.copyOf(us, 2 * done);
                 }
-                us[done++] = (int) ((now - before) / 1000);
+                int taken = (int) ((now - before) / 1000);
+                us[done++] = ended == collections ? taken : -taken;
                 before = now;
+                collections = ended;
             }
         }
 
@@ -166,12 +184,18 @@ public final class Load {
             System.exit(1);
         }
         StringBuilder text = new StringBuilder();
+        StringBuilder unpaused = new StringBuilder();
         for (Client client : clients) {
             for (int number = 0; number < client.done; number++) {
-                text.append(client.us[number]).append('\n');
+                int us = client.us[number];
+                text.append(Math.abs(us)).append('\n');
+                if (us >= 0) {
+                    unpaused.append(us).append('\n');
+                }
             }
         }
         Files.writeString(Path.of(out + ".latency"), text);
+        Files.writeString(Path.of(out + ".unpaused"), unpaused);
         Files.writeString(Path.of(out + ".work"), String.format("%d %.3f%n", done, seconds));
         Files.writeString(Path.of(out + ".facts"), facts);
     }
