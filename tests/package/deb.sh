@@ -158,12 +158,12 @@ jobs_running=("$lintian" "$again")
 
 # --- Contents
 
-version=${kver//./[.]}
+kver_pattern=${kver//./[.]}
 declare -A allowed=(
-	[linux-image-$kver]="boot/(vmlinuz|config)-$version|usr/lib/modules/$version/(kernel/.*\.ko(\.(xz|zst|gz))?|modules\.(order|builtin|builtin\.modinfo)|System\.map)"
-	[linux-headers-$kver]="usr/src/linux-headers-$version/.*|usr/lib/modules/$version/build"
-	[linux-tools-$kver]="usr/lib/linux-tools/$version/perf"
-	[linux-selftests-$kver]="usr/lib/linux-selftests/$version/[a-z0-9_]+"
+	[linux-image-$kver]="boot/(vmlinuz|config)-$kver_pattern|usr/lib/modules/$kver_pattern/(kernel/.*\.ko(\.(xz|zst|gz))?|modules\.(order|builtin|builtin\.modinfo)|System\.map)"
+	[linux-headers-$kver]="usr/src/linux-headers-$kver_pattern/.*|usr/lib/modules/$kver_pattern/build"
+	[linux-tools-$kver]="usr/lib/linux-tools/$kver_pattern/perf"
+	[linux-selftests-$kver]="usr/lib/linux-selftests/$kver_pattern/[a-z0-9_]+"
 	[faultline-perf]='usr/bin/faultline-perf|usr/share/man/man1/faultline-perf.1.gz'
 	[linux-image-faultline-microvm]='-'
 	[linux-headers-faultline-microvm]='-'
