@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from source.fake import Result
+from faultline.audit import LIST, QUOTED
 from faultline.common import ROOT, Paths
 
 TREE = Paths.from_env().tree
@@ -141,6 +142,13 @@ def test_quoted_code(copy: Copy) -> None:
     result = copy.audit().bad("2 lines differ")
     assert ([re.sub("is .*", "is", line) for line in result.out.splitlines()]
             == [f"{sign} include/linux/mm.h: vma_start_write: is" for sign in "-+"])
+
+
+def test_quotes_are_found() -> None:
+    """Each function that the proof quotes is in the list."""
+    lines = (ROOT / "kernel" / LIST).read_text("ascii")
+    assert not [f"{path}: {name}" for path, names in QUOTED.items() for name in names
+                if f"{path}: {name}: is " not in lines]
 
 
 def test_new_file(copy: Copy) -> None:

@@ -28,9 +28,9 @@ Texts = Callable[[str], str]
 # Below kernel/.
 LIST = Path("audit", "spf.sites")
 # The folders that are searched.
-FOLDERS = ("arch/arm64/include", "arch/arm64/mm", "arch/powerpc/include", "arch/powerpc/mm",
-           "arch/x86/include", "arch/x86/kernel", "arch/x86/mm", "fs", "include/asm-generic",
-           "include/linux", "ipc", "kernel", "mm")
+FOLDERS = ("arch/arm64/include", "arch/arm64/kernel", "arch/arm64/kvm", "arch/arm64/mm",
+           "arch/powerpc/include", "arch/powerpc/mm", "arch/x86/include", "arch/x86/kernel",
+           "arch/x86/mm", "fs", "include/asm-generic", "include/linux", "ipc", "kernel", "mm")
 # The code that the proof is about; code without an MMU; tests; code for the kernel's own
 # memory.
 IGNORED = re.compile(r"mm/faultline/spf\.[ch]|include/linux/spf\.h|mm/nommu\.c|"
@@ -92,15 +92,22 @@ WORDS = [word for word in ALL_WORDS
 
 # Functions that the proof quotes.
 QUOTED = {
-    "arch/arm64/include/asm/tlb.h": ("tlb_flush", "__tlb_remove_table", "__pte_free_tlb",
-                                     "__pmd_free_tlb", "__pud_free_tlb", "__p4d_free_tlb"),
-    "arch/arm64/include/asm/tlbflush.h": ("__tlbi_sync_s1ish", "__flush_tlb_range",
-                                          "flush_tlb_mm", "flush_tlb_page", "flush_tlb_range"),
-    # They write to entries next to the one of the fault.
-    "arch/arm64/mm/contpte.c": ("contpte_convert", "contpte_ptep_get_lockless",
+    "arch/arm64/include/asm/tlb.h": ("tlb_get_level", "tlb_flush", "__tlb_remove_table",
+                                     "__pte_free_tlb", "__pmd_free_tlb", "__pud_free_tlb",
+                                     "__p4d_free_tlb"),
+    "arch/arm64/include/asm/tlbflush.h": ("__tlbi_sync_s1ish", "__flush_tlb_range_op",
+                                          "__flush_tlb_range_nosync", "__flush_tlb_range",
+                                          "__flush_tlb_page_nosync", "flush_tlb_mm",
+                                          "flush_tlb_page", "flush_tlb_range"),
+    # They read or write entries next to the one of the fault.
+    "arch/arm64/mm/contpte.c": ("contpte_convert", "contpte_ptep_get",
+                                "contpte_ptep_get_lockless",
+                                "contpte_all_subptes_match_access_flags",
                                 "contpte_ptep_set_access_flags", "contpte_set_ptes",
                                 "__contpte_try_fold"),
-    "arch/arm64/mm/fault.c": ("__ptep_set_access_flags",),
+    # The code before the hook and behind it.
+    "arch/arm64/mm/fault.c": ("__ptep_set_access_flags", "is_write_abort", "fault_from_pkey",
+                              "do_page_fault"),
     "arch/powerpc/mm/book3s64/hash_pgtable.c": ("hash__pmdp_collapse_flush",),
     "arch/powerpc/mm/book3s64/hash_tlb.c": ("flush_hash_table_pmd_range", "hpte_need_flush"),
     "arch/powerpc/mm/book3s64/hash_utils.c": ("hash_preload", "__update_mmu_cache"),
@@ -165,7 +172,8 @@ HEADER = """\
 #  - Is it an arm64 TLB flush?  If so, is it complete when it returns, also for
 #    walks of tables that were unlinked (last_level is false)?
 #  - Does it write to contiguous entries of arm64?  If so, does it hold the lock of
-#    their table, and leave all but accessed and dirty bits of the others alone?
+#    their table, and leave all but the contiguous, accessed and dirty bits of the
+#    others alone?
 #
 # Then rewrite the list:
 #
@@ -181,8 +189,9 @@ def blank(match: re.Match[str]) -> str:
 
 
 BLANKS = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])+\'', re.S)
-# A line at the left margin that starts a definition, as in git's hunk headers.
-MARGIN = re.compile(r"(?:#\s*define\s+)?[A-Za-z_]")
+# A line at the left margin that starts a definition, as in git's hunk headers; a macro may have
+# its body there.
+MARGIN = re.compile(r"(?:#\s*define\s+)?(?!do\b)[A-Za-z_]")
 LABEL = re.compile(r"[A-Za-z_]\w*:\s*$")
 # Words before a parenthesis that are not function names.
 ATTRIBUTE = re.compile(r"__attribute__|__printf|__aligned|__section|__must_hold|__acquires|"
