@@ -54,9 +54,10 @@
  *
  * Page tables
  *
- * Step 2 takes a page table away when all of its entries are none and its 2 MiB
- * belong to one dead VMA.  It holds the locks of the table and of the PMD entry
- * meanwhile.  The levels above stay for step 3: their walkers rely on mmap_lock.
+ * Step 2 takes a page table away when all of its entries are none and its range (2
+ * MiB with pages of 4 KiB) belongs to one dead VMA.  It holds the locks of the table
+ * and of the PMD entry meanwhile.  The levels above stay for step 3: their walkers
+ * rely on mmap_lock.
  *
  *  T1. Nobody fills the table after that.  Whoever fills an entry that is none
  *      has tested the mark, under mmap_lock or the VMA lock, or looks at the PMD

@@ -53,8 +53,8 @@
  *     a mapping, and rechecks the PMD entry.)
  *  W6 A page table of any level, and its lock, stay in memory until an RCU
  *     grace period after the table was unlinked from the level above.  Without
- *     speculative faults x86 needs less than that; it checks after W2 whether
- *     any may be running, spf_rcu_tables().  (powerpc hash MMU: until all
+ *     speculative faults x86 and arm64 need less than that; they check after W2
+ *     whether any may be running, spf_rcu_tables().  (powerpc hash MMU: until all
  *     interrupts-off sections are over, spf_walk_begin().)
  *  W7 Registering the first MMU notifier of an mm completes only when all
  *     faults that have not seen it are over; spf_sync_notifiers().
@@ -73,12 +73,14 @@
  * On arm64 a TLB flush is an instruction that is broadcast, and interrupts no CPU.
  * So it does not wait for those who walk page tables with interrupts off, but no
  * rule asks for that: W6 is about RCU.  Once it is complete (the DSB after TLBI), no
- * CPU uses an older translation, or makes one from a table that was unlinked before:
- * that is all that a writer relies on.  A change of one contiguous entry may write
- * the entries of its whole block, some of them in the next VMA, whose lock upstream's
+ * CPU uses an older translation, or makes one from a table that was unlinked before
+ * (flushes for tables that are freed or moved are not of leaf entries only): that is
+ * all that a writer relies on.  A change of one contiguous entry may write the
+ * entries of its whole block, some of them in the next VMA, whose lock upstream's
  * fault does not hold either.  They are in the same table, so its lock is held, and
- * only accessed and dirty bits change.  Meanwhile they are empty for a moment: to
- * spf_peek() as well, but what it has read is checked again.
+ * only the contiguous, accessed and dirty bits change.  Meanwhile they are empty for
+ * a moment, for other CPUs and for reads without the lock: what these have read is
+ * checked again.
  *
  * While we hold the page table lock, neither the table nor the anon_vma and the
  * file of the snapshot can go away: they all go after X's pass.  The VMA can,
@@ -573,8 +575,8 @@ static enum spf_outcome revalidate(struct spf_state *f)
 	/*
 	 * A collapse clears the PMD entry before it locks the table.  For file
 	 * mappings (retract_page_tables(), collapse_pte_mapped_thp()) it locks
-	 * no VMA, so this is the only sign.  The entry also differs if the CPU
-	 * has set its accessed bit: the next attempt will succeed.
+	 * no VMA, so this is the only sign.  The entry also differs if an x86
+	 * CPU has set its accessed bit: the next attempt will succeed.
 	 */
 	if (!pmd_same(f->pmd, pmdp_get_lockless(f->pmdp)))
 		return ABORT_CHANGED;
@@ -884,7 +886,9 @@ static void keep_folio(struct spf_state *f, struct folio *folio, bool zeroed)
 {
 	if (!folio)
 		return;
-	if (f->spare || folio_test_large(folio)) {
+	/* A copy may have memory tags of arm64, which the next copy would keep. */
+	if (f->spare || folio_test_large(folio) ||
+	    (IS_ENABLED(CONFIG_ARM64_MTE) && !zeroed)) {
 		folio_put(folio);
 	} else {
 		f->spare = folio;
@@ -1476,7 +1480,8 @@ static __always_inline void count_abort(unsigned long address,
  *
  * Called by architectures before they take any lock, if spf_enabled().  They
  * must not pass a fault on a present entry for which access is denied whatever
- * the fault changes (a read on x86, a protection key).
+ * the fault changes (a read on x86, a protection key), unless
+ * arch_vma_access_permitted() refuses it (POE on arm64).
  *
  * Context: may sleep; call where mmap_lock could be taken.
  *
