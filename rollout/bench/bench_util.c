@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Common code of the guest programs of the benchmarks.
+ * Common code of the measuring programs.
  */
 #include <err.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Common code of the guest programs of the benchmarks: arms, samples, clocks.
+ * Common code of the measuring programs: arms, samples, clocks.
  *
  * A program prints one line per measurement:
  *

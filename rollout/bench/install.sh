@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # Copy the files of the package faultline-bench to their places below DESTDIR; PROGRAMS
-# has the compiled guest programs.
+# has the compiled programs.
 set -eu
 [ $# -eq 2 ] || {
 	echo 'usage: rollout/bench/install.sh DESTDIR PROGRAMS' >&2

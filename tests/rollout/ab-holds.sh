@@ -60,17 +60,7 @@ killed_and_refused() {
 	ab hold bench $$ vm.munmap_section_kbytes && is '4096 0' "$(section) $(spf)" && ab release bench
 }
 
-# The same with an experiment, and the next one of its name has another switch.
-stopped_and_refused() {
-	started && at 1001200 && ab apply spf-1 && chmod 444 "$work/sys/vm/speculative_page_fault" || return 1
-	without_rights stop spf-1 2>"$said" && { echo 'it succeeded'; return 1; }
-	plan "$pushed" switch=vm.munmap_section_kbytes b=65536
-	without_rights start "$pushed" 2>"$said" && { echo 'it started'; return 1; }
-	chmod 644 "$work/sys/vm/speculative_page_fault"
-	ab stop spf-1 && nothing_left 0
-}
-
-# Its number is another process's by now.
+# The process ID was used again.
 number_again() {
 	sed -i "s/^born=.*/born=1/" "$work/run/ab/bench.before" && plan "$pushed" && ab start --dry-run "$pushed" &&
 		ab stop --expired bench && held_back
@@ -153,8 +143,7 @@ for shell in "${shells[@]}"; do
 	check "${s}a hold whose process is killed during watch" holds watched
 	check "${s}a hold whose process was killed, and the next experiment" holds killed_and_start
 	check "${s}a hold whose process was killed, and the kernel refuses its value" holds killed_and_refused
-	check "${s}the next experiment of a name does not forget a value that the kernel refused" stopped_and_refused
-	check "${s}a hold whose process has another one's number" holds number_again
+	check "${s}a hold whose process ID was used again" holds number_again
 	check "${s}a hold does not expire while its process lives" holds alive_and_expired
 	check "${s}a hold and an experiment exclude each other" holds hold_and_experiment
 	check "${s}a value set by hand during a hold stays" holds hold_by_hand

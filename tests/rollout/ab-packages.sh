@@ -57,6 +57,8 @@ old_files() {
 }
 
 upgraded_from_117() {
+	local wanted=4096
+	[ "$1" != back ] || wanted=2048
 	alternates && old_files '' && is 'running,65536,4096' "$(ab status --json | json state value before)" &&
 		at 1001800 && ab apply spf-1 && is 65536 "$(section)" || return 1
 	case $1 in
@@ -72,8 +74,8 @@ upgraded_from_117() {
 		ab stop --all
 		;;
 	# After the last slot.
-	back) old_files 1 && set_section 2048 && ab stop spf-1 && is 2048 "$(section)" && set_section 4096 ;;
-	esac && is 4096 "$(section)" && is '' "$(find "$work/run/ab" -type f)"
+	back) old_files 1 && set_section 2048 && ab stop spf-1 ;;
+	esac && is "$wanted" "$(section)" && is '' "$(find "$work/run/ab" -type f)"
 }
 
 # A run of faultline-bench that was killed before the upgrade.

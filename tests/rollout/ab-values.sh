@@ -17,7 +17,7 @@ says() {
 	echo "vm.munmap_section_kbytes = $1" >"$work/root/etc/sysctl.d/70-x.conf"
 }
 
-# A program that sets the value it is used to, once.
+# A program sets its usual value once.
 somebody_else() {
 	alternates && is 0 "$(counted)" && set_section 4096 && ab apply spf-1 2>"$said" &&
 		grep -q 'somebody else sets it; the next time, the experiment ends' "$said" &&
@@ -96,7 +96,7 @@ file_is_wrong() {
 	grep -q 'cannot be set back to 7' "$said" && ab apply spf-1 && is 7 "$(section)"
 }
 
-# --- Metrics in a folder of another user
+# --- The kernel refuses
 
 eacces() {
 	started && at 1000600 && ab apply spf-1 && chmod 444 "$work/sys/vm/speculative_page_fault" || return 1
@@ -120,6 +120,16 @@ eacces_at_stop() {
 	grep -q 'cannot be set back to 0' "$said" && grep -q 'cannot be written: run this as root' "$said" || return 1
 	chmod 644 "$work/sys/vm/speculative_page_fault"
 	"$@" && nothing_left 0
+}
+
+# The next experiment of that name has another switch.
+stopped_and_refused() {
+	started && at 1001200 && ab apply spf-1 && chmod 444 "$work/sys/vm/speculative_page_fault" || return 1
+	without_rights stop spf-1 2>"$said" && { echo 'it succeeded'; return 1; }
+	plan "$pushed" switch=vm.munmap_section_kbytes b=65536
+	without_rights start "$pushed" 2>"$said" && { echo 'it started'; return 1; }
+	chmod 644 "$work/sys/vm/speculative_page_fault"
+	ab stop spf-1 && nothing_left 0
 }
 
 enoent() {
@@ -177,6 +187,7 @@ for shell in "${shells[@]}"; do
 	check "${s}EACCES" eacces
 	check "${s}EACCES at the end: apply tries again" eacces_at_stop ab apply spf-1
 	check "${s}EACCES at the end: expiry tries again" eacces_at_stop ab stop --expired spf-1
+	check "${s}the next experiment of a name does not forget a value that the kernel refused" stopped_and_refused
 	check "${s}ENOENT" enoent
 	check "${s}a switch that does not keep its value" lies
 	mkdir -p "$work/run2"

@@ -16,8 +16,8 @@ guest() {
 		--file rollout/host/faultline-ab --file rollout/host/common.sh \
 		--file rollout/host/owners.sh --file rollout/host/plan.sh --file rollout/host/state.sh \
 		--file sysctl/switches \
-		--file tests/rollout/guest-lib.sh --file tests/rollout/guest.sh --file "$(command -v flock)" "$@" \
-		-- sh guest.sh "$argument"
+		--file tests/rollout/guest-lib.sh --file tests/rollout/ab-guest.sh --file "$(command -v flock)" "$@" \
+		-- sh ab-guest.sh "$argument"
 }
 status=0
 out=$(guest switches on) || status=1

@@ -176,7 +176,7 @@ metric() {
 	sed -n "s/^$1[{ ]\(.*} \)\?//p" "$work/textfile/faultline_boot.prom"
 }
 
-# refused PATTERN ARGUMENT...: one error; no trial, no order to the loader.
+# boot_refused PATTERN ARGUMENT...: one error; no trial, no order to the loader.
 boot_refused() {
 	local pattern=$1 before after
 	shift
@@ -195,6 +195,7 @@ print(found["loader"], found["running"], found["default"], found["next"] or "-",
       found["rollbacks"], found["pinned"], sep=",")'
 }
 
+# The order to systemd-boot, and all that shows it.
 sd_next() {
 	sdboot && boot next "$new" >"$said" 2>&1 && is "x-$new.conf" "$(in_efi LoaderEntryOneShot)" &&
 		is "x-$old.conf" "$(in_efi LoaderEntryDefault)" && is requested "$(trial state)" &&

@@ -35,17 +35,6 @@ sd_ignores() {
 no_panic() { "$@" && echo root=/dev/vda1 >"$root/options" && boot_refused 'no panic=.*add panic=30' next "$new" &&
 	boot next --force "$new" >/dev/null 2>&1; }
 panic_0() { sdboot && echo panic=0 >"$root/options" && boot_refused 'no panic=' next "$new"; }
-no_watchdog() { sdboot && echo RuntimeWatchdogUSec=0 >"$work/show" && boot next "$new" >/dev/null 2>"$said" && grep -q 'no watchdog' "$said"; }
-# watchdog DEVICE IDENTITY: systemd feeds this one; what faultline-boot says about it is in $said.
-watchdog() {
-	sdboot && mkdir -p "$root/sys/class/watchdog/watchdog1" && echo "$2" >"$root/sys/class/watchdog/watchdog1/identity" &&
-		printf 'RuntimeWatchdogUSec=30s\nWatchdogDevice=%s\n' "$1" >"$work/show" && boot next "$new" >/dev/null 2>"$said"
-}
-stopping_watchdog() {
-	watchdog /dev/watchdog1 iTCO_wdt && grep -q 'iTCO_wdt stops at a reboot: ' "$said" &&
-		watchdog /dev/watchdog1 'HPE iLO2+ HW Watchdog Timer' && is '' "$(cat "$said")" &&
-		watchdog /dev/watchdog iTCO_wdt && is '' "$(cat "$said")"
-}
 
 # --- GRUB
 
@@ -110,8 +99,6 @@ for shell in "${shells[@]}"; do
 	check "${s}systemd-boot: the firmware drops the variable" sd_ignores
 	check "${s}systemd-boot: no panic=" no_panic sdboot
 	check "${s}systemd-boot: panic=0" panic_0
-	check "${s}no watchdog" no_watchdog
-	check "${s}a watchdog that stops at a reboot" stopping_watchdog
 	check "${s}GRUB: next, first entry is the default" grub_next 0
 	check "${s}GRUB: next, saved default" grub_next "$saved"
 	check "${s}GRUB: next, default by id" grub_next gnulinux-simple-1234

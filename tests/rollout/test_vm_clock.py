@@ -42,7 +42,7 @@ class Late:
 def fixture_late(tmp_path: pathlib.Path) -> Iterator[Late]:
     """A VM that is late."""
     class Handler(StreamRequestHandler):
-        """The login of vm-host.sh."""
+        """The login of fleet-guest.sh."""
 
         def handle(self) -> None:
             text = found.answer(base64.b64decode(self.rfile.readline()).decode())

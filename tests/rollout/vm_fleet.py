@@ -141,7 +141,7 @@ class Fleet:
         files = [*self._tools, ROOT / "rollout/host/faultline-ab",
                  *(ROOT / f"rollout/host/{name}.sh"
                    for name in ("common", "owners", "plan", "state")), ROOT / "sysctl/switches",
-                 ROOT / "rollout/monitoring/node_exporter.args", ROOT / "tests/rollout/vm-host.sh"]
+                 ROOT / "rollout/monitoring/node_exporter.args", ROOT / "tests/rollout/fleet-guest.sh"]
         network = ("user,id=net,restrict=on,"
                    f"hostfwd=tcp:127.0.0.1:{login}-10.0.2.15:22,"
                    f"hostfwd=tcp:127.0.0.1:{metrics}-10.0.2.15:9100,"
@@ -154,7 +154,7 @@ class Fleet:
                  "--qemu-arg=-netdev", f"--qemu-arg={network}", "--qemu-arg=-device",
                  "--qemu-arg=virtio-net-pci,netdev=net,romfile=",
                  *(word for file in files for word in ("--file", str(file))),
-                 "--", "sh", "vm-host.sh", str(RANGE), name],
+                 "--", "sh", "fleet-guest.sh", str(RANGE), name],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         guest = Guest(name, login, metrics, folder, process)
         self.guests = [one for one in self.guests if one.name != name] + [guest]

@@ -9,7 +9,7 @@ The result, build/stage/FLAVOUR, serves both DEB and RPM:
   headers/           for building external modules
   tools/             perf, unless it would have to be cross-compiled
   selftests/         the selftests of the features
-  bench/             the guest programs of faultline-bench
+  bench/             the measuring programs of faultline-bench
   stalls/            faultline-stalls, where there is perf
   debug/             vmlinux and modules with debug information, if the flavour has it
   doc/               pin, patches, configuration, CHANGELOG, bill of materials

@@ -7,11 +7,11 @@
 
 Each half exists if there are packages for it. With --url, each half has a package with the
 public keys and the address of the repository (faultline-archive-keyring, faultline-release).
- Packages already in DIR are kept, so old
-versions can still be installed. To drop some, delete their files and run this again.
-DIR is replaced in one step once the new state is complete and signed: readers, and any
-interruption, see either the old state or the new one. Files named by the previous metadata
-can still be fetched, for clients in the middle of an update.
+
+Packages already in DIR are kept, so old versions can still be installed. To drop some, delete
+their files and run this again. DIR is replaced in one step once the new state is complete and
+signed: readers, and any interruption, see either the old state or the new one. Files named by
+the previous metadata can still be fetched, for clients in the middle of an update.
 
 What --next-key, --phase, --valid-days and --url set stays until they are given again. It is in
 DIR/state.json with the checksum of each file. That is signed, too, and each run checks it first:

@@ -18,8 +18,9 @@
  *
  * Dead VMAs
  *
- * A VMA with a mark (vma->munmap_pending) is dead.  For calls that map, copy or
- * change memory it is a hole, and no page is faulted in.  See
+ * A VMA with the mark of a munmap (vma->munmap_pending) is dead.  For calls that
+ * map, copy or change memory it is a hole, and no page is faulted in.  A VMA with
+ * only the mark of an mmap(MAP_FIXED) is being replaced, see below.  See
  * vma_munmap_pending().  As address space it is occupied until it is gone.
  *
  *  I1. A VMA gets the mark of an operation only in the first lock hold of

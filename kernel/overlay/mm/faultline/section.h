@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Faultline: a part of a range of memory that is handled in one hold of a lock,
- * shared by munmap.c and madvise.c.
+ * for all calls that work section by section.
  */
 #ifndef _MM_FAULTLINE_SECTION_H
 #define _MM_FAULTLINE_SECTION_H
