@@ -141,7 +141,8 @@ class Fleet:
         files = [*self._tools, ROOT / "rollout/host/faultline-ab",
                  *(ROOT / f"rollout/host/{name}.sh"
                    for name in ("common", "owners", "plan", "state")), ROOT / "sysctl/switches",
-                 ROOT / "rollout/monitoring/node_exporter.args", ROOT / "tests/rollout/fleet-guest.sh"]
+                 ROOT / "rollout/monitoring/node_exporter.args",
+                 ROOT / "tests/rollout/fleet-guest.sh"]
         network = ("user,id=net,restrict=on,"
                    f"hostfwd=tcp:127.0.0.1:{login}-10.0.2.15:22,"
                    f"hostfwd=tcp:127.0.0.1:{metrics}-10.0.2.15:9100,"
