@@ -24,6 +24,7 @@ from faultline.vm.qemu import Machine
 from lib import switches
 
 BUILD = Paths.from_env().build
+_TREE = Paths.from_env().tree
 # Every guest program is compiled with these; the second is shared with the selftests.
 SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"
 _BENCH = ROOT / "rollout/bench"
@@ -100,7 +101,7 @@ def compile_program(source: Path, arch: Arch = X86) -> Path:
     made = program.with_suffix(f".{os.getpid()}")
     command = [*compiler.split(), "-D_GNU_SOURCE", "-O2", "-Wall", "-static", "-pthread",
                *os.environ.get("CFLAGS", "").split(), f"-I{SELFTESTS}", f"-I{_BENCH}",
-               "-idirafter", str(BUILD / "tree"),
+               "-idirafter", str(_TREE),
                "-o", str(made), str(source), *map(str, _UTILS)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
