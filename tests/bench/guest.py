@@ -24,6 +24,7 @@ from faultline.vm.qemu import Machine
 from lib import switches
 
 BUILD = Paths.from_env().build
+# For mm/gup_test.h.
 _TREE = Paths.from_env().tree
 # Every guest program is compiled with these; the second is shared with the selftests.
 SELFTESTS = ROOT / "kernel/overlay/tools/testing/selftests/mm/faultline"

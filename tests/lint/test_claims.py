@@ -58,12 +58,12 @@ ROWS += tuple(("walk.rst", rf"{words} (?P<stock>[\d.]+) (?P<on>[\d.]+)", "survey
               for words, call in SURVEY.items())
 ROWS += tuple(("README.md", rf"{words}.*? \| (?P<stock>.*?\)) \| (?P<on>.*?\))",
                "workloads.md", row)
-              for words, row in (("4 GiB, each second: longest request", "Redis beside the agent"),
-                                 ("longest request but for collections", "JVM beside the agent"),
-                                 ("populated memory: longest NBD read", "QEMU, two DIMMs")))
+              for words, row in (("Redis, 4 GiB: longest request", "Redis beside the agent"),
+                                 ("longest request, GC pauses excluded", "JVM beside the agent"),
+                                 ("plugged into QEMU: longest NBD read", "QEMU, two DIMMs")))
 ROWS += tuple(("walk.rst", rf"{words} (?P<stock>\d.*?\)) (?P<on>.*?\))", "workloads.md", row)
               for words, row in (("beside an agent", "Redis beside the agent"),
-                                 ("no collections", "JVM beside the agent"),
+                                 ("GC excluded", "JVM beside the agent"),
                                  ("plugged in", "QEMU, two DIMMs")))
 ROWS += tuple(("spf.rst", rf"{words} (?P<stock>.*?\)) (?P<on>.*?\))", "spf.md", row)
               for words, row in (

@@ -91,8 +91,7 @@ hold_blocked_by_file() {
 }
 
 hold_soft_reboot() {
-	# shellcheck disable=SC2086 # "busybox ash" are two words
-	$shell "$host/faultline-trial-generator" "$work/root/generated" &&
+	generator "$work/root/generated" &&
 		is faultline-hold@bench.service "$(find "$work/root/generated" -type l -printf '%f\n')"
 }
 

@@ -118,8 +118,7 @@ soft_reboot() {
 	generate() {
 		rm -rf "$folder"
 		mkdir -p "$folder"
-		# shellcheck disable=SC2086 # "busybox ash" are two words
-		$shell "$host/faultline-trial-generator" "$folder" && find "$folder" -type l -printf '%f\n' | sort
+		generator "$folder" && find "$folder" -type l -printf '%f\n' | sort
 	}
 	new_host
 	is '' "$(generate)" && started && is 'faultline-ab-expire@spf-1.timer

@@ -53,8 +53,7 @@ from_default() (
 	plan "$pushed" && ab start "$pushed" && at 1001200 && ab apply spf-1 && grep -q 'arm="b"' "$1/faultline_ab.prom" &&
 		ab stop && is '' "$(find "$1" -type f)" || return 1
 	# At boot, systemd-tmpfiles removes what a crash has left.
-	# shellcheck disable=SC2086 # "busybox ash" are two words
-	$shell "$host/faultline-trial-generator" "$work/root/generated" && echo old >"$1/faultline_ab.prom" &&
+	generator "$work/root/generated" && echo old >"$1/faultline_ab.prom" &&
 		systemd-tmpfiles --boot --remove "$work/root/run/tmpfiles.d/faultline-textfile.conf" &&
 		is '' "$(find "$1" -type f)"
 )

@@ -207,7 +207,7 @@ sd_next() {
 generated() {
 	rm -rf "$work/generated"
 	mkdir "$work/generated"
-	$shell "$host/faultline-trial-generator" "$work/generated" && (cd "$work/generated" && find . -type l | sed 's|.*/||' | sort | tr '\n' ' ' | sed 's/ $//')
+	generator "$work/generated" && (cd "$work/generated" && find . -type l | sed 's|.*/||' | sort | tr '\n' ' ' | sed 's/ $//')
 }
 
 # on_trial KERNEL: next, and a boot by GRUB after which KERNEL runs.

@@ -113,6 +113,7 @@ stopping_watchdog() {
 		watchdog /dev/watchdog1 'HPE iLO2+ HW Watchdog Timer' && is '' "$(cat "$said")" &&
 		watchdog /dev/watchdog iTCO_wdt && is '' "$(cat "$said")"
 }
+
 # --- The gate: time limit, progress, health checks
 
 # jobs_are [ID UNIT STATE]...: systemd's jobs; multi-user.target waits for them.

@@ -90,6 +90,12 @@ ab() {
 	$shell "$host/faultline-ab" "$@"
 }
 
+# generator FOLDER: the units that systemd starts besides, in FOLDER.
+generator() {
+	# shellcheck disable=SC2086 # "busybox ash" are two words
+	$shell "$host/faultline-trial-generator" "$1"
+}
+
 # package KIND ARGUMENT: what a package of that kind, deb or rpm, runs before a removal or upgrade.
 package() {
 	case $1 in
