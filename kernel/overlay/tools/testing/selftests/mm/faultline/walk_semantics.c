@@ -1501,6 +1501,22 @@ out:
 /* --- NUMA balancing */
 
 /*
+ * This thread, and those that it starts, on one CPU.  On one CPU, a waiter that wakes up
+ * preempts the scan.  On two, it may not: where CPUs take turns on one host thread, the
+ * other CPU can be without a turn for a second.
+ */
+static void stay_on_cpu(struct __test_metadata *_metadata)
+{
+	int cpu = sched_getcpu();
+	cpu_set_t set;
+
+	ASSERT_LE(0, cpu);
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	ASSERT_EQ(0, sched_setaffinity(0, sizeof(set), &set));
+}
+
+/*
  * A thread that uses its memory scans it for NUMA balancing, and lets others go first.
  * With the switch off, the same pages are scanned.  Each end of the address space that is
  * reached stands for a scan of all of it: a scan that is stopped must go on where it was.
@@ -1517,6 +1533,7 @@ TEST_F_TIMEOUT(walk, numa_scan, TIMEOUT)
 
 	if (!have_nodes() || updates < 0 || rounds < 0 || !scan_start("256"))
 		SKIP(return, "there is no NUMA balancing here");
+	stay_on_cpu(_metadata);
 	p = map_lockable(len);
 	ASSERT_NE(NULL, p);
 	waiter_start(_metadata, &w);
@@ -1553,6 +1570,7 @@ TEST_F_TIMEOUT(walk, numa_scan_small, TIMEOUT)
 	struct waiter w = { .pause = 50 };
 
 	ASSERT_NE(NULL, p);
+	stay_on_cpu(_metadata);
 	/* Its page must not lie in one of the holes. */
 	waiter_start(_metadata, &w);
 	for (i = 0; i < SCAN_SMALL; i++)
