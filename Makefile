@@ -204,7 +204,7 @@ test-ppc64le: tree ## boot and test the ppc64le kernel, radix and hash MMU
 .PHONY: test-arm64
 test-arm64: tree ## boot and test kernels for arm64, also with KASAN; sign one; install packages in VMs
 	@$(DEPS) build vm package image arm64
-	@tests/run arm64/kernel arm64/64k arm64/debug arm64/signing
+	@tests/run arm64/kernel arm64/64k arm64/va52 arm64/debug arm64/signing
 	@tests/run --limit 7200 arm64/packages
 
 .PHONY: test-signing

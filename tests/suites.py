@@ -82,6 +82,8 @@ SUITES = {suite.name: suite for suite in (
                            ("tests/lib/selftests.sh", "microvm-arm64")), opt_in=True),
     Suite("arm64/64k", ((FL, "build", "microvm-arm64-64k"), (FL, "vm", "busybox", "aarch64"),
                         ("tests/lib/selftests.sh", "microvm-arm64")), opt_in=True),
+    Suite("arm64/va52", ((FL, "build", "microvm-arm64-va52"), (FL, "vm", "busybox", "aarch64"),
+                         ("tests/lib/selftests.sh", "microvm-arm64")), opt_in=True),
     Suite("arm64/debug", ((FL, "build", "microvm-arm64-debug"), (FL, "vm", "busybox", "aarch64"),
                           ("tests/lib/selftests.sh", "microvm-arm64")), opt_in=True),
     Suite("arm64/signing", ((FL, "stage", "tiny-arm64"), (FL, "vm", "busybox", "aarch64")),
@@ -117,6 +119,9 @@ class Boot:
     seconds: int = 1
     # Other variables for the programs.
     env: tuple[str, ...] = ()
+    # More arguments for QEMU, and what the kernel must then detect ("CPU features: detected: ...").
+    qemu: tuple[str, ...] = ()
+    detected: tuple[str, ...] = ()
     # Keep a CPU from idling for long, see AWAKE.
     awake: bool = False
     # The purpose of the test, and the reason for its settings.
@@ -142,6 +147,10 @@ MTHP = "thp_anon=64K:always;2M:inherit"
 # minute while others spin, even with the switch off.  The loop starts no programs, whose page
 # faults would be counted.
 AWAKE = "mkfifo /tmp/never; until read -r -t 1 nothing <>/tmp/never; do :; done & "
+
+# The newest CPU that QEMU emulates, and what its page tables differ in from those of neoverse-n1.
+NEWEST = ("-cpu", "max", "-machine", "mte=on")
+NEWEST_HAS = ("52-bit Virtual Addressing (LPA2)", "Memory Tagging Extension")
 
 RACES = ("munmap_race", "madvise_race", "hugetlb_race", "hugetlb_zero_race", "pmd_clear_race",
          "spf_race", "walk_race")
@@ -284,6 +293,26 @@ BOOTS = {boot.title: boot for boot in (
          reason="The section switches there.  A range of four sections is 2 GiB, too much for the "
          "tests that are left out: io_uring pins 1 GiB, scan_hole has 3 GiB for two ranges, and "
          "mbind_large and the vectors need more memory than a node has."),
+    Boot("arm64/va52/semantics", "microvm-arm64-va52", ARM64,
+         mem=3072, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",), qemu=NEWEST,
+         detected=NEWEST_HAS,
+         reason="Page tables of five levels, as with Debian's configuration on the newest CPUs."),
+    Boot("arm64/va52/races", "microvm-arm64-va52",
+         ("munmap_race -V off", "madvise_race -V off", "walk_race -V off",
+          "pmd_clear_race -V stock"),
+         mem=3072, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",), qemu=NEWEST,
+         detected=NEWEST_HAS,
+         reason="Tables of five levels that go away."),
+    Boot("arm64/va52/spf", "microvm-arm64-va52", ("spf_semantics", "spf_hold", "spf_race -V stock"),
+         mem=3072, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",), qemu=NEWEST,
+         detected=NEWEST_HAS,
+         reason="Speculative page faults there, beside memory with tags (MTE)."),
+    Boot("arm64/va52/folded", "microvm-arm64-va52",
+         ("munmap_semantics", "walk_semantics", "pmd_clear_semantics", "spf_semantics",
+          "spf_race -v wide"),
+         mem=3072, timeout=1500, append=NUMA, env=("FAULTLINE_COUNT=200",),
+         reason="The same kernel on a CPU with 48-bit addresses and without tags: the fifth level "
+         "is folded."),
     Boot("arm64/debug/semantics", "microvm-arm64-debug", ARM64,
          mem=4096, timeout=2700, append=NUMA, env=("FAULTLINE_COUNT=100",),
          reason="arm64/kernel/semantics under KASAN, lockdep and mm's own checks."),
@@ -464,6 +493,10 @@ RULES = {
              "walk=100000"),
         _spf("PMD_CLEAR_NO_TABLE_RCU", "freeing the only table of a munmap by RCU",
              "stop_munmap_table", "walk=100000"))),
+    "arm64/va52/spf-rules": (
+        Boot("", "microvm-arm64-va52", timeout=240, qemu=NEWEST), (
+            _spf("SPF_NO_SEQUENCE", "revalidation of memory that gets tags", "stop_tags",
+                 "lock=20000"),)),
     # With the hash MMU, a fault inserts a hash entry while the collapse flushes those of the
     # table.  Runs longer than spf-hash and with a wider window.  It does not prove that the
     # collapse has to drain the table (tests/models/protocol.py does): without the drain

@@ -35,7 +35,7 @@ def machine(row: Boot, *append: str) -> Machine:
     if row.preempt:
         parameters.append(f"preempt={row.preempt}")
     return Machine(FLAVOURS[row.flavour].image, cpus=row.cpus, mem=row.mem, icount=row.icount,
-                   icount_fair=fair, append=parameters)
+                   icount_fair=fair, append=parameters, qemu_args=list(row.qemu))
 
 
 def job(row: Boot) -> Job:
@@ -69,4 +69,7 @@ def main() -> int:
     if row.preempt and not any(message(line) == f"Dynamic Preempt: {row.preempt}"
                                for line in console.splitlines()):
         raise Fail(f"the kernel does not say that preemption is {row.preempt}")
+    for feature in row.detected:
+        if f"CPU features: detected: {feature}\n" not in console:
+            raise Fail(f"the kernel has not detected: {feature}")
     return report.status

@@ -198,6 +198,8 @@ FLAVOURS = {flavour.name: flavour for flavour in (
     # No page tables are shared there.
     Flavour("microvm-arm64-64k", (*ARM64_GUEST, "arm64-64k.config", *ARM64_TESTS),
             "-arm64-64k", arch=ARM64),
+    Flavour("microvm-arm64-va52", (*ARM64_GUEST, "arm64-va52.config", *ARM64_TESTS,
+                                   "faultline-hugetlb.config"), "-arm64-va52", arch=ARM64),
     Flavour("microvm-arm64-debug", (*ARM64_GUEST, *ARM64_TESTS, "faultline-hugetlb.config",
                                     "debug.config"), "-arm64-debug", arch=ARM64),
     Flavour("microvm-arm64-stock", ARM64_GUEST, "-arm64-stock", stock=True, arch=ARM64),

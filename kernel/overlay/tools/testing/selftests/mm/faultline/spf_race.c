@@ -791,6 +791,34 @@ TEST_F_TIMEOUT(spf_race, stop_mprotect, TIMEOUT)
 	stop_test(_metadata, self, STOP_LEN, stop_mprotect);
 }
 
+/* Memory has tags as soon as mprotect() returns, whoever has mapped its pages. */
+static bool stop_tags(struct world *w, __u64 dice)
+{
+	char *map = map_of(w);
+	size_t i;
+
+	/* No mprotect() takes them away. */
+	if (!map_fresh_at(map, w->len) || !advise_pages(w, map, w->len))
+		return false;
+	usleep(100);
+	if (mprotect(map, w->len, PROT_READ | PROT_WRITE | TAGGED))
+		return false;
+	for (i = 0; i < w->len; i += page_size())
+		tag_write(map + i, 5);
+	usleep(500);
+	for (i = 0; i < w->len; i += page_size())
+		if (tag_read(map + i) != 5)
+			atomic_fetch_add(&w->run.wrong, 1);
+	return true;
+}
+
+TEST_F_TIMEOUT(spf_race, stop_tags, TIMEOUT)
+{
+	if (!have_tags())
+		SKIP(return, "this machine has no memory tags");
+	stop_test(_metadata, self, STOP_LEN, stop_tags);
+}
+
 /* The number of populated pages: mapped or swapped out. */
 static long pages_there(const char *map, size_t len)
 {

@@ -540,6 +540,75 @@ static void *fill_by_uffd(void *arg)
 	return NULL;
 }
 
+/* Each page has a tag of its own, but never 0, which fresh memory has. */
+static int tag_of(size_t i)
+{
+	return 1 + i % 15;
+}
+
+/* The number of pages whose memory does not have the tag. */
+static int bad_tags(FIXTURE_DATA(spf) *self, char *map)
+{
+	int bad = 0;
+	size_t i;
+
+	for (i = 0; i < PAGES; i++)
+		bad += tag_read(map + i * self->ps) != tag_of(i);
+	return bad;
+}
+
+/* Copies have the tags of the memory, for parent and child. */
+TEST_F(spf, tags_fall_back)
+{
+	size_t i;
+	char *map;
+	pid_t pid;
+
+	if (!have_tags())
+		SKIP(return, "this machine has no memory tags");
+	map = mmap(NULL, self->len, PROT_READ | PROT_WRITE | TAGGED,
+		   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ASSERT_NE(MAP_FAILED, map);
+	madvise(map, self->len, MADV_NOHUGEPAGE);
+	for (i = 0; i < PAGES; i++)
+		tag_write(map + i * self->ps, tag_of(i));
+	EXPECT_COUNT("abort_unsupported", PAGES);
+	fill_pages(map, self->len, TAG);
+	pid = fork_bound();
+	ASSERT_LE(0, pid);
+	if (!pid) {
+		fill_pages(map, self->len, ~TAG);
+		_exit(bad_tags(self, map) || bad_pages(map, self->len, ~TAG));
+	}
+	fill_pages(map, self->len / 2, TAG);
+	EXPECT_EQ(0, reap(pid));
+	EXPECT_EQ(0, bad_tags(self, map));
+	EXPECT_EQ(0, bad_pages(map, self->len, TAG));
+}
+
+/* Memory gets tags after speculative faults have mapped it, and the zero page. */
+TEST_F(spf, tags_come_later)
+{
+	size_t i;
+
+	if (!have_tags())
+		SKIP(return, "this machine has no memory tags");
+	fill_pages(self->map, self->len / 2, TAG);
+	for (i = PAGES / 2; i < PAGES; i++)
+		EXPECT_EQ(0, word_read(page(self, i)));
+	EXPECT_COUNT("anon", PAGES / 2);
+	EXPECT_COUNT("zero", PAGES / 2);
+	ASSERT_EQ(0, mprotect(self->map, self->len,
+			      PROT_READ | PROT_WRITE | TAGGED));
+	for (i = 0; i < PAGES; i++)
+		EXPECT_EQ(0, tag_read(page(self, i)));
+	for (i = 0; i < PAGES; i++)
+		tag_write(page(self, i), tag_of(i));
+	EXPECT_EQ(0, bad_tags(self, self->map));
+	EXPECT_EQ(0, bad_pages(self->map, self->len / 2, TAG));
+	EXPECT_COUNT("cow", 0);
+}
+
 TEST_F(spf, userfaultfd_falls_back)
 {
 	int fd = uffd_open(0, NULL);

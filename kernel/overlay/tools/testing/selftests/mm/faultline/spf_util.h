@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -42,6 +43,52 @@ static inline bool spf_fills_holes(void)
 		fclose(f);
 	return !hash;
 }
+
+/*
+ * Memory tags (MTE) of arm64: with PROT_MTE, each 16 bytes of memory have a tag of four
+ * bits.  Reading and writing tags needs no tagged pointer.
+ */
+#ifdef __aarch64__
+#define TAGGED		0x20	/* PROT_MTE */
+
+static inline bool have_tags(void)
+{
+	return getauxval(AT_HWCAP2) & (1UL << 18);	/* HWCAP2_MTE */
+}
+
+static inline void tag_write(char *p, int tag)
+{
+	uintptr_t to = (uintptr_t)p | (uintptr_t)tag << 56;
+
+	asm volatile(".arch armv8.5-a+memtag\n\tstg %0, [%0]"
+		     : : "r"(to) : "memory");
+}
+
+static inline int tag_read(char *p)
+{
+	uintptr_t from = (uintptr_t)p;
+
+	asm volatile(".arch armv8.5-a+memtag\n\tldg %0, [%0]"
+		     : "+r"(from) : : "memory");
+	return from >> 56 & 15;
+}
+#else
+#define TAGGED		0
+
+static inline bool have_tags(void)
+{
+	return false;
+}
+
+static inline void tag_write(char *p, int tag)
+{
+}
+
+static inline int tag_read(char *p)
+{
+	return 0;
+}
+#endif
 
 static const struct vm_knob spf_knob = {
 	.name = SPF_KNOB,
