@@ -116,7 +116,7 @@ WITHOUT_FILE = {
                   "has those of the tables"),
     "hugetlb_zero.rst": (2, "make bench BENCH=hugetlb_zero"),
     "madvise.rst": (26, "make bench BENCH=munmap"),
-    "munmap.rst": (37, "make bench BENCH=munmap and survey, make run; and a limit"),
+    "munmap.rst": (38, "make bench BENCH=munmap and survey, make run; and a limit"),
     "objections.rst": (23, "make bench BENCH=munmap, BENCH=hugetlb, BENCH=spf, BENCH=workloads"),
     "pmd_clear.rst": (1, "the entries of a page table"),
     "spf.rst": (20, "make bench BENCH=spf"),

@@ -63,6 +63,8 @@ bool __munmap_section_replace(struct mm_struct *mm, const struct file *file,
 			      unsigned long start, unsigned long len,
 			      vm_flags_t vm_flags);
 void __vma_munmap_complete(struct vm_area_struct *vma);
+void __munmap_section_unmap_cache(struct mm_struct *mm, unsigned long start,
+				  unsigned long len, unsigned long flags);
 
 bool munmap_section_begin(struct munmap_op *op, struct mm_struct *mm,
 			  unsigned long start, unsigned long end);
@@ -119,6 +121,27 @@ static inline bool munmap_section_replace(struct mm_struct *mm,
 {
 	return munmap_section_wanted(mm, start, len) &&
 	       __munmap_section_replace(mm, file, start, len, vm_flags);
+}
+
+/**
+ * munmap_section_unmap_cache - unmap shared files before mmap() replaces them
+ * @mm:    The address space of current, not locked.
+ * @start: Start of the range of the mmap(), not yet checked.
+ * @len:   Its length in bytes, not yet checked.
+ * @flags: MAP_*.
+ *
+ * Without MAP_FIXED, and with MAP_FIXED_NOREPLACE, this does nothing.  It may sleep, and
+ * leaves off in the middle if current is being killed.
+ */
+static inline void munmap_section_unmap_cache(struct mm_struct *mm,
+					      unsigned long start,
+					      unsigned long len,
+					      unsigned long flags)
+{
+	/* Pairs with WRITE_ONCE() in munmap_section_apply(). */
+	if (static_branch_unlikely(&munmap_section_key) &&
+	    len >= READ_ONCE(munmap_section_bytes))
+		__munmap_section_unmap_cache(mm, start, len, flags);
 }
 
 /**
@@ -352,6 +375,13 @@ static inline bool munmap_section_replace(struct mm_struct *mm,
 					  vm_flags_t vm_flags)
 {
 	return false;
+}
+
+static inline void munmap_section_unmap_cache(struct mm_struct *mm,
+					      unsigned long start,
+					      unsigned long len,
+					      unsigned long flags)
+{
 }
 
 static inline bool vma_munmap_pending(const struct vm_area_struct *vma)

@@ -103,6 +103,8 @@
  *  R6. A VMA that a munmap has marked as well is dead.  Step 3 zaps it, for R5,
  *      and leaves the rest to that munmap.
  *
+ * For an mmap() over shared mappings of files, see munmap_file.c.
+ *
  * One mm has room for MUNMAP_SECTION_MAX_OPS marks, so operations whose ranges
  * overlap stay independent: either may unmap a VMA that has both marks.
  *
@@ -367,13 +369,19 @@ static struct vm_area_struct *section_next_vma(struct mm_struct *mm,
 	return vma;
 }
 
-/*
- * Lock for reading the first VMA at or above *@addr that is worth it, and move
- * *@addr into it.
+/**
+ * munmap_lock_vma - lock for reading the next VMA that is worth a section
+ * @mm:   The address space, not locked.
+ * @addr: Where to begin; is moved into the VMA.
+ * @end:  Where to end.
+ * @killable: Give up if current is being killed while it waits for a writer.
+ *
+ * Smaller VMAs than SECTION_VMA_MIN are skipped.
+ *
+ * Return: the VMA, which holds *@addr, or NULL if there is none before @end.
  */
-static struct vm_area_struct *section_lock_vma(struct mm_struct *mm,
-					       unsigned long *addr,
-					       unsigned long end)
+struct vm_area_struct *munmap_lock_vma(struct mm_struct *mm, unsigned long *addr,
+				       unsigned long end, bool killable)
 {
 	struct vm_area_struct *vma;
 	unsigned long start = *addr;
@@ -388,7 +396,10 @@ static struct vm_area_struct *section_lock_vma(struct mm_struct *mm,
 	}
 
 	/* It is being changed, or was: look again, with the lock. */
-	mmap_read_lock(mm);
+	if (!killable)
+		mmap_read_lock(mm);
+	else if (mmap_read_lock_killable(mm))
+		return NULL;
 	vma = section_next_vma(mm, addr, end);
 	/* Nobody can write-lock it now, so this does not wait. */
 	if (vma)
@@ -567,8 +578,6 @@ static unsigned long section_zap(struct vm_area_struct *vma,
 				 struct section *section)
 {
 	struct zap_details details = section_details(vma);
-	struct section_step first;
-	long probe = WORK_LEAF;
 
 	if (is_vm_hugetlb_page(vma)) {
 		/*
@@ -584,18 +593,14 @@ static unsigned long section_zap(struct vm_area_struct *vma,
 		return end;
 	}
 
-	/*
-	 * Begin at the first entry.  If there is none, do not open an mmu_gather,
-	 * which flushes the TLB if another one is open.
-	 */
-	faultline_spend_budget(vma->vm_mm, start, end, &probe, &first);
-	if (first.start == end) {
+	start = faultline_first_entry(vma, start, end);
+	if (start == end) {
 		vma_end_read(vma);
 		return end;
 	}
 	section->hide_flush = may_hide_flush(vma);
 	section_set_tested(section);
-	return faultline_zap_section(vma, first.start, end, section, &details);
+	return faultline_zap_section(vma, start, end, section, &details);
 }
 
 /* Zap all marked VMAs.  Returns the number of sections. */
@@ -613,7 +618,7 @@ static unsigned long section_zap_all(struct munmap_op *op)
 
 		cond_resched();
 		begin = ktime_get_ns();
-		vma = section_lock_vma(op->mm, &addr, op->end);
+		vma = munmap_lock_vma(op->mm, &addr, op->end, false);
 		if (!vma)
 			break;
 		start = addr;
@@ -1372,7 +1377,8 @@ bool __munmap_section_replace(struct mm_struct *mm, const struct file *file,
 	    !may_expand_vm(mm, vm_flags, 0) ||
 	    range_split_edges(mm, start, end) ||
 	    !section_begin_op(&op, mm, start, end, true)) {
-		count_vm_event(MUNMAP_SECTION_ATOMIC);
+		if (!munmap_range_is_cache(mm, start, end))
+			count_vm_event(MUNMAP_SECTION_ATOMIC);
 		return false;
 	}
 

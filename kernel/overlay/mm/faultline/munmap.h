@@ -1,12 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Faultline: hooks for tests that break the rules of section-wise munmap.
+ * Faultline: section-wise munmap, what its files share, and hooks for tests that break
+ * its rules.
  */
 #ifndef _MM_FAULTLINE_MUNMAP_H
 #define _MM_FAULTLINE_MUNMAP_H
 
 #include <linux/bits.h>
 #include <linux/types.h>
+
+struct mm_struct;
+struct vm_area_struct;
+
+struct vm_area_struct *munmap_lock_vma(struct mm_struct *mm, unsigned long *addr,
+				       unsigned long end, bool killable);
+bool munmap_range_is_cache(struct mm_struct *mm, unsigned long start,
+			   unsigned long end);
 
 /* Rules that a test breaks; I3, I4 and T4 are those in munmap.c. */
 enum munmap_rule {

@@ -152,6 +152,27 @@ unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
 	return addr;
 }
 
+/**
+ * faultline_first_entry - find where a section has something to do
+ * @vma:   The VMA, locked for reading; not of hugetlb.
+ * @start: Where to begin.
+ * @end:   Where to end.
+ *
+ * Where there is nothing, an mmu_gather must not be opened: it flushes the TLB if
+ * another one is open.
+ *
+ * Return: the address of the first entry, or of a page table, or @end.
+ */
+unsigned long faultline_first_entry(struct vm_area_struct *vma,
+				    unsigned long start, unsigned long end)
+{
+	struct section_step first;
+	long probe = WORK_LEAF;
+
+	faultline_spend_budget(vma->vm_mm, start, end, &probe, &first);
+	return first.start;
+}
+
 /* === Steps ================================================================ */
 
 /* Steps that flush the TLB each, in tlb_end_vma(), are longer. */

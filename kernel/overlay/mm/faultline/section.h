@@ -141,6 +141,8 @@ unsigned long faultline_mapped_pages(struct mm_struct *mm);
 unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
 				     unsigned long end, long *budget,
 				     struct section_step *step);
+unsigned long faultline_first_entry(struct vm_area_struct *vma,
+				    unsigned long start, unsigned long end);
 unsigned long faultline_next_step(struct vm_area_struct *vma, unsigned long addr,
 				  unsigned long end, struct section *section,
 				  struct section_step *step);

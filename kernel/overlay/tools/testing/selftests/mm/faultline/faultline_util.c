@@ -1026,6 +1026,28 @@ int uffd_protect(int fd, const void *addr, size_t len, bool protect)
 	return ioctl(fd, UFFDIO_WRITEPROTECT, &wp);
 }
 
+size_t pagemap_pages(const void *addr, size_t len, int bit)
+{
+	size_t size = len / page_size() * sizeof(__u64), i, found = 0;
+	off_t offset = (uintptr_t)addr / page_size() * sizeof(__u64);
+	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+	__u64 *entries = malloc(size);
+
+	if (fd >= 0 && entries && pread(fd, entries, size, offset) ==
+				  (ssize_t)size)
+		for (i = 0; i < size / sizeof(__u64); i++)
+			found += entries[i] >> bit & 1;
+	free(entries);
+	if (fd >= 0)
+		close(fd);
+	return found;
+}
+
+size_t uffd_protected(const void *addr, size_t len)
+{
+	return pagemap_pages(addr, len, PAGEMAP_UFFD_WP);
+}
+
 static void *uffd_reader_main(void *arg)
 {
 	struct uffd_reader *r = arg;

@@ -332,6 +332,15 @@ int uffd_open(__u64 features, __u64 *got);
 int uffd_register(int fd, const void *addr, size_t len, __u64 mode);
 int uffd_unregister(int fd, const void *addr, size_t len);
 int uffd_protect(int fd, const void *addr, size_t len, bool protect);
+/* The pages of a range that are write-protected. */
+size_t uffd_protected(const void *addr, size_t len);
+
+/* Bits in an entry of /proc/PID/pagemap: written to, write-protected by userfaultfd. */
+#define PAGEMAP_SOFT_DIRTY	55
+#define PAGEMAP_UFFD_WP		57
+
+/* The pages of a range whose entries have a bit. */
+size_t pagemap_pages(const void *addr, size_t len, int bit);
 
 /* A thread that reads the events of a userfaultfd. */
 struct uffd_reader {

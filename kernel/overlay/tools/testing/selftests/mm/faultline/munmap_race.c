@@ -1878,6 +1878,65 @@ TEST_F_TIMEOUT(race, collapse_elsewhere, TIMEOUT)
 	EXPECT_GT(64 * 1024, status_kb("VmPTE"));
 }
 
+/* --- over_file: threads write to a file while one of its mappings is replaced */
+
+struct over_file {
+	struct collapse file;
+	bool huge;		/* the kernel has transparent huge pages */
+};
+
+static int replace_file(struct race *r)
+{
+	struct over_file *o = r->data;
+
+	return mmap(r->start, r->len, PROT_READ | PROT_WRITE,
+		    MAP_SHARED | MAP_FIXED, o->file.fd, 0) == r->start ? 0 : -errno;
+}
+
+/* A word that is written through one mapping is read through the other at once. */
+static void over_file_racer(struct race *r, int id)
+{
+	struct over_file *o = r->data;
+	size_t ps = page_size(), at, word = ps - (id + 1) * sizeof(__u64);
+	__u64 seed = r->tag + id, n = 0;
+
+	while (!atomic_load(&r->done)) {
+		at = random_next(&seed) % (r->len / ps) * ps;
+		if (!id && o->huge) {
+			madvise(o->file.other + at / pmd_size() * pmd_size(),
+				pmd_size(), MADV_COLLAPSE);
+			continue;
+		}
+		word_write(r->start + at + word, ++n);
+		if (word_read(o->file.other + at + word) != n)
+			race_wrong(r);
+		race_acted(r, !atomic_load(&r->done));
+	}
+}
+
+static bool over_file_verify(struct race *r)
+{
+	struct over_file *o = r->data;
+	bool good = !r->ret && !bad_pages(r->start, r->len, r->tag) &&
+		    !bad_pages(o->file.other, r->len, r->tag);
+
+	munmap(o->file.other, r->len);
+	close(o->file.fd);
+	return good;
+}
+
+TEST_F_TIMEOUT(race, over_file, TIMEOUT)
+{
+	struct over_file o = {
+		.huge = !access("/sys/kernel/mm/transparent_hugepage/enabled",
+				F_OK),
+	};
+
+	RACE_TEST(&self->r, &o, .racers = 3, .prepare = prepare_collapse,
+		  .racer = over_file_racer, .call = replace_file,
+		  .verify = over_file_verify);
+}
+
 /* --- contended: a call that replaces a part ends the section that is zapped */
 
 #define PINS	64

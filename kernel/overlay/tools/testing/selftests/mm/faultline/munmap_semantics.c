@@ -861,6 +861,154 @@ TEST_F_TIMEOUT(munmap, fixed_in_one_piece, TIMEOUT)
 	close(fd);
 }
 
+/* --- mmap(MAP_FIXED) over shared mappings of files */
+
+/* A shared mapping of a file in memory, filled, and the file. */
+static char *map_file_filled(size_t len, int *fd)
+{
+	char *p = MAP_FAILED;
+
+	*fd = memfd_create("shared", MFD_CLOEXEC);
+	if (*fd < 0 || ftruncate(*fd, len))
+		return NULL;
+	p = mmap(free_range(len), len, PROT_READ | PROT_WRITE,
+		 MAP_SHARED | MAP_FIXED, *fd, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	madvise(p, len, MADV_NOHUGEPAGE);
+	fill_pages(p, len, TAG);
+	return p;
+}
+
+/* Pages of the file whose content is not that of fill_pages(). */
+static long bad_in_file(int fd, size_t len)
+{
+	size_t ps = page_size(), i;
+	long bad = 0;
+	__u64 word;
+
+	for (i = 0; i < len / ps; i++)
+		bad += pread(fd, &word, sizeof(word), i * ps) != sizeof(word) ||
+		       word != page_word(TAG, i);
+	return bad;
+}
+
+/* The mmap() counts as one call that has worked by sections. */
+static void expect_cache_unmapped(struct __test_metadata *_metadata,
+				  struct state *s)
+{
+	EXPECT_EQ(s->on, counted(&s->before, "calls"));
+	EXPECT_EQ(s->on, counted(&s->before, "replaced"));
+	EXPECT_EQ(0, counted(&s->before, "atomic"));
+	EXPECT_EQ(s->on, counted(&s->before, "sections") > 1);
+}
+
+TEST_F_TIMEOUT(munmap, fixed_over_file, TIMEOUT)
+{
+	char *p;
+	int fd;
+
+	p = map_file_filled(BIG, &fd);
+	ASSERT_NE(NULL, p);
+	catch_faults();
+	note_base(&self->s);
+	ASSERT_EQ(p, decommit(p, BIG));
+	expect_cache_unmapped(_metadata, &self->s);
+	expect_empty(_metadata, p, BIG);
+	EXPECT_EQ(0, bad_in_file(fd, BIG));
+	EXPECT_EQ(self->s.vm_size, status_kb("VmSize"));
+	EXPECT_EQ(0, munmap(p, BIG));
+	close(fd);
+}
+
+/* The file maps itself: no page is lost, and both ends are left alone. */
+TEST_F_TIMEOUT(munmap, fixed_file_over_file, TIMEOUT)
+{
+	size_t ps = page_size(), head = 3 * ps, tail = 5 * ps;
+	size_t len = head + BIG + tail;
+	char *p;
+	int fd;
+
+	p = map_file_filled(len, &fd);
+	ASSERT_NE(NULL, p);
+	note_base(&self->s);
+	ASSERT_EQ(p + head, mmap(p + head, BIG, PROT_READ, MAP_SHARED | MAP_FIXED,
+				 fd, head));
+	expect_cache_unmapped(_metadata, &self->s);
+	EXPECT_EQ(3, mappings(p, len));
+	EXPECT_EQ((long)((head + tail) / KIB), smaps_kb(p, len, "Rss"));
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+	EXPECT_EQ(0, munmap(p, len));
+	close(fd);
+}
+
+/* Where userfaultfd, mlock() or a private copy is, pages stay even if mmap() fails. */
+TEST_F_TIMEOUT(munmap, fixed_over_file_refused, TIMEOUT)
+{
+	const size_t ps = page_size(), part = BIG / 4;
+	int fd, uffd, readable;
+	long kept, locked;
+	char *p;
+
+	p = map_file_filled(BIG, &fd);
+	ASSERT_NE(NULL, p);
+	/* The new mapping may not write to this file. */
+	readable = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	ASSERT_LE(0, readable);
+	/* Private: half of it is copied, the rest was read. */
+	ASSERT_EQ(p, mmap(p, part, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_FIXED, fd, 0));
+	fill_pages(p, part / 2, TAG);
+	EXPECT_EQ(0, bad_pages(p, part, TAG));
+	kept = part;
+	locked = !mlock(p + part, part);
+	if (locked)
+		kept += part;
+	uffd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP |
+			 UFFD_FEATURE_WP_HUGETLBFS_SHMEM, NULL);
+	if (uffd >= 0 && !uffd_register(uffd, p + 2 * part, part,
+					UFFDIO_REGISTER_MODE_WP)) {
+		EXPECT_EQ(0, uffd_protect(uffd, p + 2 * part, part, true));
+		kept += part;
+	}
+	note_base(&self->s);
+	EXPECT_EQ(MAP_FAILED, mmap(p, BIG, PROT_READ | PROT_WRITE,
+				   MAP_SHARED | MAP_FIXED, readable, 0));
+	EXPECT_EQ(EACCES, errno);
+	expect_cache_unmapped(_metadata, &self->s);
+	EXPECT_EQ((self->s.on ? kept : (long)BIG) / (long)KIB,
+		  smaps_kb(p, BIG, "Rss"));
+	if (kept == 3 * (long)part)
+		EXPECT_EQ(part / ps, uffd_protected(p + 2 * part, part));
+	if (locked)
+		EXPECT_EQ((long)(part / KIB), smaps_kb(p + part, part, "Locked"));
+	EXPECT_EQ((long)(part / 2 / KIB), smaps_kb(p, part, "Anonymous"));
+	close(uffd);
+	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+	EXPECT_EQ(0, bad_in_file(fd, BIG));
+	EXPECT_EQ(0, munmap(p, BIG));
+	close(readable);
+	close(fd);
+}
+
+/* MAP_FIXED_NOREPLACE replaces nothing, so nothing is unmapped. */
+TEST_F_TIMEOUT(munmap, noreplace_over_file, TIMEOUT)
+{
+	char *p;
+	int fd;
+
+	p = map_file_filled(BIG, &fd);
+	ASSERT_NE(NULL, p);
+	note_base(&self->s);
+	EXPECT_EQ(MAP_FAILED, mmap(p, BIG, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
+				   MAP_FIXED | MAP_FIXED_NOREPLACE, -1, 0));
+	EXPECT_EQ(EEXIST, errno);
+	expect_whole(_metadata, &self->s);
+	EXPECT_EQ((long)(BIG / KIB), smaps_kb(p, BIG, "Rss"));
+	EXPECT_EQ(0, munmap(p, BIG));
+	close(fd);
+}
+
 /* Refused: nothing is lost. */
 TEST_F_TIMEOUT(munmap, fixed_refused, TIMEOUT)
 {

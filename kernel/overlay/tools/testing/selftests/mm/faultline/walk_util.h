@@ -214,34 +214,6 @@ static inline char *map_private_again(const char *file, size_t len)
 	return p == MAP_FAILED ? NULL : p;
 }
 
-/* Bits in an entry of /proc/PID/pagemap: written to, write-protected by userfaultfd. */
-#define PAGEMAP_SOFT_DIRTY	55
-#define PAGEMAP_UFFD_WP		57
-
-/* The pages of a range whose entries have a bit. */
-static inline size_t pagemap_pages(const void *addr, size_t len, int bit)
-{
-	size_t size = len / page_size() * sizeof(__u64), i, found = 0;
-	off_t offset = (uintptr_t)addr / page_size() * sizeof(__u64);
-	int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
-	__u64 *entries = malloc(size);
-
-	if (fd >= 0 && entries && pread(fd, entries, size, offset) ==
-				  (ssize_t)size)
-		for (i = 0; i < size / sizeof(__u64); i++)
-			found += entries[i] >> bit & 1;
-	free(entries);
-	if (fd >= 0)
-		close(fd);
-	return found;
-}
-
-/* The pages of a range that userfaultfd has write-protected. */
-static inline size_t uffd_protected(const void *addr, size_t len)
-{
-	return pagemap_pages(addr, len, PAGEMAP_UFFD_WP);
-}
-
 /* The pages of a range that were written to since the bits were cleared. */
 static inline size_t soft_dirty(const void *addr, size_t len)
 {
