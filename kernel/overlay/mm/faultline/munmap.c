@@ -201,12 +201,6 @@ struct faultline_toggle munmap_section_toggle = {
 };
 
 /*
- * Step 2 leaves shorter VMAs to step 3: locking one and flushing the TLB for it
- * would cost more than it saves.
- */
-#define SECTION_VMA_MIN		PMD_SIZE
-
-/*
  * Step 3 lets go of mmap_lock after the VMA in which it has reached this many
  * pages.  Scanning an empty table takes about as long as zapping 4 pages, removing
  * a VMA as long as 3.
@@ -376,9 +370,10 @@ static struct vm_area_struct *section_next_vma(struct mm_struct *mm,
  * @end:  Where to end.
  * @killable: Give up if current is being killed while it waits for a writer.
  *
- * Smaller VMAs than SECTION_VMA_MIN are skipped.
+ * Smaller VMAs than SECTION_VMA_MIN are skipped, unless one was split meanwhile.
  *
- * Return: the VMA, which holds *@addr, or NULL if there is none before @end.
+ * Return: the VMA, which holds *@addr; NULL if there is none before @end, or if current
+ * is being killed.
  */
 struct vm_area_struct *munmap_lock_vma(struct mm_struct *mm, unsigned long *addr,
 				       unsigned long end, bool killable)

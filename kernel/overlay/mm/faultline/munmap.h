@@ -7,10 +7,17 @@
 #define _MM_FAULTLINE_MUNMAP_H
 
 #include <linux/bits.h>
+#include <linux/pgtable.h>
 #include <linux/types.h>
 
 struct mm_struct;
 struct vm_area_struct;
+
+/*
+ * Shorter VMAs are left for later: locking one and flushing the TLB for it would cost
+ * more than it saves.
+ */
+#define SECTION_VMA_MIN		PMD_SIZE
 
 struct vm_area_struct *munmap_lock_vma(struct mm_struct *mm, unsigned long *addr,
 				       unsigned long end, bool killable);

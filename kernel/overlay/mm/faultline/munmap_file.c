@@ -58,7 +58,8 @@ static bool vma_has_cache(struct vm_area_struct *vma)
  * @start: Start of the range of an mmap().
  * @end:   Its end.
  *
- * Return: true if munmap_section_unmap_cache() can have unmapped every page.
+ * Return: true if munmap_section_unmap_cache() unmaps all of such a range.  shmat()
+ * and remap_file_pages() do not call it, but are not told apart.
  */
 bool munmap_range_is_cache(struct mm_struct *mm, unsigned long start,
 			   unsigned long end)
@@ -67,7 +68,8 @@ bool munmap_range_is_cache(struct mm_struct *mm, unsigned long start,
 	struct vm_area_struct *vma;
 
 	for_each_vma_range(vmi, vma, end)
-		if (!vma_has_cache(vma))
+		if (!vma_has_cache(vma) ||
+		    vma->vm_end - vma->vm_start < SECTION_VMA_MIN)
 			return false;
 
 	return true;
@@ -76,14 +78,16 @@ bool munmap_range_is_cache(struct mm_struct *mm, unsigned long start,
 /*
  * Lock for reading the first VMA with page cache at or above *@addr, and move *@addr
  * into it.  Returns NULL if there is none before @end, or if current is being killed.
+ * *@begin is when it began to lock this VMA.
  */
 static struct vm_area_struct *section_lock_cache(struct mm_struct *mm,
 						 unsigned long *addr,
-						 unsigned long end)
+						 unsigned long end, u64 *begin)
 {
 	struct vm_area_struct *vma;
 
 	while (*addr < end && !fatal_signal_pending(current)) {
+		*begin = ktime_get_ns();
 		vma = munmap_lock_vma(mm, addr, end, true);
 		if (!vma || vma_has_cache(vma))
 			return vma;
@@ -95,15 +99,16 @@ static struct vm_area_struct *section_lock_cache(struct mm_struct *mm,
 	return NULL;
 }
 
-/* Does all of it fit in one section?  As range_fits_section(), without mmap_lock. */
+/* Does the cache in it fit in one section?  An estimate, without mmap_lock. */
 static bool cache_fits_section(struct mm_struct *mm, unsigned long addr,
 			       unsigned long end, unsigned long size)
 {
 	long budget = section_budget(size);
 	struct vm_area_struct *vma;
+	u64 begin;
 
 	while (budget > 0) {
-		vma = section_lock_cache(mm, &addr, end);
+		vma = section_lock_cache(mm, &addr, end, &begin);
 		if (!vma)
 			return true;
 		addr = faultline_spend_budget(mm, addr, min(vma->vm_end, end),
@@ -137,6 +142,9 @@ static unsigned long section_unmap_cache(struct vm_area_struct *vma,
 		return end;
 	}
 	reached = faultline_zap_section(vma, start, end, &section, &details);
+	/* It was a hole. */
+	if (section.budget == budget)
+		return reached;
 
 	*unmapped = true;
 	if (section.contended)
@@ -171,10 +179,10 @@ void __munmap_section_unmap_cache(struct mm_struct *mm, unsigned long start,
 
 	lru_add_drain();
 	for (;;) {
-		const u64 begin = ktime_get_ns();
 		struct vm_area_struct *vma;
+		u64 begin;
 
-		vma = section_lock_cache(mm, &addr, end);
+		vma = section_lock_cache(mm, &addr, end, &begin);
 		if (!vma)
 			break;
 		addr = section_unmap_cache(vma, addr, min(vma->vm_end, end),

@@ -161,7 +161,8 @@ unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
  * Where there is nothing, an mmu_gather must not be opened: it flushes the TLB if
  * another one is open.
  *
- * Return: the address of the first entry, or of a page table, or @end.
+ * Return: the address of the first entry or page table, or @end.  There may be none if
+ * a table of a higher level is empty.
  */
 unsigned long faultline_first_entry(struct vm_area_struct *vma,
 				    unsigned long start, unsigned long end)

@@ -1883,12 +1883,24 @@ TEST_F_TIMEOUT(race, collapse_elsewhere, TIMEOUT)
 struct over_file {
 	struct collapse file;
 	bool huge;		/* the kernel has transparent huge pages */
+	atomic_bool calling;	/* in this round, mmap() */
 };
+
+/* Base pages, so that there is enough to do for several sections. */
+static bool prepare_over_file(struct race *r)
+{
+	struct over_file *o = r->data;
+
+	atomic_store(&o->calling, false);
+	return prepare_collapse(r) &&
+	       (!o->huge || !madvise(r->start, r->len, MADV_NOHUGEPAGE));
+}
 
 static int replace_file(struct race *r)
 {
 	struct over_file *o = r->data;
 
+	atomic_store(&o->calling, true);
 	return mmap(r->start, r->len, PROT_READ | PROT_WRITE,
 		    MAP_SHARED | MAP_FIXED, o->file.fd, 0) == r->start ? 0 : -errno;
 }
@@ -1899,8 +1911,10 @@ static void over_file_racer(struct race *r, int id)
 	struct over_file *o = r->data;
 	size_t ps = page_size(), at, word = ps - (id + 1) * sizeof(__u64);
 	__u64 seed = r->tag + id, n = 0;
+	bool calling;
 
 	while (!atomic_load(&r->done)) {
+		calling = atomic_load(&o->calling);
 		at = random_next(&seed) % (r->len / ps) * ps;
 		if (!id && o->huge) {
 			madvise(o->file.other + at / pmd_size() * pmd_size(),
@@ -1910,7 +1924,7 @@ static void over_file_racer(struct race *r, int id)
 		word_write(r->start + at + word, ++n);
 		if (word_read(o->file.other + at + word) != n)
 			race_wrong(r);
-		race_acted(r, !atomic_load(&r->done));
+		race_acted(r, calling && !atomic_load(&r->done));
 	}
 }
 
@@ -1920,6 +1934,7 @@ static bool over_file_verify(struct race *r)
 	bool good = !r->ret && !bad_pages(r->start, r->len, r->tag) &&
 		    !bad_pages(o->file.other, r->len, r->tag);
 
+	munmap(r->start, r->len);
 	munmap(o->file.other, r->len);
 	close(o->file.fd);
 	return good;
@@ -1932,7 +1947,7 @@ TEST_F_TIMEOUT(race, over_file, TIMEOUT)
 				F_OK),
 	};
 
-	RACE_TEST(&self->r, &o, .racers = 3, .prepare = prepare_collapse,
+	RACE_TEST(&self->r, &o, .racers = 3, .prepare = prepare_over_file,
 		  .racer = over_file_racer, .call = replace_file,
 		  .verify = over_file_verify);
 }

@@ -936,7 +936,7 @@ TEST_F_TIMEOUT(munmap, fixed_file_over_file, TIMEOUT)
 				 fd, head));
 	expect_cache_unmapped(_metadata, &self->s);
 	EXPECT_EQ(3, mappings(p, len));
-	EXPECT_EQ((long)((head + tail) / KIB), smaps_kb(p, len, "Rss"));
+	EXPECT_EQ(0, smaps_kb(p + head, BIG, "Rss"));
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
 	EXPECT_EQ(0, munmap(p, len));
 	close(fd);
@@ -945,13 +945,15 @@ TEST_F_TIMEOUT(munmap, fixed_file_over_file, TIMEOUT)
 /* Where userfaultfd, mlock() or a private copy is, pages stay even if mmap() fails. */
 TEST_F_TIMEOUT(munmap, fixed_over_file_refused, TIMEOUT)
 {
-	const size_t ps = page_size(), part = BIG / 4;
+	/* Three parts are kept; the rest is several page tables. */
+	const size_t ps = page_size(), part = BIG / 4, len = BIG + BIG / 2;
+	char *p, *rest;
 	int fd, uffd, readable;
-	long kept, locked;
-	char *p;
+	bool locked, armed;
 
-	p = map_file_filled(BIG, &fd);
+	p = map_file_filled(len, &fd);
 	ASSERT_NE(NULL, p);
+	rest = p + 3 * part;
 	/* The new mapping may not write to this file. */
 	readable = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
 	ASSERT_LE(0, readable);
@@ -960,33 +962,30 @@ TEST_F_TIMEOUT(munmap, fixed_over_file_refused, TIMEOUT)
 			  MAP_PRIVATE | MAP_FIXED, fd, 0));
 	fill_pages(p, part / 2, TAG);
 	EXPECT_EQ(0, bad_pages(p, part, TAG));
-	kept = part;
 	locked = !mlock(p + part, part);
-	if (locked)
-		kept += part;
 	uffd = uffd_open(UFFD_FEATURE_PAGEFAULT_FLAG_WP |
 			 UFFD_FEATURE_WP_HUGETLBFS_SHMEM, NULL);
-	if (uffd >= 0 && !uffd_register(uffd, p + 2 * part, part,
-					UFFDIO_REGISTER_MODE_WP)) {
+	armed = uffd >= 0 && !uffd_register(uffd, p + 2 * part, part,
+					    UFFDIO_REGISTER_MODE_WP);
+	if (armed)
 		EXPECT_EQ(0, uffd_protect(uffd, p + 2 * part, part, true));
-		kept += part;
-	}
 	note_base(&self->s);
-	EXPECT_EQ(MAP_FAILED, mmap(p, BIG, PROT_READ | PROT_WRITE,
+	EXPECT_EQ(MAP_FAILED, mmap(p, len, PROT_READ | PROT_WRITE,
 				   MAP_SHARED | MAP_FIXED, readable, 0));
 	EXPECT_EQ(EACCES, errno);
 	expect_cache_unmapped(_metadata, &self->s);
-	EXPECT_EQ((self->s.on ? kept : (long)BIG) / (long)KIB,
-		  smaps_kb(p, BIG, "Rss"));
-	if (kept == 3 * (long)part)
-		EXPECT_EQ(part / ps, uffd_protected(p + 2 * part, part));
+	/* Reclaim may have taken some pages of what is not locked. */
+	EXPECT_LT((long)(part / 2 / KIB), smaps_kb(p, part, "Rss"));
+	EXPECT_LT((long)(part / 4 / KIB), smaps_kb(p, part, "Anonymous"));
 	if (locked)
 		EXPECT_EQ((long)(part / KIB), smaps_kb(p + part, part, "Locked"));
-	EXPECT_EQ((long)(part / 2 / KIB), smaps_kb(p, part, "Anonymous"));
+	if (armed)
+		EXPECT_EQ(part / ps, uffd_protected(p + 2 * part, part));
+	EXPECT_EQ(self->s.on, !smaps_kb(rest, p + len - rest, "Rss"));
 	close(uffd);
-	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
-	EXPECT_EQ(0, bad_in_file(fd, BIG));
-	EXPECT_EQ(0, munmap(p, BIG));
+	EXPECT_EQ(0, bad_pages(p, len, TAG));
+	EXPECT_EQ(0, bad_in_file(fd, len));
+	EXPECT_EQ(0, munmap(p, len));
 	close(readable);
 	close(fd);
 }
@@ -1004,7 +1003,7 @@ TEST_F_TIMEOUT(munmap, noreplace_over_file, TIMEOUT)
 				   MAP_FIXED | MAP_FIXED_NOREPLACE, -1, 0));
 	EXPECT_EQ(EEXIST, errno);
 	expect_whole(_metadata, &self->s);
-	EXPECT_EQ((long)(BIG / KIB), smaps_kb(p, BIG, "Rss"));
+	EXPECT_LT((long)(BIG / 2 / KIB), smaps_kb(p, BIG, "Rss"));
 	EXPECT_EQ(0, munmap(p, BIG));
 	close(fd);
 }
