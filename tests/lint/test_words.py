@@ -44,3 +44,9 @@ def test_is_no() -> None:
         found += [f"{name}: {line[match.start() - 30:match.end() + 20]}"
                   for match in IS_NO.finditer(line)]
     assert not found
+
+
+def test_changelog() -> None:
+    """Lintian warns of lines above 80 columns in every package, after a build of all."""
+    text = (ROOT / "CHANGELOG").read_text("utf-8")
+    assert not [line for line in text.splitlines() if len(line) > 80]
