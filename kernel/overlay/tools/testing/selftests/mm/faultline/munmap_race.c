@@ -1940,6 +1940,12 @@ static bool over_file_verify(struct race *r)
 	return good;
 }
 
+/* The munmap() after each round works by sections as well. */
+static bool over_file_enough(struct race *r)
+{
+	return counted(&r->run.before, "replaced");
+}
+
 TEST_F_TIMEOUT(race, over_file, TIMEOUT)
 {
 	struct over_file o = {
@@ -1949,7 +1955,7 @@ TEST_F_TIMEOUT(race, over_file, TIMEOUT)
 
 	RACE_TEST(&self->r, &o, .racers = 3, .prepare = prepare_over_file,
 		  .racer = over_file_racer, .call = replace_file,
-		  .verify = over_file_verify);
+		  .verify = over_file_verify, .enough = over_file_enough);
 }
 
 /* --- contended: a call that replaces a part ends the section that is zapped */
