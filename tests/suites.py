@@ -148,7 +148,7 @@ MTHP = "thp_anon=64K:always;2M:inherit"
 # faults would be counted.
 AWAKE = "mkfifo /tmp/never; until read -r -t 1 nothing <>/tmp/never; do :; done & "
 
-# The newest CPU that QEMU emulates, and what its page tables differ in from those of neoverse-n1.
+# The newest CPU that QEMU emulates, and features that neoverse-n1, the default, does not have.
 NEWEST = ("-cpu", "max", "-machine", "mte=on")
 NEWEST_HAS = ("52-bit Virtual Addressing (LPA2)", "Memory Tagging Extension")
 

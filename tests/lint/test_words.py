@@ -47,6 +47,6 @@ def test_is_no() -> None:
 
 
 def test_changelog() -> None:
-    """Lintian warns of lines above 80 columns in every package, after a build of all."""
+    """A line has at most 80 columns; lintian warns of a longer one in each package."""
     text = (ROOT / "CHANGELOG").read_text("utf-8")
     assert not [line for line in text.splitlines() if len(line) > 80]

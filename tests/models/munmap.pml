@@ -147,7 +147,7 @@ proctype munmap(byte op; byte first)
 	p = first;
 	do
 	:: p < PAGES ->
-		/* section_lock_vma() */
+		/* munmap_lock_vma() */
 		v = 0;
 		if
 		:: atomic {

@@ -131,7 +131,7 @@ static inline bool munmap_section_replace(struct mm_struct *mm,
  * @flags: MAP_*.
  *
  * Without MAP_FIXED, and with MAP_FIXED_NOREPLACE, this does nothing.  It may sleep, and
- * leaves off in the middle if current is being killed.
+ * stops early if current is being killed.
  */
 static inline void munmap_section_unmap_cache(struct mm_struct *mm,
 					      unsigned long start,

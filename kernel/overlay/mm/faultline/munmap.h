@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Faultline: section-wise munmap, what its files share, and hooks for tests that break
- * its rules.
+ * Faultline: what the files of section-wise munmap share, and hooks for tests that
+ * break its rules.
  */
 #ifndef _MM_FAULTLINE_MUNMAP_H
 #define _MM_FAULTLINE_MUNMAP_H

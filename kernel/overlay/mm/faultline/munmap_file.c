@@ -7,9 +7,9 @@
  * section by section, each under the lock of its VMA.  mmap() then finds empty page
  * tables there, and does all that it does upstream.
  *
- *  F1. The mappings stay, and the next access maps the same pages again.  That entries
- *      go is nothing new for a program: reclaim and migration take them away, and so
- *      does MADV_DONTNEED of another thread.  So mmap() may fail, and others may change
+ *  F1. The mappings stay, and the next access maps the same pages again.  A program
+ *      cannot rely on page-table entries: reclaim, migration and MADV_DONTNEED of
+ *      another thread clear them as well.  So mmap() may fail, and others may change
  *      the address space meanwhile.  There is no mark, and faults go on; what they map
  *      again is left to mmap().
  *  F2. This is done for regular files and shared memory, where a fault finds the page

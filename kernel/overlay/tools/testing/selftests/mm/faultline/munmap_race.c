@@ -1940,7 +1940,7 @@ static bool over_file_verify(struct race *r)
 	return good;
 }
 
-/* The munmap() after each round works by sections as well. */
+/* Sections of the mmap(), not only of the munmap() after each round. */
 static bool over_file_enough(struct race *r)
 {
 	return counted(&r->run.before, "replaced");

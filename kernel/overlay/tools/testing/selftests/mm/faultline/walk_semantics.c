@@ -1501,9 +1501,9 @@ out:
 /* --- NUMA balancing */
 
 /*
- * This thread, and those that it starts, on one CPU.  On one CPU, a waiter that wakes up
- * preempts the scan.  On two, it may not: where CPUs take turns on one host thread, the
- * other CPU can be without a turn for a second.
+ * Keep this thread, and those that it starts, on one CPU, where a waiter that wakes up
+ * preempts the scan.  On another CPU it may be late: where CPUs take turns on one host
+ * thread, a CPU can be without a turn for a second.
  */
 static void stay_on_cpu(struct __test_metadata *_metadata)
 {
