@@ -101,7 +101,7 @@ static bool section_wanted(struct mm_struct *mm, int behavior,
 	}
 	if (mm == current->mm && atomic_read(&mm->mm_users) == 1)
 		return false;
-	return faultline_mapped_pages(mm) >= section / PAGE_SIZE;
+	return section_has_memory(mm, section);
 }
 
 /* Can the VMA lock replace mmap_lock, and will the call succeed? */

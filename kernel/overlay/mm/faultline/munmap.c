@@ -214,12 +214,6 @@ static_assert(MUNMAP_SECTION_MAX_OPS <=
 
 /* === When to unmap by sections ============================================ */
 
-/* Does it have as much memory as one section has? */
-static bool has_memory(struct mm_struct *mm, unsigned long section)
-{
-	return faultline_mapped_pages(mm) >= section / PAGE_SIZE;
-}
-
 /*
  * A single-threaded process has nobody to stall, and a small one would not
  * stall others for long: both stay on the upstream path.
@@ -238,7 +232,7 @@ bool __munmap_section_wanted(struct mm_struct *mm, unsigned long start,
 	if (mm != current->mm || atomic_read(&mm->mm_users) == 1)
 		return false;
 	/* Mappings are work as well, whatever is in them: range_fits_section(). */
-	return has_memory(mm, section) ||
+	return section_has_memory(mm, section) ||
 	       WORK_LEAF * mm->map_count >= section_budget(section);
 }
 
@@ -1360,7 +1354,7 @@ bool __munmap_section_replace(struct mm_struct *mm, const struct file *file,
 	struct munmap_op op;
 	bool replaceable;
 
-	if (!has_memory(mm, READ_ONCE(munmap_section_bytes)))
+	if (!section_has_memory(mm, READ_ONCE(munmap_section_bytes)))
 		return false;
 	replaceable = mapping_can_replace(mm, file, vm_flags) &&
 		      range_is_replaceable(mm, start, end);

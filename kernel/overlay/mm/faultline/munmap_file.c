@@ -171,7 +171,7 @@ void __munmap_section_unmap_cache(struct mm_struct *mm, unsigned long start,
 		return;
 	/* As __munmap_section_wanted(): somebody must be there to wait. */
 	if (!size || atomic_read(&mm->mm_users) == 1 ||
-	    faultline_mapped_pages(mm) < size / PAGE_SIZE)
+	    !section_has_memory(mm, size))
 		return;
 	end = start + PAGE_ALIGN(len);
 	if (cache_fits_section(mm, start, end, size))

@@ -138,6 +138,13 @@ static inline void section_flush_window(const struct section *section)
 #endif
 
 unsigned long faultline_mapped_pages(struct mm_struct *mm);
+
+/* Does @mm have as much memory as a section of @bytes? */
+static inline bool section_has_memory(struct mm_struct *mm, unsigned long bytes)
+{
+	return faultline_mapped_pages(mm) >= bytes / PAGE_SIZE;
+}
+
 unsigned long faultline_spend_budget(struct mm_struct *mm, unsigned long addr,
 				     unsigned long end, long *budget,
 				     struct section_step *step);

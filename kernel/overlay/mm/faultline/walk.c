@@ -98,6 +98,12 @@ struct faultline_toggle walk_section_toggle = {
 /* Walks that walk_record() drops, as the VMA has changed, until it keeps mmap_lock. */
 #define WALK_RECORD_TRIES	3
 
+/*
+ * Pages that a walk passes before it looks for a writer.  Looking takes 600 instructions,
+ * and a walk only some 50 for a page.
+ */
+#define WALK_LOOK_PAGES		2048L
+
 /* === Yielding ============================================================= */
 
 /**
@@ -283,6 +289,8 @@ static unsigned long walk_section(struct vm_area_struct *vma, unsigned long star
 	sectioned.walk_lock = PGWALK_VMA_RDLOCK_VERIFY;
 	/* Nothing is gathered, so only a waiter ends it. */
 	section.budget = LONG_MAX / 2;
+	section.step = max(section.step, WALK_LOOK_PAGES / PTRS_PER_PTE *
+					 WORK_PTE_TABLE);
 	do {
 		/* A huge page counts whole, so it must not lie in two steps. */
 		unsigned long next = end - addr > WALK_STEP ?
