@@ -176,7 +176,7 @@ shell: tree ## a shell in a VM with the kernel of FLAVOUR
 	@bash -c '. tests/lib/vm.sh && exec tools/fl vm shell --kernel "$$(image $(SMALL))"'
 
 .PHONY: bench
-bench: tree ## measure BENCH=munmap, hugetlb(_zero), pmd_clear, spf, micro, survey, workloads; PEER=1
+bench: tree ## measure BENCH=munmap, hugetlb(_zero), pmd_clear, spf, micro, survey(_cost), workloads; PEER=1
 	$(if $(and $(DEPS_CROSS),$(PEER)$(filter workloads,$(BENCH))),\
 		$(error PEER=1 and BENCH=workloads are for x86: leave out FLAVOUR=$(FLAVOUR)))
 	@$(DEPS) vm $(filter workloads,$(BENCH))

@@ -447,7 +447,9 @@ RULES = {
         Rule("WALK_UFFD_LEFT", "taking the write protection away in each part",
              "walk_semantics walk.on.uffd_unregister"),
         Rule("WALK_NO_FLUSH", "the TLB flush before others have the lock",
-             "walk_race race.on.soft_dirty"))),
+             "walk_race race.on.soft_dirty"),
+        Rule("WALK_MOVE_CLEAN", "soft-dirty bits of what mremap() moves",
+             "walk_semantics walk.on.moved_soft_dirty"))),
     # The kernel behaves like a guest whose hypervisor flushes TLBs: on bare x86 a flush waits for
     # all walkers, no matter which rule is broken.
     "kernel/debug/pmd_clear-rules": (dataclasses.replace(_DEBUG, append=RCU_TABLES), (

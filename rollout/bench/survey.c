@@ -4,7 +4,8 @@
  *
  * Beside each operation, one thread maps and unmaps a page, and waits whenever the
  * operation holds mmap_lock; with --probe fault it touches pages of a mapping of its
- * own instead, and with --probe none there is nobody.
+ * own instead.  With --probe idle it sleeps, and with --probe none there is no other
+ * thread: then the time of the operation is measured instead of waits.
  *
  * The arms "off" and "on" set all switches of the table --switches (its format is that
  * of sysctl/switches) to their stock values and to those for "on"; another name leaves
@@ -104,7 +105,7 @@ static const char * const fill_names[NR_FILLS] = {
 static enum fill fill;
 static size_t size;
 static char *mem;		/* of the operation */
-static char *target;		/* for mremap */
+static char *hem;		/* around what mremap() moves */
 static int file_fd = -1, uffd = -1;
 
 static char *map_fixed(void *place, int flags)
@@ -223,25 +224,27 @@ static void unlock_all(void)
 	unmap_all();
 }
 
-/* A mapping, and a place that is one page off. */
-static void map_movable(void)
+/* As realloc() moves memory: something else is mapped behind it. */
+static void map_hemmed(void)
 {
-	map_full();
-	target = mmap(NULL, size + HUGE_PAGE, PROT_NONE,
-		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	if (target == MAP_FAILED)
+	char *place;
+
+	hem = mmap(NULL, size + 2 * HUGE_PAGE, PROT_NONE,
+		   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (hem == MAP_FAILED)
 		err(1, "mmap");
+	/* Not congruent with the free place below; pages of hugetlb cannot grow. */
+	place = hem + (fill == FILL_HUGETLB ? -(uintptr_t)hem % HUGE_PAGE :
+					      PAGE);
+	mem = map_fixed(place, MAP_FIXED);
+	if (madvise(mem, size, MADV_POPULATE_WRITE))
+		err(1, "%zu MiB: the guest needs more memory", size / MIB);
 }
 
 static int do_mremap(void)
 {
-	char *to = (char *)((uintptr_t)target & ~(HUGE_PAGE - 1)) + HUGE_PAGE -
-		   PAGE;
-	char *p;
+	char *p = mremap(mem, size, size + PAGE, MREMAP_MAYMOVE);
 
-	if (to < target)
-		to += HUGE_PAGE;
-	p = mremap(mem, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 	if (p == MAP_FAILED)
 		return -1;
 	mem = p;
@@ -250,8 +253,9 @@ static int do_mremap(void)
 
 static void unmap_moved(void)
 {
+	munmap(mem + size, PAGE);
 	unmap_all();
-	munmap(target, size + HUGE_PAGE);
+	munmap(hem, size + 2 * HUGE_PAGE);
 }
 
 static int do_fork(void)
@@ -427,7 +431,7 @@ static const struct operation {
 	{ "mprotect_r", map_full, do_protect_r, unmap_all },
 	{ "mprotect_rw", map_protected, do_protect_rw, unmap_all },
 	{ "mprotect_none", map_full, do_protect_none, unmap_all },
-	{ "mremap", map_movable, do_mremap, unmap_moved },
+	{ "mremap", map_hemmed, do_mremap, unmap_moved },
 	{ "fork", map_full, do_fork, unmap_forked },
 	{ "smaps", map_full, do_smaps, unmap_all },
 	{ "smaps_rollup", map_full, do_rollup, unmap_all },
@@ -452,7 +456,7 @@ struct wait {
 
 static struct probe {
 	pthread_t thread;
-	bool faults;
+	enum { PROBE_MAP, PROBE_FAULT, PROBE_IDLE, PROBE_NONE } kind;
 	long pause_us;
 	char *place;
 	size_t pages;
@@ -466,7 +470,7 @@ static void probe_act(void)
 {
 	void *p;
 
-	if (probe.faults) {
+	if (probe.kind == PROBE_FAULT) {
 		touch(probe.place + probe.n % probe.pages * PAGE);
 		if (probe.n % probe.pages == probe.pages - 1)
 			madvise(probe.place, probe.pages * PAGE, MADV_DONTNEED);
@@ -490,6 +494,20 @@ static void *probe_main(void *arg)
 			usleep(probe.pause_us);
 	}
 	return NULL;
+}
+
+/* A thread of a process that has nothing to do, but may wake up at any time. */
+static void *idle_main(void *arg)
+{
+	for (;;)
+		pause();
+	return NULL;
+}
+
+/* Does the other thread do anything? */
+static bool probe_works(void)
+{
+	return probe.kind == PROBE_MAP || probe.kind == PROBE_FAULT;
 }
 
 static void probe_start(void)
@@ -530,11 +548,10 @@ static bool report_waits(const char *name, int arm, __u64 from, __u64 to)
 
 /* --- one measurement */
 
-static bool beside = true;
-
 /* A turn of bench_scene. */
 static void measure(int arm, void *arg)
 {
+	const bool beside = probe_works();
 	const struct operation *op = arg;
 	int error, tries;
 	__u64 from, to;
@@ -580,8 +597,12 @@ static void measure(int arm, void *arg)
 
 int main(int argc, char **argv)
 {
-	enum { MAP, FAULT, NONE };
-	static const char * const probes[] = { "map", "fault", "none" };
+	static const char * const probes[] = {
+		[PROBE_MAP]	= "map",
+		[PROBE_FAULT]	= "fault",
+		[PROBE_IDLE]	= "idle",
+		[PROBE_NONE]	= "none",
+	};
 	static const char *table, *kind, *who;
 	static long mib = 512;
 	static const struct bench_option options[] = {
@@ -592,7 +613,7 @@ int main(int argc, char **argv)
 		  .text = &table },
 		{ "fill", "kind of memory: 4k, thp, hugetlb, file",
 		  .text = &kind },
-		{ "probe", "the other thread: map, fault, none",
+		{ "probe", "the other thread: map, fault, idle, none",
 		  .text = &who },
 		{ }
 	};
@@ -600,7 +621,8 @@ int main(int argc, char **argv)
 	static const struct bench bench = {
 		.prepare = set_switches, .options = options, .scenes = scenes,
 	};
-	int first, found;
+	pthread_t idle;
+	int first;
 	size_t i;
 
 	for (i = 0; i < ARRAY_SIZE(operations); i++)
@@ -615,11 +637,10 @@ int main(int argc, char **argv)
 		read_switches(table);
 	if (kind)
 		fill = find_name("kind of memory", kind, fill_names);
-	if (who) {
-		found = find_name("probe", who, probes);
-		probe.faults = found == FAULT;
-		beside = found != NONE;
-	}
+	if (who)
+		probe.kind = find_name("probe", who, probes);
+	if (probe.kind == PROBE_IDLE)
+		start_thread(&idle, idle_main, NULL);
 	size = mib * MIB;
 	if (fill == FILL_HUGETLB && !huge_pool(size / HUGE_PAGE))
 		errx(1, "%ld MiB: there is no memory for the huge pages", mib);

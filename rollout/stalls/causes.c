@@ -207,8 +207,16 @@ static void name_syscall(struct row *row, const struct cause *cause,
 	row->which = -1;
 	switch (cause->nr) {
 	case SYS_munmap:
-	case SYS_mremap:
 		call_is(row, name, large ? "vm.munmap_section_kbytes" : NULL);
+		return;
+	case SYS_mremap:
+		if (cause->arg & MREMAP_MAYMOVE)
+			call_is(row, "mremap(MREMAP_MAYMOVE)",
+				cause->arg & (MREMAP_FIXED | MREMAP_DONTUNMAP) ?
+				NULL : if_sections(cause));
+		else
+			call_is(row, name,
+				large ? "vm.munmap_section_kbytes" : NULL);
 		return;
 	/* They may be short, and brk() mostly grows. */
 	case SYS_brk:

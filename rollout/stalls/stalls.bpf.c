@@ -387,6 +387,11 @@ static __always_inline void describe(struct cause *cause,
 	case NR_MREMAP:
 		length = BPF_CORE_READ(regs, si);
 		shorter = BPF_CORE_READ(regs, dx);
+		if (length < shorter) {
+			/* It may have to be moved. */
+			cause->arg = BPF_CORE_READ(regs, r10);
+			work = length;
+		}
 		length = length > shorter ? length - shorter : 0;
 		break;
 	case NR_MADVISE:

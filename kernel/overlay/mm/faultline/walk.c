@@ -36,6 +36,12 @@
  *      on upstream, so that nobody but rmap meets one that is not.  Until then rmap sees
  *      mm->tlb_flush_pending.
  *
+ * What mremap() moves is soft-dirty at its new address.
+ *
+ *  W9. Upstream sets the bit of each entry that it moves, and of none in a table that it
+ *      moves as a whole.  So memory gets a place where tables fit only if its VMA has
+ *      VM_SOFTDIRTY, and keeps it: no other one is next to that place.
+ *
  * See Documentation/admin-guide/mm/faultline/walk.rst.
  */
 
@@ -99,10 +105,10 @@ struct faultline_toggle walk_section_toggle = {
 #define WALK_RECORD_TRIES	3
 
 /*
- * Pages that a walk passes before it looks for a writer.  Looking takes 600 instructions,
- * and a walk only some 50 for a page.
+ * Work after which a walk looks for a writer.  Looking takes 600 instructions, and a walk
+ * only some 50 for a page.
  */
-#define WALK_LOOK_PAGES		2048L
+#define WALK_LOOK_WORK		(WORK_PTE_TABLE * (PTRS_PER_PTE > 512 ? 1 : 4))
 
 /* === Yielding ============================================================= */
 
@@ -289,8 +295,7 @@ static unsigned long walk_section(struct vm_area_struct *vma, unsigned long star
 	sectioned.walk_lock = PGWALK_VMA_RDLOCK_VERIFY;
 	/* Nothing is gathered, so only a waiter ends it. */
 	section.budget = LONG_MAX / 2;
-	section.step = max(section.step, WALK_LOOK_PAGES / PTRS_PER_PTE *
-					 WORK_PTE_TABLE);
+	section.step = max(section.step, WALK_LOOK_WORK);
 	do {
 		/* A huge page counts whole, so it must not lie in two steps. */
 		unsigned long next = end - addr > WALK_STEP ?

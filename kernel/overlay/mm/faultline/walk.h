@@ -9,8 +9,8 @@
 #include <linux/types.h>
 
 /*
- * Rules that a test breaks; W1 and W5 are in walk.c, M4 and M5 in mlock.c, U1 in
- * uffd.c.
+ * Rules that a test breaks; those of W1 to W9 are in walk.c, M4 and M5 in mlock.c, U1
+ * in uffd.c.
  */
 enum walk_rule {
 	WALK_NO_RECHECK		= BIT(0),	/* W1: of a VMA once it is locked */
@@ -20,6 +20,7 @@ enum walk_rule {
 	WALK_FOREIGN_POLICY	= BIT(4),	/* W6: move pages of another policy */
 	WALK_UFFD_LEFT		= BIT(5),	/* U1: leave entries protected */
 	WALK_NO_FLUSH		= BIT(6),	/* W8: of entries before others come */
+	WALK_MOVE_CLEAN		= BIT(7),	/* W9: tables without soft-dirty bits */
 };
 
 /* A VMA counts as so many bytes besides its own, for finding and merging it. */

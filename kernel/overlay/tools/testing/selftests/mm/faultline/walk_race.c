@@ -43,6 +43,9 @@ struct data {
 	struct memory_group group;
 	/* A userfaultfd, or -1. */
 	atomic_int uffd;
+	/* Where the range is, and moves that have kept page tables whole. */
+	_Atomic(char *) place;
+	long congruent;
 	/* For each page: the last thing that a racer has done to it. */
 	enum { KEPT, UNMAPPED, REPLACED } *changed;
 };
@@ -1816,6 +1819,133 @@ TEST_F_TIMEOUT(race, soft_dirty_moved, TIMEOUT)
 	RACE_TEST(&self->r, &d, .racers = 3, .prepare = prepare_moved,
 		  .racer = moving_racer, .call = forget_written,
 		  .verify = moved_found, .enough = has_yielded);
+}
+
+/* --- page tables that mremap() moves, while others fault in, and look for, its pages */
+
+#define MOVES		8
+
+/* The first half is filled; racers fault in zero pages of the second one. */
+static size_t moved_half(void)
+{
+	return race_range() / 2;
+}
+
+static size_t moved_room(void)
+{
+	return race_range() + 2 * pmd_size();
+}
+
+/* Base pages, three pages off the start of a page table. */
+static bool prepare_moving(struct race *r)
+{
+	struct data *d = r->data;
+
+	r->len = race_range();
+	d->second = free_range(moved_room());
+	if (!d->second)
+		return false;
+	r->start = map_fresh_at(d->second + 3 * page_size(), r->len);
+	if (!r->start)
+		return false;
+	madvise(r->start, r->len, MADV_NOHUGEPAGE);
+	fill_pages(r->start, moved_half(), r->tag);
+	atomic_store(&d->place, r->start);
+	return true;
+}
+
+/* Move the range, as it cannot grow where it is. */
+static bool move_range(struct race *r)
+{
+	char *end = r->start + r->len, *to;
+	struct data *d = r->data;
+
+	/* If it fails, something else is there. */
+	if (mmap(end, page_size(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
+		 MAP_FIXED_NOREPLACE, -1, 0) != end)
+		end = NULL;
+	to = mremap(r->start, r->len, r->len + page_size(), MREMAP_MAYMOVE);
+	if (end)
+		munmap(end, page_size());
+	if (to == MAP_FAILED || to == r->start)
+		return false;
+	if ((to - r->start) % (long)pmd_size() == 0)
+		d->congruent++;
+	r->start = to;
+	r->len += page_size();
+	atomic_store(&d->place, to);
+	return true;
+}
+
+static int move_often(struct race *r)
+{
+	int i;
+
+	for (i = 0; i < MOVES; i++)
+		if (!move_range(r))
+			return -EIO;
+	return sum_up();
+}
+
+static bool moved_whole(struct race *r)
+{
+	return !r->ret && !bad_pages(r->start, moved_half(), r->tag) &&
+	       !nonzero_pages(r->start + moved_half(), moved_half());
+}
+
+static bool has_moved_tables(struct race *r)
+{
+	const struct data *d = r->data;
+
+	return d->congruent > 0;
+}
+
+/* Other memory may be there by now. */
+static void touch_moved(struct race *r, __u64 *seed)
+{
+	size_t page = random_next(seed) % (moved_half() / page_size());
+	struct data *d = r->data;
+	__u64 word;
+
+	try_read(atomic_load(&d->place) + moved_half() + page * page_size(),
+		 &word);
+}
+
+/* By rmap, and through the page tables. */
+static void page_racer(struct race *r, int id)
+{
+	unsigned long from = 1, to = 2;
+	__u64 seed = r->tag + id;
+
+	while (!atomic_load(&r->done)) {
+		bool acted = true;
+
+		if (id == 0) {
+			/* Fails on a machine with one node. */
+			acted = syscall(SYS_migrate_pages, 0, 8 * sizeof(from),
+					&from, &to) >= 0;
+			from = 3 - from;
+			to = 3 - to;
+		} else if (id == 1) {
+			acted = !write_text("/proc/sys/vm/compact_memory", "1");
+		} else if (id == 2) {
+			touch_moved(r, &seed);
+		} else if (clear_refs(getpid(), "1")) {
+			race_wrong(r);
+		}
+		race_acted(r, acted && !atomic_load(&r->done));
+	}
+}
+
+TEST_F_TIMEOUT(race, moved, TIMEOUT)
+{
+	struct data d;
+
+	ASSERT_TRUE(data_init(&d));
+	catch_faults();
+	RACE_TEST(&self->r, &d, .racers = 4, .prepare = prepare_moving,
+		  .racer = page_racer, .call = move_often,
+		  .verify = moved_whole, .enough = has_moved_tables);
 }
 
 int main(int argc, char **argv)

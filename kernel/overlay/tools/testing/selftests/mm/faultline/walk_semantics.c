@@ -1650,6 +1650,224 @@ TEST_F_TIMEOUT(walk, soft_dirty_huge, TIMEOUT)
 	expect_kept(_metadata, &self->s);
 }
 
+/* --- memory that mremap() moves */
+
+/* Address space that others do not use; no pages. */
+static char *reserve(void *place, size_t len)
+{
+	char *p = mmap(place, len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS |
+		       MAP_NORESERVE | (place ? MAP_FIXED_NOREPLACE : 0), -1, 0);
+
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/* Where the kernel puts a mapping of this size that has no place yet. */
+static char *free_place(size_t len)
+{
+	char *p = reserve(NULL, len);
+
+	if (p)
+		munmap(p, len);
+	return p;
+}
+
+/*
+ * Memory that cannot grow in place, as something is mapped behind it.  It is not congruent
+ * with *@place, to which upstream would move it if it had to be a page larger.
+ */
+static char *map_hemmed(size_t len, size_t unit, char **place)
+{
+	const size_t room = len + 3 * unit;
+	char *hole = reserve(free_range(room), room), *p;
+
+	*place = free_place(len + page_size());
+	if (!hole || !*place)
+		return NULL;
+	p = hole + unit + (*place + 3 * page_size() - hole) % unit;
+	return mmap(p, len, PROT_READ | PROT_WRITE, MAP_PRIVATE |
+		    MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == p ?
+	       p : NULL;
+}
+
+/*
+ * It has been moved from @p to @q, and there to where page tables fit, and nothing is joined
+ * with it, or to @place.
+ */
+static void expect_moved(struct __test_metadata *_metadata, struct state *s,
+			 const char *p, const char *q, size_t len, size_t unit,
+			 const char *place)
+{
+	ASSERT_NE(MAP_FAILED, q);
+	EXPECT_TRUE(s->on ? (q - p) % (long)unit == 0 : q == place);
+	EXPECT_EQ(0, mapped_bytes(p, len));
+	EXPECT_EQ(len + page_size(), mapped_bytes(q, len + page_size()));
+	if (s->on) {
+		EXPECT_EQ(0, mapped_bytes(q - page_size(), page_size()));
+		EXPECT_EQ(0, mapped_bytes(q + len + page_size(), page_size()));
+	}
+	EXPECT_EQ(0, word_read(q + len));
+	expect_kept(_metadata, s);
+}
+
+TEST_F_TIMEOUT(walk, moved, TIMEOUT)
+{
+	char *place, *p = map_hemmed(BIG, pmd_size(), &place), *q;
+
+	ASSERT_NE(NULL, p);
+	madvise(p, BIG, MADV_NOHUGEPAGE);
+	fill_pages(p, BIG, TAG);
+	q = mremap(p, BIG, BIG + page_size(), MREMAP_MAYMOVE);
+	expect_moved(_metadata, &self->s, p, q, BIG, pmd_size(), place);
+	EXPECT_EQ(BIG / page_size(), resident_pages(q, BIG));
+	EXPECT_EQ(0, bad_pages(q, BIG, TAG));
+}
+
+/* With nothing mapped in front of it, the first page table moves as a whole, too. */
+TEST_F_TIMEOUT(walk, moved_alone, TIMEOUT)
+{
+	char *place, *p = map_hemmed(BIG, pmd_size(), &place), *q;
+
+	ASSERT_NE(NULL, p);
+	munmap(p - pmd_size(), pmd_size());
+	madvise(p, BIG, MADV_NOHUGEPAGE);
+	fill_pages(p, BIG, TAG);
+	q = mremap(p, BIG, BIG + page_size(), MREMAP_MAYMOVE);
+	expect_moved(_metadata, &self->s, p, q, BIG, pmd_size(), place);
+	EXPECT_EQ(BIG / page_size(), resident_pages(q, BIG));
+	EXPECT_EQ(0, bad_pages(q, BIG, TAG));
+	/* No page has come with it. */
+	ASSERT_EQ(q - pmd_size(), map_fresh_at(q - pmd_size(), pmd_size()));
+	EXPECT_EQ(0, nonzero_pages(q - pmd_size(), pmd_size()));
+}
+
+/* What has moved is soft-dirty at its new address. */
+TEST_F_TIMEOUT(walk, moved_soft_dirty, TIMEOUT)
+{
+	const size_t pages = BIG / page_size();
+	char *place, *p = map_hemmed(BIG, pmd_size(), &place), *q;
+
+	ASSERT_NE(NULL, p);
+	madvise(p, BIG, MADV_NOHUGEPAGE);
+	fill_pages(p, BIG, TAG);
+	if (soft_dirty(p, BIG) != pages)
+		SKIP(return, "there are no soft-dirty bits");
+	ASSERT_EQ(0, clear_refs(getpid(), "4"));
+	ASSERT_EQ(0, soft_dirty(p, BIG));
+	q = mremap(p, BIG, BIG + page_size(), MREMAP_MAYMOVE);
+	ASSERT_NE(MAP_FAILED, q);
+	EXPECT_EQ(pages, soft_dirty(q, BIG));
+	EXPECT_EQ(0, bad_pages(q, BIG, TAG));
+}
+
+/* Half of it moves: the rest stays, with its pages. */
+TEST_F_TIMEOUT(walk, moved_half, TIMEOUT)
+{
+	const size_t half = BIG / 2;
+	char *place, *p = map_hemmed(BIG, pmd_size(), &place), *q;
+
+	ASSERT_NE(NULL, p);
+	madvise(p, BIG, MADV_NOHUGEPAGE);
+	fill_pages(p, half, TAG);
+	fill_pages(p + half, half, TAG + 1);
+	place = free_place(half + page_size());
+	q = mremap(p, half, half + page_size(), MREMAP_MAYMOVE);
+	expect_moved(_metadata, &self->s, p, q, half, pmd_size(), place);
+	EXPECT_EQ(0, bad_pages(q, half, TAG));
+	EXPECT_EQ(half, mapped_bytes(p + half, half));
+	EXPECT_EQ(0, bad_pages(p + half, half, TAG + 1));
+}
+
+/* Upstream splits huge pages that it moves to a place where they do not fit. */
+TEST_F_TIMEOUT(walk, moved_huge, TIMEOUT)
+{
+	const size_t room = BIG + 2 * pmd_size();
+	char *p = reserve(free_range(room), room), *q, *place;
+
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(p, mmap(p, BIG, PROT_READ | PROT_WRITE, MAP_PRIVATE |
+			  MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+	if (madvise(p, BIG, MADV_HUGEPAGE))
+		SKIP(return, "there are no huge pages");
+	fill_pages(p, BIG, TAG);
+	if (smaps_kb(p, BIG, "AnonHugePages") != (long)(BIG / KIB))
+		SKIP(return, "there are no huge pages");
+	place = free_place(BIG + page_size());
+	if ((place - p) % (long)pmd_size() == 0) {
+		ASSERT_NE(NULL, reserve(place + BIG, page_size()));
+		place = free_place(BIG + page_size());
+	}
+	ASSERT_NE(0, (place - p) % (long)pmd_size());
+	q = mremap(p, BIG, BIG + page_size(), MREMAP_MAYMOVE);
+	expect_moved(_metadata, &self->s, p, q, BIG, pmd_size(), place);
+	EXPECT_EQ(self->s.on ? (long)(BIG / KIB) : 0,
+		  smaps_kb(q, BIG + page_size(), "AnonHugePages"));
+	EXPECT_EQ(0, bad_pages(q, BIG, TAG));
+}
+
+/* Tables of the level above, of 1 GiB, move as a whole, too. */
+TEST_F_TIMEOUT(walk, moved_far, TIMEOUT)
+{
+#ifdef __x86_64__
+	const size_t gib = 1024 * MIB, len = 3 * gib, step = 32 * MIB;
+	char *place, *p = map_hemmed(len, gib, &place), *q;
+	size_t i;
+
+	ASSERT_NE(NULL, p);
+	munmap(p - gib, gib);
+	madvise(p, len, MADV_NOHUGEPAGE);
+	for (i = 0; i < len; i += step)
+		word_write(p + i, page_word(TAG, i));
+	q = mremap(p, len, len + page_size(), MREMAP_MAYMOVE);
+	expect_moved(_metadata, &self->s, p, q, len, gib, place);
+	for (i = 0; i < len; i += step)
+		EXPECT_EQ(page_word(TAG, i), word_read(q + i));
+	EXPECT_EQ(len / step, resident_pages(q, len));
+#else
+	SKIP(return, "the size of these tables depends on the machine");
+#endif
+}
+
+/* Small memory, and that of a file, moves to where upstream moves it. */
+TEST_F_TIMEOUT(walk, moved_as_upstream, TIMEOUT)
+{
+	const size_t small = 8 * MIB;
+	char *place, *p = map_hemmed(small, pmd_size(), &place), *file;
+	int fd = memfd_create("moved", MFD_CLOEXEC);
+
+	ASSERT_NE(NULL, p);
+	EXPECT_EQ(place, mremap(p, small, small + page_size(),
+				MREMAP_MAYMOVE));
+	ASSERT_LE(0, fd);
+	ASSERT_EQ(0, ftruncate(fd, 2 * BIG));
+	p = map_hemmed(BIG, pmd_size(), &place);
+	ASSERT_NE(NULL, p);
+	ASSERT_EQ(p, mmap(p, BIG, PROT_READ | PROT_WRITE, MAP_SHARED |
+			  MAP_FIXED, fd, 0));
+	file = mmap(NULL, BIG + page_size(), PROT_READ, MAP_SHARED, fd, 0);
+	ASSERT_NE(MAP_FAILED, file);
+	munmap(file, BIG + page_size());
+	EXPECT_EQ(file, mremap(p, BIG, BIG + page_size(), MREMAP_MAYMOVE));
+	expect_kept(_metadata, &self->s);
+}
+
+/* A size that the address space does not have fails, and nothing has moved. */
+TEST_F_TIMEOUT(walk, moved_too_large, TIMEOUT)
+{
+	char *place, *p = map_hemmed(BIG, pmd_size(), &place);
+	unsigned int bits;
+
+	ASSERT_NE(NULL, p);
+	fill_pages(p, BIG, TAG);
+	for (bits = 58; bits < 64; bits++) {
+		EXPECT_EQ(MAP_FAILED, mremap(p, BIG, 1UL << bits,
+					     MREMAP_MAYMOVE));
+		EXPECT_EQ(ENOMEM, errno);
+	}
+	EXPECT_EQ(MAP_FAILED, mremap(p, BIG, -page_size(), MREMAP_MAYMOVE));
+	EXPECT_EQ(0, bad_pages(p, BIG, TAG));
+	expect_kept(_metadata, &self->s);
+}
+
 int main(int argc, char **argv)
 {
 	return vm_knob_kept(&walk_knob, test_harness_run, argc, argv);

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Instructions of each operation of the survey, when no other thread waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from faultline.common import ROOT
+from . import guest
+from .guest import OFF, ON, STOCK
+from .report import Report, table
+from .survey import ARMS, CALLS, SCENES
+
+COST = "_cost"
+# How the program ends the name of an operation's time, as nobody waits for it.
+_ALONE = "_alone"
+# How many more than on stock, at most.
+EXCESS_ON, EXCESS_OFF = 0.01, 0.001
+
+_SOURCE = ROOT / "rollout/bench/survey.c"
+
+
+@dataclass
+class Plan:
+    """Sizes of a run."""
+
+    rounds: int = 3
+    # Two sections.
+    mib: int = 128
+    mem: int = 1024
+    scenes: tuple[str, ...] = SCENES
+
+
+QUICK = Plan(rounds=1, mib=16, mem=512)
+
+
+class Cost(Report):
+    """A line for each operation."""
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        """Instructions on stock, and those of the others as a part of them."""
+        found = {row.arm for row in self.rows}
+        arms = [arm for arm in ARMS if arm in found]
+        body = []
+        for metric in dict.fromkeys(row.metric for row in self.rows):
+            base = self.median(metric, STOCK)
+            cells = [CALLS[metric.removesuffix(COST)]]
+            for arm in arms:
+                value = self.median(metric, arm)
+                cells.append("-" if value is None else f"{value:.0f}"
+                             if arm == STOCK or not base else f"{value / base:.4f}")
+            body.append(cells)
+        return arms, body
+
+    def text(self) -> str:
+        """Return the human-readable table, and the aims that are missed."""
+        arms, body = self._table()
+        missed = replace(self, aims=[aim for aim in self.aims if aim.met is False])
+        return "\n".join([
+            f"kernel:  {self.kernel}", f"machine: {self.machine}", "",
+            "Instructions of the call, beside a thread that sleeps; of all arms but stock, as a",
+            "part of those on stock (medians).", "",
+            *table(["call", *arms], body, left=1), *missed.verdicts()])
+
+    def page(self) -> str:
+        """Return the table in Markdown."""
+        arms, body = self._table()
+        head, *rows = (f"| {' | '.join(row)} |" for row in (["call", *arms], *body))
+        return "\n".join([head, "|---" * (len(arms) + 1) + "|", *rows]) + "\n"
+
+
+def run(kernels: guest.Kernels, plan: Plan) -> Report:
+    """Boot the kernels, measure, and return the report."""
+    program = guest.compile_program(_SOURCE, kernels.arch)
+    end = f"_{plan.mib}m_4k{_ALONE}"
+
+    def boot(kernel: Path, arms: str, name: str) -> guest.Boot:
+        command = guest.command("survey", arms, plan.rounds, *plan.scenes, size=plan.mib,
+                                probe="idle", switches=guest.TABLE.name)
+        # Memory moves between two nodes.
+        machine = guest.counting(kernel, plan.mem, "numa=fake=2")
+        booted = guest.boot(machine, program, [command], f"survey_cost{name}")
+        # The clock counts instructions: 1 ns each.
+        booted.samples = [
+            replace(sample, metric=sample.metric.removesuffix(end).removesuffix(_ALONE) + COST,
+                    unit="instr", value=sample.value * 1e6) for sample in booted.samples]
+        return booted
+
+    boots = [boot(kernel, arms, name) for arms, kernel, name in kernels.boots(f"{OFF},{ON}")]
+    report = Cost.of(boots[0], guest.samples_of(boots), ", one CPU that counts instructions")
+    for scene in plan.scenes:
+        report.aim_excess(f"{scene}{COST}", ON, STOCK, EXCESS_ON)
+        report.aim_excess(f"{scene}{COST}", OFF, STOCK, EXCESS_OFF)
+    return report
