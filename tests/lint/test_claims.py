@@ -56,6 +56,22 @@ SURVEY = {
 }
 ROWS += tuple(("walk.rst", rf"{words} (?P<stock>[\d.]+) (?P<on>[\d.]+)", "survey.md", rf"{call} \|")
               for words, call in SURVEY.items())
+# The same without another thread that waits: parts of the instructions.
+COSTS = {
+    "``MAP_POPULATE``": "MAP_POPULATE", "``MADV_POPULATE_WRITE``": "MADV_POPULATE_WRITE",
+    "``MADV_POPULATE_READ``": "MADV_POPULATE_READ", r"mlock\(\) of memory that is there": "mlock",
+    r"munlock\(\)": "munlock", r"mlockall\(\)": "mlockall", "``smaps``": "smaps",
+    "``smaps_rollup``": "smaps_rollup", "``numa_maps``": "numa_maps",
+    r"``clear_refs`` \(1\)": "clear_refs, 1", r"``clear_refs`` \(4\)": "clear_refs, 4",
+    "``UFFDIO_WRITEPROTECT``": "UFFDIO_WRITEPROTECT",
+    r"close\(\) of a userfaultfd": "close, userfaultfd",
+    r"mbind\(\) with ``MPOL_MF_MOVE``": "mbind, MOVE",
+    r"mremap\(\) that moves": "mremap that moves",
+}
+ROWS += tuple(("walk.rst", rf"{words} 1.000 (?P<on>[\d.]+)", "survey_cost.md", rf"{call} \|")
+              for words, call in COSTS.items())
+ROWS += (("munmap.rst", r"for 30,000 mappings without pages 1.000 (?P<on>[\d.]+)", "survey_cost.md",
+          r"munmap of 30,000 \|"),)
 ROWS += tuple(("README.md", rf"{words}.*? \| (?P<stock>.*?\)) \| (?P<on>.*?\))",
                "workloads.md", row)
               for words, row in (("Redis, 4 GiB: longest request", "Redis beside the agent"),
@@ -112,7 +128,7 @@ LARGEST = (
 )
 # Figures without a result file: their number in a document, and the commands that measure them.
 WITHOUT_FILE = {
-    "README.md": (40, "make run, rollout/fleet/simulate.py, faultline-stalls in a VM; the guide "
+    "README.md": (41, "make run, rollout/fleet/simulate.py, faultline-stalls in a VM; the guide "
                   "has those of the tables"),
     "hugetlb_zero.rst": (2, "make bench BENCH=hugetlb_zero"),
     "madvise.rst": (26, "make bench BENCH=munmap"),
@@ -120,8 +136,8 @@ WITHOUT_FILE = {
     "objections.rst": (23, "make bench BENCH=munmap, BENCH=hugetlb, BENCH=spf, BENCH=workloads"),
     "pmd_clear.rst": (1, "the entries of a page table"),
     "spf.rst": (20, "make bench BENCH=spf"),
-    "symptoms.rst": (5, "from the pages of munmap, madvise and spf"),
-    "walk.rst": (14, "make bench BENCH=survey, and its program with --probe none"),
+    "symptoms.rst": (6, "from the pages of munmap, madvise and spf"),
+    "walk.rst": (8, "make bench BENCH=survey"),
     "faultline-experiment.5": (1, "an example"),
     "faultline-stalls.8": (28, "a limit, an example, tests/rollout/stalls/test_estimate.py"),
 }
