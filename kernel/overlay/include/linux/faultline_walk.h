@@ -394,7 +394,7 @@ static inline bool walk_scan_end(struct walk_scan *part, struct mm_struct *mm,
 
 unsigned long __walk_congruent_area(struct vm_area_struct *vma,
 				    unsigned long addr, unsigned long old_len,
-				    unsigned long new_len);
+				    unsigned long new_len, unsigned long place);
 
 /**
  * walk_congruent_area - find a place to which mremap() can move whole page tables
@@ -402,17 +402,20 @@ unsigned long __walk_congruent_area(struct vm_area_struct *vma,
  * @addr:    Start of what moves, in @vma.
  * @old_len: Its size.
  * @new_len: Its size at the new place.
+ * @place:   Upstream's choice: the address of a free range of @new_len bytes.
  *
- * Return: the address of a free range of @new_len bytes; 0 if the switch is off, any
- * place will do, or there is none.
+ * Return: the address of a free range; @place if the switch is off, @place or any other
+ * place will do, or there is no better one.
  */
 static inline unsigned long walk_congruent_area(struct vm_area_struct *vma,
 						unsigned long addr,
 						unsigned long old_len,
-						unsigned long new_len)
+						unsigned long new_len,
+						unsigned long place)
 {
 	return static_branch_unlikely(&walk_section_key) ?
-	       __walk_congruent_area(vma, addr, old_len, new_len) : 0;
+	       __walk_congruent_area(vma, addr, old_len, new_len, place) :
+	       place;
 }
 
 /*
@@ -454,7 +457,7 @@ static inline void rwsem_wait_spinners(struct rw_semaphore *sem)
 #define walk_uffd_next(vmi, prev, start)	0
 #define walk_uffd_passes(checked, can_userfault) false
 #define walk_uffd_release(mm, ctx)		do { } while (0)
-#define walk_congruent_area(vma, addr, old_len, new_len)	0
+#define walk_congruent_area(vma, addr, old_len, new_len, place)	(place)
 #define walk_numa_end(start, end)		(end)
 #define walk_numa_stop(mm, done, size, updates)	((void)(done), (void)(size), false)
 #define walk_numa_next(now, next, pages, virtpages, mib)	(next)

@@ -42,29 +42,31 @@ static unsigned long table_size(unsigned long len)
  */
 unsigned long __walk_congruent_area(struct vm_area_struct *vma,
 				    unsigned long addr, unsigned long old_len,
-				    unsigned long new_len)
+				    unsigned long new_len, unsigned long place)
 {
 	const unsigned long size = table_size(old_len);
-	unsigned long len, place;
+	unsigned long len, start;
 
 	/* Files, and shared memory, have rules of their own. */
 	if (!vma_is_anonymous(vma) || vma->vm_file)
-		return 0;
+		return place;
 	if (old_len < max(MREMAP_CONGRUENT_MIN, PMD_SIZE) || in_compat_syscall())
-		return 0;
+		return place;
+	if (IS_ALIGNED(addr - place, size))
+		return place;
 	/* W9 */
 	if (vma_soft_dirty_enabled(vma) && !walk_broken(WALK_MOVE_CLEAN))
-		return 0;
+		return place;
 	/* The sum must not wrap. */
 	if (new_len > TASK_SIZE - 2 * size)
-		return 0;
+		return place;
 	len = new_len + size + PAGE_SIZE;
 	/* get_unmapped_area() would align it, and take even more. */
 	if (IS_ALIGNED(len, PMD_SIZE))
 		len += PAGE_SIZE;
-	place = get_unmapped_area(NULL, 0, len, 0, 0);
-	if (IS_ERR_VALUE(place))
-		return 0;
-	place += PAGE_SIZE;
-	return place + ((addr - place) & (size - 1));
+	start = get_unmapped_area(NULL, 0, len, 0, 0);
+	if (IS_ERR_VALUE(start))
+		return place;
+	start += PAGE_SIZE;
+	return start + ((addr - start) & (size - 1));
 }

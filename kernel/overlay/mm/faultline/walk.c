@@ -36,11 +36,11 @@
  *      on upstream, so that nobody but rmap meets one that is not.  Until then rmap sees
  *      mm->tlb_flush_pending.
  *
- * What mremap() moves is soft-dirty at its new address.
+ * Memory that mremap() has moved is soft-dirty.
  *
  *  W9. Upstream sets the bit of each entry that it moves, and of none in a table that it
- *      moves as a whole.  So memory gets a place where tables fit only if its VMA has
- *      VM_SOFTDIRTY, and keeps it: no other one is next to that place.
+ *      moves as a whole.  So memory gets another place than on upstream, one where tables
+ *      fit, only if its VMA has VM_SOFTDIRTY, and keeps it: no other one is next to it.
  *
  * See Documentation/admin-guide/mm/faultline/walk.rst.
  */

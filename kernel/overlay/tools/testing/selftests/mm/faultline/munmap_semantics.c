@@ -653,7 +653,7 @@ TEST_F_TIMEOUT(munmap, fixed, TIMEOUT)
 	EXPECT_GT(rss + (long)(MIB / KIB), status_kb("RssAnon"));
 	EXPECT_EQ(self->s.vm_size + (long)(BIG / KIB), status_kb("VmSize"));
 	/* The tables with entries are gone; those above may be left. */
-	EXPECT_GT(self->s.vm_pte + (long)(BIG / page_size() * sizeof(__u64) /
+	EXPECT_GE(self->s.vm_pte + (long)(BIG / page_size() * sizeof(__u64) /
 					  KIB / 2), status_kb("VmPTE"));
 	if (grown > (long)(BIG / KIB) / 2)
 		EXPECT_LT(meminfo_kb("Committed_AS"),
@@ -981,6 +981,9 @@ TEST_F_TIMEOUT(munmap, fixed_over_file_refused, TIMEOUT)
 		EXPECT_EQ((long)(part / KIB), smaps_kb(p + part, part, "Locked"));
 	if (armed)
 		EXPECT_EQ(part / ps, uffd_protected(p + 2 * part, part));
+	/* A part that is not armed is one mapping with the rest. */
+	if (!armed)
+		rest -= part;
 	EXPECT_EQ(self->s.on, !smaps_kb(rest, p + len - rest, "Rss"));
 	close(uffd);
 	EXPECT_EQ(0, bad_pages(p, len, TAG));
@@ -1288,13 +1291,15 @@ TEST_F_TIMEOUT(munmap, many, TIMEOUT)
 	EXPECT_EQ(0, counted(&self->s.before, "atomic"));
 }
 
-/* BIG in more than 1024 mappings, with nothing in them. */
+/* More than 1024 mappings, with nothing in them. */
+#define MANY_EMPTY	MAX(BIG, 2048 * page_size())
+
 static char *map_many_empty(void)
 {
-	char *p = map_anon_at(NULL, BIG, PROT_NONE, 0);
+	char *p = map_anon_at(NULL, MANY_EMPTY, PROT_NONE, 0);
 	size_t i;
 
-	for (i = 0; p && i < BIG; i += BIG / 1024)
+	for (i = 0; p && i < MANY_EMPTY; i += MANY_EMPTY / 1024)
 		if (mprotect(p + i, page_size(), PROT_READ))
 			return NULL;
 	return p;
@@ -1311,8 +1316,8 @@ TEST_F_TIMEOUT(munmap, many_empty, TIMEOUT)
 	p = map_many_empty();
 	ASSERT_NE(NULL, p);
 	note_base(&self->s);
-	ASSERT_EQ(0, munmap(p, BIG));
-	expect_unmapped(_metadata, p, BIG);
+	ASSERT_EQ(0, munmap(p, MANY_EMPTY));
+	expect_unmapped(_metadata, p, MANY_EMPTY);
 	EXPECT_EQ(self->s.on, counted(&self->s.before, "calls"));
 	/* For mmap(MAP_FIXED) they are not, however much memory is elsewhere. */
 	other = map_filled(BIG, TAG);
@@ -1320,9 +1325,9 @@ TEST_F_TIMEOUT(munmap, many_empty, TIMEOUT)
 	p = map_many_empty();
 	ASSERT_NE(NULL, p);
 	note_base(&self->s);
-	EXPECT_EQ(p, decommit(p, BIG));
+	EXPECT_EQ(p, decommit(p, MANY_EMPTY));
 	expect_whole(_metadata, &self->s);
-	ASSERT_EQ(0, munmap(p, BIG));
+	ASSERT_EQ(0, munmap(p, MANY_EMPTY));
 	EXPECT_EQ(0, bad_pages(other, BIG, TAG));
 	ASSERT_EQ(0, munmap(other, BIG));
 }

@@ -44,7 +44,7 @@ struct data {
 	/* A userfaultfd, or -1. */
 	atomic_int uffd;
 	/* Where the range is, and moves that have kept page tables whole. */
-	_Atomic(char *) place;
+	atomic_uintptr_t place;
 	long congruent;
 	/* For each page: the last thing that a racer has done to it. */
 	enum { KEPT, UNMAPPED, REPLACED } *changed;
@@ -1850,7 +1850,7 @@ static bool prepare_moving(struct race *r)
 		return false;
 	madvise(r->start, r->len, MADV_NOHUGEPAGE);
 	fill_pages(r->start, moved_half(), r->tag);
-	atomic_store(&d->place, r->start);
+	atomic_store(&d->place, (uintptr_t)r->start);
 	return true;
 }
 
@@ -1873,7 +1873,7 @@ static bool move_range(struct race *r)
 		d->congruent++;
 	r->start = to;
 	r->len += page_size();
-	atomic_store(&d->place, to);
+	atomic_store(&d->place, (uintptr_t)to);
 	return true;
 }
 
@@ -1907,8 +1907,8 @@ static void touch_moved(struct race *r, __u64 *seed)
 	struct data *d = r->data;
 	__u64 word;
 
-	try_read(atomic_load(&d->place) + moved_half() + page * page_size(),
-		 &word);
+	try_read((char *)atomic_load(&d->place) + moved_half() +
+		 page * page_size(), &word);
 }
 
 /* By rmap, and through the page tables. */

@@ -1740,7 +1740,7 @@ TEST_F_TIMEOUT(walk, moved_alone, TIMEOUT)
 	EXPECT_EQ(0, nonzero_pages(q - pmd_size(), pmd_size()));
 }
 
-/* What has moved is soft-dirty at its new address. */
+/* Memory that has moved is soft-dirty at its new address. */
 TEST_F_TIMEOUT(walk, moved_soft_dirty, TIMEOUT)
 {
 	const size_t pages = BIG / page_size();
