@@ -480,8 +480,13 @@ static void probe_act(void)
 	unmap(p, PAGE);
 }
 
+/* The CPUs of the two threads, or -1. */
+static int own_cpu = -1, probe_cpu = -1;
+
 static void *probe_main(void *arg)
 {
+	if (probe_cpu >= 0)
+		pin_to(probe_cpu);
 	atomic_store(&probe_ready, true);
 	while (!atomic_load(&probe_stop) && probe.n < (long)SAMPLES_MAX) {
 		struct wait *wait = &probe.waits[probe.n];
@@ -603,7 +608,7 @@ int main(int argc, char **argv)
 		[PROBE_IDLE]	= "idle",
 		[PROBE_NONE]	= "none",
 	};
-	static const char *table, *kind, *who;
+	static const char *table, *kind, *who, *cpus;
 	static long mib = 512;
 	static const struct bench_option options[] = {
 		{ "size", "memory of an operation in MiB", &mib },
@@ -615,6 +620,8 @@ int main(int argc, char **argv)
 		  .text = &kind },
 		{ "probe", "the other thread: map, fault, idle, none",
 		  .text = &who },
+		{ "cpus", "CPU,CPU: of this thread, and of the other one",
+		  .text = &cpus },
 		{ }
 	};
 	static struct bench_scene scenes[ARRAY_SIZE(operations) + 1];
@@ -639,6 +646,11 @@ int main(int argc, char **argv)
 		fill = find_name("kind of memory", kind, fill_names);
 	if (who)
 		probe.kind = find_name("probe", who, probes);
+	if (cpus) {
+		if (sscanf(cpus, "%d,%d", &own_cpu, &probe_cpu) != 2)
+			errx(1, "--cpus %s: not CPU,CPU", cpus);
+		pin_to(own_cpu);
+	}
 	if (probe.kind == PROBE_IDLE)
 		start_thread(&idle, idle_main, NULL);
 	size = mib * MIB;

@@ -217,9 +217,13 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
     def boot(kernel: Path, arms: str, end: str, group: tuple[int, str]) -> guest.Boot:
         mib, kind = group
         scenes = [name for name in plan.scenes if name not in SMALL or group == plan.groups()[0]]
+        # On one CPU, the other thread would wait for that as well.
         command = guest.command("survey", arms, plan.rounds, *scenes, size=mib, fill=kind,
+                                **({"cpus": "0,1"} if plan.cpus > 1 else {}),
                                 switches=guest.TABLE.name)
-        machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem, append=["numa=fake=2"])
+        # Scans for NUMA balancing are made by a thread of the process, in its own time.
+        machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem,
+                          append=["numa=fake=2", "numa_balancing=disable"])
         if plan.virtual_time:
             machine = replace(machine, icount=SHIFT, icount_fair=True)
         return guest.boot(machine, program, [command], f"survey-{mib}m-{kind}{end}")
