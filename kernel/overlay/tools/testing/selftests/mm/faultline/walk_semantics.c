@@ -1709,35 +1709,38 @@ static void expect_moved(struct __test_metadata *_metadata, struct state *s,
 	expect_kept(_metadata, s);
 }
 
-TEST_F_TIMEOUT(walk, moved, TIMEOUT)
+/* Base pages move; @alone: there is nothing in front of them. */
+static void move_pages(struct __test_metadata *_metadata, struct state *s,
+		       bool alone)
 {
-	char *place, *p = map_hemmed(BIG, pmd_size(), &place), *q;
+	const size_t table = pmd_size();
+	char *place, *p = map_hemmed(BIG, table, &place), *q;
 
 	ASSERT_NE(NULL, p);
+	if (alone)
+		munmap(p - table, table);
 	madvise(p, BIG, MADV_NOHUGEPAGE);
 	fill_pages(p, BIG, TAG);
 	q = mremap(p, BIG, BIG + page_size(), MREMAP_MAYMOVE);
-	expect_moved(_metadata, &self->s, p, q, BIG, pmd_size(), place);
+	expect_moved(_metadata, s, p, q, BIG, table, place);
 	EXPECT_EQ(BIG / page_size(), resident_pages(q, BIG));
 	EXPECT_EQ(0, bad_pages(q, BIG, TAG));
+	/* If nothing is there, no page of another mapping has come with them. */
+	p = mmap(q - table, table, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS |
+		 MAP_FIXED_NOREPLACE, -1, 0);
+	if (p == q - table)
+		EXPECT_EQ(0, nonzero_pages(p, table));
 }
 
-/* With nothing mapped in front of it, the first page table moves as a whole, too. */
+TEST_F_TIMEOUT(walk, moved, TIMEOUT)
+{
+	move_pages(_metadata, &self->s, false);
+}
+
+/* With nothing in front of them, the first page table moves as a whole, too. */
 TEST_F_TIMEOUT(walk, moved_alone, TIMEOUT)
 {
-	char *place, *p = map_hemmed(BIG, pmd_size(), &place), *q;
-
-	ASSERT_NE(NULL, p);
-	munmap(p - pmd_size(), pmd_size());
-	madvise(p, BIG, MADV_NOHUGEPAGE);
-	fill_pages(p, BIG, TAG);
-	q = mremap(p, BIG, BIG + page_size(), MREMAP_MAYMOVE);
-	expect_moved(_metadata, &self->s, p, q, BIG, pmd_size(), place);
-	EXPECT_EQ(BIG / page_size(), resident_pages(q, BIG));
-	EXPECT_EQ(0, bad_pages(q, BIG, TAG));
-	/* No page has come with it. */
-	ASSERT_EQ(q - pmd_size(), map_fresh_at(q - pmd_size(), pmd_size()));
-	EXPECT_EQ(0, nonzero_pages(q - pmd_size(), pmd_size()));
+	move_pages(_metadata, &self->s, true);
 }
 
 /* Memory that has moved is soft-dirty at its new address. */
