@@ -136,11 +136,16 @@ static void map_empty(void)
 	mem = map_fixed(NULL, 0);
 }
 
+static void populate_all(void)
+{
+	if (madvise(mem, size, MADV_POPULATE_WRITE))
+		err(1, "%zu MiB: the guest needs more memory", size / MIB);
+}
+
 static void map_full(void)
 {
 	map_empty();
-	if (madvise(mem, size, MADV_POPULATE_WRITE))
-		err(1, "%zu MiB: the guest needs more memory", size / MIB);
+	populate_all();
 }
 
 static void unmap_all(void)
@@ -237,8 +242,7 @@ static void map_hemmed(void)
 	place = hem + (fill == FILL_HUGETLB ? -(uintptr_t)hem % HUGE_PAGE :
 					      PAGE);
 	mem = map_fixed(place, MAP_FIXED);
-	if (madvise(mem, size, MADV_POPULATE_WRITE))
-		err(1, "%zu MiB: the guest needs more memory", size / MIB);
+	populate_all();
 }
 
 static int do_mremap(void)
@@ -480,8 +484,8 @@ static void probe_act(void)
 	unmap(p, PAGE);
 }
 
-/* The CPUs of the two threads, or -1. */
-static int own_cpu = -1, probe_cpu = -1;
+/* The CPU of this thread, or -1. */
+static int probe_cpu = -1;
 
 static void *probe_main(void *arg)
 {
@@ -628,8 +632,8 @@ int main(int argc, char **argv)
 	static const struct bench bench = {
 		.prepare = set_switches, .options = options, .scenes = scenes,
 	};
+	int first, own_cpu;
 	pthread_t idle;
-	int first;
 	size_t i;
 
 	for (i = 0; i < ARRAY_SIZE(operations); i++)

@@ -49,8 +49,8 @@ ARMS = {STOCK: picture.Arm("upstream 6.12", "#8c959f", "#6e7681"),
 SHIFT = 6
 VIRTUAL = ", 1 ns per instruction"
 
-_SOURCE = ROOT / "rollout/bench/survey.c"
-SCENES = tuple(re.findall(r'^\t\{ "(\w+)", ', _SOURCE.read_text("utf-8"), re.M))
+SOURCE = ROOT / "rollout/bench/survey.c"
+SCENES = tuple(re.findall(r'^\t\{ "(\w+)", ', SOURCE.read_text("utf-8"), re.M))
 # Operations on many small mappings, whatever the size and kind of memory.
 SMALL = tuple(name for name in SCENES if name.endswith("_small"))
 # Kinds of memory.
@@ -212,7 +212,7 @@ def report_of(boots: list[guest.Boot], plan: Plan) -> Survey:
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
-    program = guest.compile_program(_SOURCE, kernels.arch)
+    program = guest.compile_program(SOURCE, kernels.arch)
 
     def boot(kernel: Path, arms: str, end: str, group: tuple[int, str]) -> guest.Boot:
         mib, kind = group

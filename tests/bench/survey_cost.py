@@ -6,19 +6,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from faultline.common import ROOT
 from . import guest
 from .guest import OFF, ON, STOCK
 from .report import Report, table
-from .survey import ARMS, CALLS, SCENES
+from .survey import ARMS, CALLS, SCENES, SOURCE
 
 COST = "_cost"
 # How the program ends the name of an operation's time, as nobody waits for it.
 _ALONE = "_alone"
 # How many more than on stock, at most.
 EXCESS_ON, EXCESS_OFF = 0.01, 0.001
-
-_SOURCE = ROOT / "rollout/bench/survey.c"
 
 
 @dataclass
@@ -72,7 +69,7 @@ class Cost(Report):
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:
     """Boot the kernels, measure, and return the report."""
-    program = guest.compile_program(_SOURCE, kernels.arch)
+    program = guest.compile_program(SOURCE, kernels.arch)
     end = f"_{plan.mib}m_4k{_ALONE}"
 
     def boot(kernel: Path, arms: str, name: str) -> guest.Boot:

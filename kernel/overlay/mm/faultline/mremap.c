@@ -22,13 +22,13 @@
 #include "../internal.h"
 #include "walk.h"
 
-/* Less moves in 0.1 ms, entry by entry. */
+/* Smaller memory moves in 0.1 ms, entry by entry. */
 #define MREMAP_CONGRUENT_MIN	((unsigned long)SZ_16M)
 
-/* The size of the tables that can move as a whole. */
+/* The size that a table maps, for the largest tables that are worth the search. */
 static unsigned long table_size(unsigned long len)
 {
-	/* A place for less can be twice as large. */
+	/* At least one such table is moved, and the free range is half as large again. */
 	if (IS_ENABLED(CONFIG_HAVE_MOVE_PUD) && len / 2 >= PUD_SIZE)
 		return PUD_SIZE;
 	return PMD_SIZE;

@@ -39,8 +39,9 @@
  * Memory that mremap() has moved is soft-dirty.
  *
  *  W9. Upstream sets the bit of each entry that it moves, and of none in a table that it
- *      moves as a whole.  So memory gets another place than on upstream, one where tables
- *      fit, only if its VMA has VM_SOFTDIRTY, and keeps it: no other one is next to it.
+ *      moves as a whole.  So a place where tables fit is looked for only if the VMA has
+ *      VM_SOFTDIRTY.  A page is free on both sides of that place: the VMA does not merge
+ *      with one that has lost the flag.
  *
  * See Documentation/admin-guide/mm/faultline/walk.rst.
  */

@@ -1831,21 +1831,16 @@ static size_t moved_half(void)
 	return race_range() / 2;
 }
 
-static size_t moved_room(void)
-{
-	return race_range() + 2 * pmd_size();
-}
-
 /* Base pages, three pages off the start of a page table. */
 static bool prepare_moving(struct race *r)
 {
+	char *place = free_range(race_range() + pmd_size());
 	struct data *d = r->data;
 
-	r->len = race_range();
-	d->second = free_range(moved_room());
-	if (!d->second)
+	if (!place)
 		return false;
-	r->start = map_fresh_at(d->second + 3 * page_size(), r->len);
+	r->len = race_range();
+	r->start = map_fresh_at(place + 3 * page_size(), r->len);
 	if (!r->start)
 		return false;
 	madvise(r->start, r->len, MADV_NOHUGEPAGE);
