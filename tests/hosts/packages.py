@@ -4,7 +4,7 @@
 They have two builds of the flavour's packages: the release and its rebuild 2.  The folder
 build/images/packages/FLAVOUR/next has RPM packages of a third kernel, which is installed but not
 booted: dnf keeps a number of kernels.  With --first there is only the release, which is enough for
-the scenario release: the second build of generic takes as long and as much disk as the first.
+the scenario release.
 """
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 
 from faultline.common import ROOT, Paths, lock, say, shown, write_atomic
-from faultline.flavour import Flavour, find, read_config
+from faultline.flavour import Flavour, find
 from faultline.package import deb, make_repo, rpm
 from faultline.stage import inputs_file, make_stage
 from faultline.stage_env import read_env
@@ -36,22 +36,39 @@ def state_of(digests: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def copy_object(source: str, target: str) -> str:
+    """Link an object file, which no step writes to: as and ld put a new file in its place."""
+    if source.endswith(".o"):
+        os.link(source, target)
+    else:
+        shutil.copy2(source, target)
+    return target
+
+
 def copy_build(first: Flavour, second: Flavour) -> None:
     """Start the build of the rebuild with the objects of the release: only its name is another.
 
-    With debug information, the folder is part of each command line, so make compiles again.
+    The paths in an object are relative (-fdebug-prefix-map), but make compares the command line of
+    each with that of the build before, and command lines have the folder.  What is linked has the
+    name in it and is made again: half of the space is not copied.
     """
-    if second.out.exists() or read_config(first.config).get("DEBUG_INFO") == "y":
+    if second.out.exists() or not first.out.exists():
         return
     part = second.out.with_name(f".{second.out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
+
+    def linked(folder: str, names: list[str]) -> set[str]:
+        return {name for name in names if name.endswith((".ko", ".mod.o"))
+                or folder == str(first.out) and name.startswith(("vmlinux", ".tmp_"))}
+
     with lock(first.lock):
-        shutil.copytree(first.out, part, symlinks=True)
-    # objtool's command lines and dependencies have the folder; all objects depend on objtool.
-    for path in (part / "tools").rglob(".*"):
+        shutil.copytree(first.out, part, symlinks=True, ignore=linked, copy_function=copy_object)
+    folder = re.compile(re.escape(bytes(first.out)) + rb"(?=[/=])")
+    # The dependencies of objtool have the folder, too, and all objects depend on objtool.
+    for path in {*part.rglob(".*.cmd"), *(part / "tools").rglob(".*")}:
         if path.is_file():
             stat, data = path.stat(), path.read_bytes()
-            path.write_bytes(data.replace(f"{first.out}/".encode(), f"{second.out}/".encode()))
+            path.write_bytes(folder.sub(lambda _: bytes(second.out), data))
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     part.rename(second.out)
 
