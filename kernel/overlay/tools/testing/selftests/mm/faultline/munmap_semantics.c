@@ -702,17 +702,17 @@ TEST_F_TIMEOUT(munmap, fixed_pieces, TIMEOUT)
 	 * charged then, and does not merge with what is not.
 	 */
 	prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
-	area = map_anon_at(NULL, 3 * BIG, PROT_NONE, MAP_NORESERVE);
+	area = map_anon_at(NULL, 3 * WIDE, PROT_NONE, MAP_NORESERVE);
 	ASSERT_NE(NULL, area);
-	p = area + BIG;
-	ASSERT_EQ(0, mprotect(p, BIG, PROT_READ | PROT_WRITE));
-	fill_pages(p, BIG, TAG);
+	p = area + WIDE;
+	ASSERT_EQ(0, mprotect(p, WIDE, PROT_READ | PROT_WRITE));
+	fill_pages(p, WIDE, TAG);
 	/* Entries that were copied for a child. */
 	pid = fork();
 	if (!pid)
 		_exit(0);
 	EXPECT_EQ(0, reap(pid));
-	fill_pages(p, BIG / 2, TAG);
+	fill_pages(p, WIDE / 2, TAG);
 	EXPECT_EQ(0, madvise(p + MIB, MIB, MADV_DONTDUMP));
 	EXPECT_EQ(0, madvise(p + 3 * MIB, MIB, MADV_DONTFORK));
 	EXPECT_EQ(0, madvise(p + 5 * MIB, MIB, MADV_WIPEONFORK));
@@ -729,16 +729,16 @@ TEST_F_TIMEOUT(munmap, fixed_pieces, TIMEOUT)
 				       p + 16 * MIB));
 	for (i = 0; i < 128; i += 2)
 		EXPECT_EQ(0, mprotect(p + 32 * MIB + i * ps, ps, PROT_READ));
-	EXPECT_LT(128, mappings(area, 3 * BIG));
+	EXPECT_LT(128, mappings(area, 3 * WIDE));
 
 	catch_faults();
 	note_base(&self->s);
-	ASSERT_EQ(p, decommit(p, BIG));
-	EXPECT_EQ(1, mappings(area, 3 * BIG));
-	expect_replaced(_metadata, &self->s, p, BIG);
-	EXPECT_EQ(3, mappings(area, 3 * BIG));
-	EXPECT_EQ(0, mprotect(p, BIG, PROT_NONE));
-	EXPECT_EQ(1, mappings(area, 3 * BIG));
+	ASSERT_EQ(p, decommit(p, WIDE));
+	EXPECT_EQ(1, mappings(area, 3 * WIDE));
+	expect_replaced(_metadata, &self->s, p, WIDE);
+	EXPECT_EQ(3, mappings(area, 3 * WIDE));
+	EXPECT_EQ(0, mprotect(p, WIDE, PROT_NONE));
+	EXPECT_EQ(1, mappings(area, 3 * WIDE));
 	EXPECT_EQ(self->s.vm_size, status_kb("VmSize"));
 }
 
