@@ -153,12 +153,15 @@ WALK_RACE(populate, .racers = 2, .prepare = prepare_empty, .racer = writer,
 
 /*
  * Each time that the lock was released, the thread that waited has had it.  That
- * thread is on the same CPU and has little weight, so it does not run when it is
- * woken up, but only when the call sleeps.
+ * thread is on the same CPU, and runs only when the call sleeps: it does not preempt
+ * another, and its weight is 1/300 of theirs.
  */
 static void weak_writer(struct race *r, int id)
 {
-	setpriority(PRIO_PROCESS, syscall(__NR_gettid), 19);
+	const struct sched_param param = { };
+
+	if (sched_setscheduler(0, SCHED_IDLE, &param))
+		race_wrong(r);
 	writer(r, id);
 }
 
@@ -1667,23 +1670,34 @@ TEST_F_TIMEOUT(race, cpuset, TIMEOUT)
 
 /* --- soft-dirty bits that are cleared while pages are written to */
 
-/* Each writer has every eighth page, and writes to all of them after the call. */
+/* Each writer has every eighth page: writes to the @n-th from the end. */
+static void dirty_page(struct race *r, size_t n, int id)
+{
+	size_t i = npages() - 8 * (n + 1) + id;
+
+	word_write(r->start + i * page_size(), page_word(r->tag, i));
+}
+
+/*
+ * After the call, each writes to all of its pages.  Until then the second one writes to
+ * a few that the TLB keeps, so it does not fault if that has the old entries.
+ */
 static void dirty_racer(struct race *r, int id)
 {
+	const size_t pages = npages() / 8, used = id == 1 ? 8 : pages;
 	__u64 seed = r->tag + id;
-	size_t i;
+	size_t n;
 
 	if (id == 2) {
 		writer(r, id);
 		return;
 	}
 	while (!atomic_load(&r->done)) {
-		i = random_next(&seed) % (npages() / 8) * 8 + id;
-		word_write(r->start + i * page_size(), page_word(r->tag, i));
+		dirty_page(r, random_next(&seed) % used, id);
 		race_acted(r, !atomic_load(&r->done));
 	}
-	for (i = id; i < npages(); i += 8)
-		word_write(r->start + i * page_size(), page_word(r->tag, i));
+	for (n = 0; n < pages; n++)
+		dirty_page(r, n, id);
 }
 
 /* Base pages; what merges with a mapping that is new is dirty. */
