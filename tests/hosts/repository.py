@@ -75,6 +75,11 @@ def _flip(path: Path) -> None:
     _replace(path, bytes(data))
 
 
+def _kernels(folder: Path, image: str) -> list[Path]:
+    """The kernel's packages, without those of debug information, of which generic has 5 GB."""
+    return [path for path in folder.rglob(image) if "-dbg_" not in path.name]
+
+
 def prepare(good: Path, third: Path, package_format: str, image: str, arch: Arch,
             folder: Path) -> None:
     """Lay out the served folder of one format; third has the third kernel's RPM packages,
@@ -100,13 +105,13 @@ def prepare(good: Path, third: Path, package_format: str, image: str, arch: Arch
             path.unlink()
         for path in (folder / "forged").rglob("repomd.xml"):
             _change(path, b"<revision>", b"<revision>1")
-    changed = list((folder / "poisoned").rglob(image))
+    changed = _kernels(folder / "poisoned", image)
     if not changed:
         raise Fail(f"no {image} below {good}: run tests/lab hosts packages")
     for path in changed:
         _flip(path)
     (folder / "foreign").mkdir()
-    _foreign(package_format, next((folder / "good").rglob(image)), arch, folder / "foreign")
+    _foreign(package_format, _kernels(folder / "good", image)[0], arch, folder / "foreign")
 
 
 def _foreign(package_format: str, package: Path, arch: Arch, target: Path) -> None:
