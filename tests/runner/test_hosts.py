@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from faultline.flavour import ARM64, FLAVOURS, X86
 from faultline.vm.arch import ARCHITECTURES
 from hosts.host import FIRMWARE, FIRMWARE_PACKAGE, HostMachine, unit
 from hosts.image import DISKS, emulate
+from hosts.packages import copy_build
 from suites import ARM64_HOST
 
 # Channels of a boot, in the order of its ports.
@@ -68,3 +71,33 @@ def test_no_emulator() -> None:
     """An architecture that qemu-user does not have ends with one error."""
     with pytest.raises(Fail, match="install qemu-user-static"):
         emulate(replace(ARM64, debian="none", rpm="none"))
+
+
+def test_second_build(tmp_path: Path) -> None:
+    """The rebuild begins with the objects of the release, by command lines that name its folder,
+    and without what has the name of the release in it."""
+    first, second = (SimpleNamespace(out=tmp_path / name, lock=tmp_path / f".{name}.lock")
+                     for name in ("generic", "generic.2"))
+    command = "gcc -fdebug-prefix-map={out}=. -I{out}/tools -I{out}.old -c -o a.o a.c"
+    made = {"mm/a.o": "object", "mm/a.ko": "module", "mm/a.mod.o": "module", "vmlinux": "kernel",
+            ".tmp_vmlinux1": "kernel", "tools/vmlinux.h": "header",
+            "mm/.a.o.cmd": command.format(out=first.out),
+            "tools/objtool/.a.o.d": f"a.o: {first.out}/tools/a.h"}
+    for name, text in made.items():
+        path: Path = first.out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    flavours: list[Any] = [first, second]
+    copy_build(*flavours)
+    copy_build(*flavours)
+    found = {str(path.relative_to(second.out)): path for path in second.out.rglob("*")
+             if path.is_file()}
+    assert set(found) == {"mm/a.o", "tools/vmlinux.h", "mm/.a.o.cmd", "tools/objtool/.a.o.d"}
+    assert found["mm/a.o"].samefile(first.out / "mm/a.o")
+    # make compares the times of the files, too.
+    for name, path in found.items():
+        assert path.stat().st_mtime_ns == (first.out / name).stat().st_mtime_ns
+    assert found["mm/.a.o.cmd"].read_text("utf-8") == command.format(out=second.out).replace(
+        f"{second.out}.old", f"{first.out}.old")
+    assert found["tools/objtool/.a.o.d"].read_text("utf-8") == f"a.o: {second.out}/tools/a.h"
+    assert (first.out / "mm/.a.o.cmd").read_text("utf-8") == command.format(out=first.out)
