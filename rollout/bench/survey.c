@@ -44,8 +44,8 @@
 #define SWITCHES_MAX	16
 #define PAGE		4096UL
 #define HUGE_PAGE	(2 * MIB)
-/* Until what the last operation has freed is gone. */
-#define SETTLE_US	30000
+/* Until the kernel has done what it does later: until freed memory is gone. */
+#define SETTLE_MS	30
 
 /* --- switches */
 
@@ -557,6 +557,13 @@ static bool report_waits(const char *name, int arm, __u64 from, __u64 to)
 
 /* --- one measurement */
 
+static long settle_ms = SETTLE_MS;
+
+static void settle(void)
+{
+	usleep(settle_ms * 1000);
+}
+
 /* A turn of bench_scene. */
 static void measure(int arm, void *arg)
 {
@@ -576,6 +583,7 @@ static void measure(int arm, void *arg)
 		bool ran = true;
 
 		op->prepare();
+		settle();
 		if (beside)
 			probe_start();
 		errno = 0;
@@ -588,7 +596,7 @@ static void measure(int arm, void *arg)
 			pthread_join(probe.thread, NULL);
 		}
 		op->clean_up();
-		usleep(SETTLE_US);
+		settle();
 		if (error) {
 			printf("# %s: %s: left out\n", name, strerror(error));
 			return;
@@ -618,6 +626,8 @@ int main(int argc, char **argv)
 		{ "size", "memory of an operation in MiB", &mib },
 		{ "pause", "of the other thread between two calls, in us",
 		  &probe.pause_us },
+		{ "settle", "pause before and after an operation, in ms",
+		  &settle_ms },
 		{ "switches", "the table of the arms off and on",
 		  .text = &table },
 		{ "fill", "kind of memory: 4k, thp, hugetlb, file",

@@ -12,7 +12,8 @@ from typing import Any, NoReturn
 
 from faultline.flavour import FLAVOURS, find
 from faultline.vm.arch import identify
-from . import hugetlb, hugetlb_zero, micro, munmap, pmd_clear, spf, survey, survey_cost, workloads
+from . import (hugetlb, hugetlb_zero, micro, munmap, pmd_clear, spf, survey, survey_cost,
+               survey_time, workloads)
 from .guest import BUILD, BenchError, Kernels
 from .report import Report
 
@@ -55,6 +56,9 @@ the CPUs take turns, each until the next timer, and time is the sum of their ins
 survey_cost: the instructions of each operation of survey, on one emulated CPU, while the
 other thread sleeps: what the switches cost when nobody waits.
 
+survey_time: how long each operation takes beside a thread that maps and unmaps a page
+each 0.1 ms, or all the time, and gets the lock in between. It needs an idle host.
+
 workloads: programs of the host's Debian release (Redis, Python with numpy, a JVM,
 QEMU), which are downloaded once (some 190 MB; delete build/bench/rootfs to get
 newer ones). The latency is the program's own; p99.9 takes 1000 requests. "on" is
@@ -83,6 +87,7 @@ examples:
   lab bench survey --mib 256 --kinds 4k,thp --scenes mlock,munlock
   lab bench survey --from tests/bench/results/survey.json
   lab bench survey_cost --peer --scenes mlock,smaps
+  lab bench survey_time --rounds 5
   lab bench workloads --scenes redis_flush,qemu_shared
   lab bench workloads --allocations
   lab bench workloads --scenes redis_bgsave --virtual-time --ms 5000 --mib 128
@@ -92,10 +97,11 @@ examples:
 _BENCHMARKS: dict[str, ModuleType] = {
     module.__name__.rpartition(".")[2]: module
     for module in (munmap, hugetlb, hugetlb_zero, pmd_clear, spf, micro, survey, survey_cost,
-                   workloads)}
+                   survey_time, workloads)}
 
 # Those whose collected results are made again from their JSON file.
-_REPORTS: dict[str, type[Report]] = {"survey": survey.Survey, "survey_cost": survey_cost.Cost}
+_REPORTS: dict[str, type[Report]] = {
+    "survey": survey.Survey, "survey_cost": survey_cost.Cost, "survey_time": survey_time.Time}
 
 # The flavour of our kernel.
 _FLAVOUR = "microvm"
@@ -104,8 +110,8 @@ _FLAVOUR = "microvm"
 _SIZES = {
     "mem": ("MIB", "memory of the guest"),
     "cpus": ("N", "virtual CPUs; spf: for memcg and locks"),
-    "mib": ("MIB", "memory: munmap, survey, survey_cost: of an operation; spf: to fault in; "
-            "workloads: data"),
+    "mib": ("MIB", "memory: munmap, survey, survey_cost, survey_time: of an operation; spf: to "
+            "fault in; workloads: data"),
     "procs": ("N", "hugetlb: processes in shared, unshared and tables"),
     "gib": ("GIB", "hugetlb: size of the file that they map"),
     "ms": ("MS", "duration of a turn: hugetlb (shared, unshared), spf (waits, throughput), "
@@ -152,7 +158,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kinds", metavar="KIND,...", type=lambda text: tuple(text.split(",")),
                         help=f"survey: kinds of memory; {', '.join(survey.KINDS)}")
     parser.add_argument("--from", metavar="JSON", type=Path, dest="made",
-                        help="survey, survey_cost: measure nothing, print and draw a report again")
+                        help="survey, survey_cost, survey_time: measure nothing, print and draw a "
+                        "report again")
     parser.add_argument("--rounds", metavar="N", type=_numbers, help="rounds of each measurement")
     for name, (metavar, text) in _SIZES.items():
         parser.add_argument(f"--{name}", metavar=metavar, type=_numbers, help=text)

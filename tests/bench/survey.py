@@ -43,6 +43,8 @@ ARMS = {STOCK: picture.Arm("upstream 6.12", "#8c959f", "#6e7681"),
         OFF: picture.Arm("Faultline, off", "#54aeff", "#388bfd"),
         ON: picture.Arm("Faultline, on", "#1a7f37", "#3fb950")}
 
+# Of the program, between two operations.
+SETTLE_MS = 30
 # In virtual time, an instruction takes 2^SHIFT ns.  QEMU gives a CPU that does not wait turns of
 # 100 ms: with fewer instructions in a turn, shorter waits can be told apart, and ticks of the
 # kernel take a larger part of it.
@@ -220,6 +222,8 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
         # On one CPU, the other thread would wait for that as well.
         command = guest.command("survey", arms, plan.rounds, *scenes, size=mib, fill=kind,
                                 **({"cpus": "0,1"} if plan.cpus > 1 else {}),
+                                # The kernel has as many instructions for what it does later.
+                                **({"settle": SETTLE_MS << SHIFT} if plan.virtual_time else {}),
                                 switches=guest.TABLE.name)
         # Scans for NUMA balancing are made by a thread of the process, in its own time.
         machine = Machine(kernel, cpus=plan.cpus, mem=plan.mem,

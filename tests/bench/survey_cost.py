@@ -32,39 +32,45 @@ class Plan:
 QUICK = Plan(rounds=1, mib=16, mem=512)
 
 
+def parts(report: Report, end: str, digits: tuple[int, int], base: str = STOCK) -> list[list[str]]:
+    """A table of the metrics that end in END, with its head: what they are in arm BASE, and in the
+    others as a part of that, with so many DIGITS; without that arm, as they are."""
+    found = {row.arm for row in report.rows}
+    arms = sorted((arm for arm in ARMS if arm in found), key=lambda arm: arm != base)
+    lines = [["call", *arms]]
+    for metric in dict.fromkeys(row.metric for row in report.rows if row.metric.endswith(end)):
+        whole = report.median(metric, base)
+        cells = [CALLS[metric.removesuffix(end)]]
+        for arm in arms:
+            value = report.median(metric, arm)
+            cells.append("-" if value is None else f"{value:.{digits[0]}f}"
+                         if arm == base or not whole else f"{value / whole:.{digits[1]}f}")
+        lines.append(cells)
+    return lines
+
+
+def markdown(lines: list[list[str]]) -> str:
+    """Return a table, whose first line is its head, in Markdown."""
+    head, *rows = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([head, "|---" * len(lines[0]) + "|", *rows]) + "\n"
+
+
 class Cost(Report):
     """A line for each operation."""
 
-    def _table(self) -> tuple[list[str], list[list[str]]]:
-        """Instructions on stock, and those of the others as a part of them."""
-        found = {row.arm for row in self.rows}
-        arms = [arm for arm in ARMS if arm in found]
-        body = []
-        for metric in dict.fromkeys(row.metric for row in self.rows):
-            base = self.median(metric, STOCK)
-            cells = [CALLS[metric.removesuffix(COST)]]
-            for arm in arms:
-                value = self.median(metric, arm)
-                cells.append("-" if value is None else f"{value:.0f}"
-                             if arm == STOCK or not base else f"{value / base:.4f}")
-            body.append(cells)
-        return arms, body
-
     def text(self) -> str:
         """Return the human-readable table, and the aims that are missed."""
-        arms, body = self._table()
+        head, *body = parts(self, COST, (0, 4))
         missed = replace(self, aims=[aim for aim in self.aims if aim.met is False])
         return "\n".join([
             f"kernel:  {self.kernel}", f"machine: {self.machine}", "",
             "Instructions of the call, beside a thread that sleeps; of all arms but stock, as a",
-            "part of those on stock (medians).", "",
-            *table(["call", *arms], body, left=1), *missed.verdicts()])
+            "part of those on stock (medians).", "", *table(head, body, left=1),
+            *missed.verdicts()])
 
     def page(self) -> str:
         """Return the table in Markdown."""
-        arms, body = self._table()
-        head, *rows = (f"| {' | '.join(row)} |" for row in (["call", *arms], *body))
-        return "\n".join([head, "|---" * (len(arms) + 1) + "|", *rows]) + "\n"
+        return markdown(parts(self, COST, (0, 4)))
 
 
 def run(kernels: guest.Kernels, plan: Plan) -> Report:

@@ -31,6 +31,7 @@ CAUSES = {
     "map_populate": ("mmap(MAP_POPULATE)", WALK), "mlock": ("mlock", WALK),
     "populate_write": ("madvise(MADV_POPULATE_WRITE)", WALK), "mlock_empty": ("mlock", WALK),
     "mprotect_r": ("mprotect", None), "fixed_none": ("mmap(MAP_FIXED)", MUNMAP),
+    "mremap": ("mremap(MREMAP_MAYMOVE)", WALK),
     "fork": ("fork", None), "smaps": ("read smaps", WALK),
     "smaps_rollup": ("read smaps_rollup", WALK), "numa_maps": ("read numa_maps", WALK),
     "clear_refs": ("write clear_refs", WALK), "soft_dirty": ("write clear_refs", WALK),
