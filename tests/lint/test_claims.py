@@ -70,6 +70,14 @@ COSTS = {
 }
 ROWS += tuple(("walk.rst", rf"{words} 1.000 (?P<on>[\d.]+)", "survey_cost.md", rf"{call} \|")
               for words, call in COSTS.items())
+# The time beside a thread that maps without a pause.
+TIMES = {"``MADV_POPULATE_WRITE``": "MADV_POPULATE_WRITE",
+         "``MADV_POPULATE_READ``": "MADV_POPULATE_READ", "``numa_maps``": "numa_maps",
+         r"``clear_refs`` \(4\)": "clear_refs, 4", "``UFFDIO_WRITEPROTECT``": "UFFDIO_WRITEPROTECT"}
+ROWS += tuple(("walk.rst", rf"time of {words}, off is 1.00 (?P<on>[\d.]+)", "survey_time.md",
+               rf"{call}, without pauses \|") for words, call in TIMES.items())
+ROWS += (("README.md", r"(?P<on>[\d.]+) times for `UFFDIO_WRITEPROTECT`", "survey_time.md",
+          "UFFDIO_WRITEPROTECT, without pauses"),)
 ROWS += (("munmap.rst", r"for 30,000 mappings without pages 1.000 (?P<on>[\d.]+)", "survey_cost.md",
           r"munmap of 30,000 \|"),)
 ROWS += tuple(("README.md", rf"{words}.*? \| (?P<stock>.*?\)) \| (?P<on>.*?\))",
@@ -114,6 +122,8 @@ ROWS += tuple(("hugetlb_zero.rst",
                   ("instructions of a fault on 2 MiB that nobody delays", "2 MiB")))
 # The same for the largest figure of all such rows; "%" is the excess over 1.
 LARGEST = (
+    ("README.md", r"all the time (?P<on>[\d.]+ %) for pages", "survey_time.md",
+     "MADV_POPULATE_WRITE, without pauses"),
     ("README.md", r"at most (?P<off>[\d.]+); at most (?P<on>[\d.]+)", "micro.md", ""),
     ("README.md", r"1 to (?P<on>[\d.]+ %) for faults that fall back", "micro.md",
      "page_fault3|brk1"),
@@ -128,7 +138,7 @@ LARGEST = (
 )
 # Figures without a result file: their number in a document, and the commands that measure them.
 WITHOUT_FILE = {
-    "README.md": (41, "make run, rollout/fleet/simulate.py, faultline-stalls in a VM; the guide "
+    "README.md": (38, "make run, rollout/fleet/simulate.py, faultline-stalls in a VM; the guide "
                   "has those of the tables"),
     "hugetlb_zero.rst": (2, "make bench BENCH=hugetlb_zero"),
     "madvise.rst": (26, "make bench BENCH=munmap"),
@@ -137,7 +147,7 @@ WITHOUT_FILE = {
     "pmd_clear.rst": (1, "the entries of a page table"),
     "spf.rst": (20, "make bench BENCH=spf"),
     "symptoms.rst": (6, "from the pages of munmap, madvise and spf"),
-    "walk.rst": (8, "make bench BENCH=survey"),
+    "walk.rst": (2, "make bench BENCH=survey"),
     "faultline-experiment.5": (1, "an example"),
     "faultline-stalls.8": (28, "a limit, an example, tests/rollout/stalls/test_estimate.py"),
 }
