@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """How long each operation of the survey takes beside a thread that maps, and takes turns with it.
 
-What is compared is on and off, which one boot measures in turns: the same kernel can be a third
-faster in another boot.
+On and off are compared, which one boot measures in turns: the same kernel can be a third faster in
+another boot.
 """
 
 from __future__ import annotations
