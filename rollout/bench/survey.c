@@ -583,7 +583,6 @@ static void measure(int arm, void *arg)
 		bool ran = true;
 
 		op->prepare();
-		settle();
 		if (beside)
 			probe_start();
 		errno = 0;
@@ -626,7 +625,7 @@ int main(int argc, char **argv)
 		{ "size", "memory of an operation in MiB", &mib },
 		{ "pause", "of the other thread between two calls, in us",
 		  &probe.pause_us },
-		{ "settle", "pause before and after an operation, in ms",
+		{ "settle", "pause after an operation, in ms",
 		  &settle_ms },
 		{ "switches", "the table of the arms off and on",
 		  .text = &table },
