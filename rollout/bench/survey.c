@@ -44,7 +44,7 @@
 #define SWITCHES_MAX	16
 #define PAGE		4096UL
 #define HUGE_PAGE	(2 * MIB)
-/* Until the kernel has done what it does later: until freed memory is gone. */
+/* After an operation, for the deferred work of the kernel: it frees memory. */
 #define SETTLE_MS	30
 
 /* --- switches */

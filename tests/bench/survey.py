@@ -222,7 +222,7 @@ def run(kernels: guest.Kernels, plan: Plan) -> Report:
         # On one CPU, the other thread would wait for that as well.
         command = guest.command("survey", arms, plan.rounds, *scenes, size=mib, fill=kind,
                                 **({"cpus": "0,1"} if plan.cpus > 1 else {}),
-                                # The kernel has as many instructions for what it does later.
+                                # As many instructions for deferred work of the kernel.
                                 **({"settle": SETTLE_MS << SHIFT} if plan.virtual_time else {}),
                                 switches=guest.TABLE.name)
         # Scans for NUMA balancing are made by a thread of the process, in its own time.

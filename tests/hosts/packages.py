@@ -49,8 +49,8 @@ def copy_build(first: Flavour, second: Flavour) -> None:
     """Start the build of the rebuild with the objects of the release: only its name is another.
 
     The paths in an object are relative (-fdebug-prefix-map), but make compares the command line of
-    each with that of the build before, and command lines have the folder.  What is linked has the
-    name in it and is made again: half of the space is not copied.
+    each with that of the build before, and command lines have the folder.  Modules and vmlinux have
+    the name in them: they are made again, and not copied, which saves half of the space.
     """
     if second.out.exists() or not first.out.exists():
         return
